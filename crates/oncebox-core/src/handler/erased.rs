@@ -1,0 +1,82 @@
+//! Handlers with their types forgotten, so that an inbox can hold many.
+
+use std::any::Any;
+use std::marker::PhantomData;
+
+use futures_util::future::BoxFuture;
+
+use crate::handler::options::{Selector, Selectors};
+use crate::handler::{Delivery, Handler, Input, Returned};
+use crate::outcome::{Rejection, cause};
+use crate::store::Store;
+use crate::{Envelope, Failure, Key};
+
+/// A decoded message, and what it and the selectors say about its key.
+pub(crate) struct Prepared {
+    pub(crate) message: Box<dyn Any + Send>,
+    /// From the handler's selector, else the inbox's.
+    pub(crate) selected: Option<Key>,
+    /// From the message's fields.
+    pub(crate) own: Option<Key>,
+}
+
+/// A handler whose message type is known to itself only.
+pub(crate) trait Erased<S: Store>: Send + Sync {
+    /// Decodes a body and reads its keys.
+    fn prepare(&self, envelope: &Envelope, selectors: &Selectors) -> Result<Prepared, Rejection>;
+
+    /// Runs on messages that `prepare` made.
+    fn call<'t>(
+        &'t self,
+        messages: Vec<Box<dyn Any + Send>>,
+        deliveries: &'t [Delivery],
+        db: &'t mut S::Conn,
+    ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>>;
+}
+
+struct Typed<H, Marker, M> {
+    handler: H,
+    selector: Option<Selector<M>>,
+    marker: PhantomData<fn() -> Marker>,
+}
+
+pub(crate) fn erase<S, H, Marker>(handler: H, selector: Option<Selector<H::Input>>) -> Box<dyn Erased<S>>
+where
+    S: Store,
+    H: Handler<S, Marker>,
+    Marker: 'static,
+{
+    Box::new(Typed { handler, selector, marker: PhantomData::<fn() -> Marker> })
+}
+
+impl<S, H, Marker> Erased<S> for Typed<H, Marker, H::Input>
+where
+    S: Store,
+    H: Handler<S, Marker>,
+    Marker: 'static,
+{
+    fn prepare(&self, envelope: &Envelope, selectors: &Selectors) -> Result<Prepared, Rejection> {
+        let message = H::Input::decode(envelope).map_err(|error| Rejection::Undecodable(cause(error)))?;
+        let select = |selector: &Selector<H::Input>| selector(&message, envelope.headers());
+        let selected =
+            self.selector.as_ref().and_then(select).or_else(|| selectors.get::<H::Input>().and_then(select));
+        let own = message.own_key().map_err(|error| Rejection::BadKey(cause(error)))?;
+        Ok(Prepared { message: Box::new(message), selected, own })
+    }
+
+    fn call<'t>(
+        &'t self,
+        messages: Vec<Box<dyn Any + Send>>,
+        deliveries: &'t [Delivery],
+        db: &'t mut S::Conn,
+    ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
+        let messages: Option<Vec<H::Input>> =
+            messages.into_iter().map(|message| message.downcast().ok().map(|message| *message)).collect();
+        match messages {
+            Some(messages) => self.handler.call(messages, deliveries, db),
+            None => {
+                Box::pin(async { Err(Failure::permanent("a message of another type reached this handler")) })
+            }
+        }
+    }
+}

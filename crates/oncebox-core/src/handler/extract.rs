@@ -1,0 +1,192 @@
+//! What a handler may ask for beside its message: parameters that are filled from the delivery.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::handler::state::{Requirement, State, States};
+use crate::{Envelope, Failure, Headers, Key};
+
+/// One message on its way into one handler.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub(crate) handler: Arc<str>,
+    pub(crate) envelope: Arc<Envelope>,
+    pub(crate) key: Option<Key>,
+    pub(crate) effect_id: EffectId,
+    pub(crate) states: Arc<States>,
+}
+
+impl Delivery {
+    /// The name under which the handler is registered.
+    pub fn handler(&self) -> &str {
+        &self.handler
+    }
+
+    /// The envelope as it arrived.
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
+    /// The key under which the message is deduplicated.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+}
+
+/// A handler's parameter between the message and the connection.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a handler's parameter",
+    label = "not filled from a delivery",
+    note = "a handler takes the message first, then any of `Attempt`, `Headers`, `Key`, `EffectId`, `State<T>`, \
+            `Delivery`, and last the connection, e.g. `&mut SqliteConnection`"
+)]
+pub trait FromDelivery: Sized + Send {
+    /// The states that must have been given to the builder.
+    fn requirements() -> Vec<Requirement> {
+        Vec::new()
+    }
+
+    /// The value for this delivery.
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure>;
+}
+
+/// A set handler's parameter between the messages and the connection: `State<T>`, or a `Vec` of what
+/// single handlers take, one item per message.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a set handler's parameter",
+    note = "a set handler takes `Vec<Message>` first, then `State<T>` or `Vec<Attempt>`, `Vec<Headers>`, …, and last \
+            the connection"
+)]
+pub trait FromBatch: Sized + Send {
+    /// The states that must have been given to the builder.
+    fn requirements() -> Vec<Requirement> {
+        Vec::new()
+    }
+
+    /// The value for this batch.
+    fn from_batch(deliveries: &[Delivery]) -> Result<Self, Failure>;
+}
+
+impl<A: FromDelivery> FromBatch for Vec<A> {
+    fn requirements() -> Vec<Requirement> {
+        A::requirements()
+    }
+
+    fn from_batch(deliveries: &[Delivery]) -> Result<Self, Failure> {
+        deliveries.iter().map(A::from_delivery).collect()
+    }
+}
+
+impl<T: Send + Sync + 'static> FromBatch for State<T> {
+    fn requirements() -> Vec<Requirement> {
+        vec![Requirement::of::<T>()]
+    }
+
+    fn from_batch(deliveries: &[Delivery]) -> Result<Self, Failure> {
+        let first = deliveries.first().ok_or("an empty batch has no state")?;
+        Self::from_delivery(first)
+    }
+}
+
+impl<T: Send + Sync + 'static> FromDelivery for State<T> {
+    fn requirements() -> Vec<Requirement> {
+        vec![Requirement::of::<T>()]
+    }
+
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Self::from_states(&delivery.states)
+            .ok_or_else(|| format!("no state of type {}", std::any::type_name::<T>()).into())
+    }
+}
+
+/// Which delivery of the message this is: the broker's count, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt(pub u32);
+
+impl FromDelivery for Attempt {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Ok(Self(delivery.envelope.attempt()))
+    }
+}
+
+impl FromDelivery for Headers {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Ok(delivery.envelope.headers().clone())
+    }
+}
+
+impl FromDelivery for Key {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        delivery.key.clone().ok_or_else(|| "the message runs without dedup and has no key".into())
+    }
+}
+
+impl FromDelivery for Option<Key> {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Ok(delivery.key.clone())
+    }
+}
+
+impl FromDelivery for Delivery {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Ok(delivery.clone())
+    }
+}
+
+/// An id that is the same for every try of the same handler on the same message: pass it on as idempotency
+/// key to whatever lies outside the transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EffectId(Uuid);
+
+impl EffectId {
+    /// The id for a unit. Each part is hashed with its length, so that no two units share one.
+    pub fn of(handler: &str, kind: &str, key: &Key) -> Self {
+        let mut hash = Sha256::new();
+        for part in [handler.as_bytes(), kind.as_bytes(), key.as_bytes()] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// An id for a message without key: every delivery is an effect of its own.
+    pub(crate) fn unique() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// The id as a UUID.
+    pub fn as_uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl fmt::Display for EffectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromDelivery for EffectId {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Ok(delivery.effect_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Effect ids are passed to other systems: a change here means that they see a second request.
+    #[test]
+    fn golden_vectors() {
+        let id =
+            |handler: &str, kind: &str, key: &str| EffectId::of(handler, kind, &Key::from(key)).to_string();
+        assert_eq!(id("ledger", "order.paid", "o-1"), "eeec7ad4-38cf-87ee-9994-f006f21fafc3");
+        assert_ne!(id("ab", "c", "d"), id("a", "bc", "d"));
+    }
+}

@@ -1,0 +1,48 @@
+//! A handler's first parameter: a typed message, or the envelope as it is.
+
+use crate::message::Codec;
+use crate::{BoxError, Envelope, Error, Key, Message};
+
+/// A handler's first parameter: any [`Message`], or an [`Envelope`] for handlers that decode themselves.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a handler's message",
+    note = "add `#[derive(Message)]` and `#[message(kind = \"...\")]` to it, or take an `Envelope` and register with \
+            `on_raw`"
+)]
+pub trait Input: Sized + Send + Sync + 'static {
+    /// The kind, where the type fixes one.
+    const KIND: Option<&'static str>;
+
+    /// Reads it from the envelope.
+    fn decode(envelope: &Envelope) -> Result<Self, BoxError>;
+
+    /// What its own fields say about its key.
+    fn own_key(&self) -> Result<Option<Key>, Error>;
+}
+
+impl<M: Message> Input for M {
+    const KIND: Option<&'static str> = Some(M::KIND);
+
+    fn decode(envelope: &Envelope) -> Result<Self, BoxError> {
+        M::Codec::decode(envelope.body())
+    }
+
+    fn own_key(&self) -> Result<Option<Key>, Error> {
+        match self.key() {
+            Some(key) => Ok(Some(key)),
+            None => self.content_key().transpose(),
+        }
+    }
+}
+
+impl Input for Envelope {
+    const KIND: Option<&'static str> = None;
+
+    fn decode(envelope: &Envelope) -> Result<Self, BoxError> {
+        Ok(envelope.clone())
+    }
+
+    fn own_key(&self) -> Result<Option<Key>, Error> {
+        Ok(None)
+    }
+}

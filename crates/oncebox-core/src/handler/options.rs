@@ -1,0 +1,106 @@
+//! What can be set for one handler.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Failure, Headers, Key};
+
+/// Turns a failure into another one.
+type Judge = Arc<dyn Fn(Failure) -> Failure + Send + Sync>;
+
+/// Finds a key in a message and its headers.
+pub(crate) type Selector<M> = Arc<dyn Fn(&M, &Headers) -> Option<Key> + Send + Sync>;
+
+/// The inbox's own selectors, one per type of message.
+#[derive(Default)]
+pub(crate) struct Selectors(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
+
+impl Selectors {
+    pub(crate) fn insert<M: 'static>(&mut self, selector: Selector<M>) {
+        self.0.insert(TypeId::of::<M>(), Box::new(selector));
+    }
+
+    pub(crate) fn get<M: 'static>(&self) -> Option<&Selector<M>> {
+        self.0.get(&TypeId::of::<M>())?.downcast_ref()
+    }
+}
+
+/// What can be set for one handler of messages `M`; see
+/// [`InboxBuilder::on_with`](crate::InboxBuilder::on_with).
+#[must_use]
+pub struct HandlerOptions<M> {
+    pub(crate) selector: Option<Selector<M>>,
+    pub(crate) settings: Settings,
+}
+
+/// The part of the options that does not depend on the type of message.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) dedup_off: bool,
+    pub(crate) timeout: Option<Duration>,
+    judges: Vec<Judge>,
+}
+
+impl<M> HandlerOptions<M> {
+    pub(crate) fn new() -> Self {
+        Self { selector: None, settings: Settings::default() }
+    }
+
+    /// Finds the key of a message for this handler, from the message and its headers. `None` leaves it to the
+    /// next in line.
+    pub fn key(mut self, selector: impl Fn(&M, &Headers) -> Option<Key> + Send + Sync + 'static) -> Self {
+        self.selector = Some(Arc::new(selector));
+        self
+    }
+
+    /// Runs on every delivery, with no marker: for handlers that are naturally idempotent.
+    pub fn without_dedup(mut self) -> Self {
+        self.settings.dedup_off = true;
+        self
+    }
+
+    /// The longest that one run may take; the inbox's `handler_timeout` if not set.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = Some(timeout);
+        self
+    }
+
+    /// Errors of type `E` for which this is true reject the message instead of asking for another delivery.
+    /// `E` is looked for in the whole chain of causes.
+    pub fn permanent_if<E: StdError + 'static>(
+        mut self,
+        is_permanent: impl Fn(&E) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.judges.push(Arc::new(move |failure: Failure| failure.permanent_if(&is_permanent)));
+        self
+    }
+}
+
+impl Settings {
+    pub(crate) fn judge(&self, failure: Failure) -> Failure {
+        self.judges.iter().fold(failure, |failure, judge| judge(failure))
+    }
+}
+
+impl<M> fmt::Debug for HandlerOptions<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerOptions")
+            .field("selector", &self.selector.is_some())
+            .field("settings", &self.settings)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("dedup_off", &self.dedup_off)
+            .field("timeout", &self.timeout)
+            .field("judges", &self.judges.len())
+            .finish()
+    }
+}

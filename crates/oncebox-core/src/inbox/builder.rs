@@ -1,0 +1,320 @@
+//! Putting an inbox together.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::handler::{
+    Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
+};
+use crate::inbox::sweeper::Sweeper;
+use crate::inbox::{Inbox, InboxStore, Inner};
+use crate::observe::Observer;
+use crate::policy::{InFlight, KeyReuse, MissingKey};
+use crate::retention::Retention;
+use crate::{Envelope, Error, Headers, Key, Message, name};
+
+/// A handler under its name.
+pub(crate) struct Registered<S: InboxStore> {
+    pub(crate) name: Arc<str>,
+    pub(crate) kinds: Vec<String>,
+    pub(crate) settings: Settings,
+    pub(crate) handler: Box<dyn Erased<S>>,
+    requirements: Vec<Requirement>,
+    /// A handler of envelopes says its kinds; a typed one has the kind of its message.
+    takes_envelope: bool,
+}
+
+/// What holds for the whole inbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InboxSettings {
+    pub(crate) missing_key: MissingKey,
+    pub(crate) key_reuse: KeyReuse,
+    pub(crate) in_flight: InFlight,
+    pub(crate) lock_timeout: Duration,
+    pub(crate) handler_timeout: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) dedup_off: bool,
+    pub(crate) retention: Retention,
+}
+
+impl Default for InboxSettings {
+    fn default() -> Self {
+        Self {
+            missing_key: MissingKey::default(),
+            key_reuse: KeyReuse::default(),
+            in_flight: InFlight::default(),
+            lock_timeout: Duration::from_secs(1),
+            handler_timeout: Duration::from_secs(30),
+            patience: Duration::from_secs(5),
+            max_body_bytes: 1024 * 1024,
+            dedup_off: false,
+            retention: Retention::default(),
+        }
+    }
+}
+
+/// Puts an inbox together; see [`Inbox::builder`].
+#[must_use]
+pub struct InboxBuilder<S: InboxStore> {
+    store: S,
+    handlers: Vec<Registered<S>>,
+    states: States,
+    selectors: Selectors,
+    settings: InboxSettings,
+    metrics: bool,
+}
+
+impl<S: InboxStore> InboxBuilder<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self {
+            store,
+            handlers: Vec::new(),
+            states: States::default(),
+            selectors: Selectors::default(),
+            settings: InboxSettings::default(),
+            metrics: true,
+        }
+    }
+
+    /// Registers a handler under a name. The name is part of what is deduplicated: it outlives renames of the
+    /// function, and two handlers of one message have two names.
+    pub fn on<H, Marker>(self, name: impl Into<String>, handler: H) -> Self
+    where
+        H: Handler<S, Marker>,
+        Marker: 'static,
+    {
+        self.on_with(name, handler, |options| options)
+    }
+
+    /// Registers a handler with options of its own.
+    pub fn on_with<H, Marker>(
+        self,
+        name: impl Into<String>,
+        handler: H,
+        options: impl FnOnce(HandlerOptions<H::Input>) -> HandlerOptions<H::Input>,
+    ) -> Self
+    where
+        H: Handler<S, Marker>,
+        Marker: 'static,
+    {
+        let kinds = H::Input::KIND.into_iter().map(str::to_owned).collect();
+        self.register(name.into(), kinds, handler, options(HandlerOptions::new()))
+    }
+
+    /// Registers a handler that takes the [`Envelope`] undecoded, for these kinds.
+    pub fn on_raw<H, Marker, K: Into<String>>(
+        self,
+        name: impl Into<String>,
+        kinds: impl IntoIterator<Item = K>,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<S, Marker, Input = Envelope>,
+        Marker: 'static,
+    {
+        self.on_raw_with(name, kinds, handler, |options| options)
+    }
+
+    /// Registers a handler that takes the [`Envelope`] undecoded, with options of its own.
+    pub fn on_raw_with<H, Marker, K: Into<String>>(
+        self,
+        name: impl Into<String>,
+        kinds: impl IntoIterator<Item = K>,
+        handler: H,
+        options: impl FnOnce(HandlerOptions<Envelope>) -> HandlerOptions<Envelope>,
+    ) -> Self
+    where
+        H: Handler<S, Marker, Input = Envelope>,
+        Marker: 'static,
+    {
+        let kinds = kinds.into_iter().map(Into::into).collect();
+        self.register(name.into(), kinds, handler, options(HandlerOptions::new()))
+    }
+
+    fn register<H, Marker>(
+        mut self,
+        name: String,
+        kinds: Vec<String>,
+        handler: H,
+        options: HandlerOptions<H::Input>,
+    ) -> Self
+    where
+        H: Handler<S, Marker>,
+        Marker: 'static,
+    {
+        self.handlers.push(Registered {
+            name: name.into(),
+            kinds,
+            settings: options.settings,
+            handler: erase(handler, options.selector),
+            requirements: H::requirements(),
+            takes_envelope: H::Input::KIND.is_none(),
+        });
+        self
+    }
+
+    /// Shares a value with the handlers that take [`State<T>`](crate::State). One value per type.
+    pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.states.insert(value);
+        self
+    }
+
+    /// Finds the key of every message of type `M`, from the message and its headers, for handlers with no
+    /// selector of their own. `None` leaves it to the next in line.
+    pub fn key_for<M: Message>(
+        mut self,
+        selector: impl Fn(&M, &Headers) -> Option<Key> + Send + Sync + 'static,
+    ) -> Self {
+        self.selectors.insert::<M>(Arc::new(selector));
+        self
+    }
+
+    /// What to do with a message that has no key: reject it, unless set otherwise.
+    pub fn missing_key(mut self, policy: MissingKey) -> Self {
+        self.settings.missing_key = policy;
+        self
+    }
+
+    /// What to do with a key that comes again with another body: skip it, unless set otherwise.
+    pub fn key_reuse(mut self, policy: KeyReuse) -> Self {
+        self.settings.key_reuse = policy;
+        self
+    }
+
+    /// What a copy does that arrives while the first one runs: wait up to 30 s, unless set otherwise.
+    pub fn in_flight(mut self, policy: InFlight) -> Self {
+        self.settings.in_flight = policy;
+        self
+    }
+
+    /// How long one claim holds a connection while it waits for another copy; then it gives the connection back
+    /// and asks again, until the waiting time of `in_flight` is over. 1 s.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.lock_timeout = timeout;
+        self
+    }
+
+    /// The longest that a handler may run. Its statement is ended on the server too. 30 s.
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.handler_timeout = timeout;
+        self
+    }
+
+    /// How long a call keeps trying while the store does not answer, before it returns
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 5 s.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.settings.patience = patience;
+        self
+    }
+
+    /// The largest body that is taken. 1 MiB.
+    pub fn max_body_bytes(mut self, bytes: usize) -> Self {
+        self.settings.max_body_bytes = bytes;
+        self
+    }
+
+    /// Runs every handler on every delivery, with no markers: the inbox is optional.
+    pub fn without_dedup(mut self) -> Self {
+        self.settings.dedup_off = true;
+        self
+    }
+
+    /// How long markers are kept and how they are swept: 7 days, automatically, every hour.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.settings.retention = retention;
+        self
+    }
+
+    /// Whether metrics are recorded through the `metrics` facade. On.
+    pub fn metrics(mut self, enabled: bool) -> Self {
+        self.metrics = enabled;
+        self
+    }
+
+    /// Checks everything that can be checked before the first message: names, states, settings, the store's
+    /// schema. Changes nothing in the store.
+    pub async fn build(self) -> Result<Inbox<S>, Error> {
+        self.check()?;
+        self.store.check().await?;
+        let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();
+        for (n, handler) in self.handlers.iter().enumerate() {
+            for kind in &handler.kinds {
+                by_kind.entry(kind.clone()).or_default().push(n);
+            }
+        }
+        let observer = Observer { enabled: self.metrics };
+        observer.describe();
+        let sweeper = Sweeper::start(self.store.clone(), self.settings.retention, observer);
+        Ok(Inbox::from_inner(Inner {
+            store: self.store,
+            handlers: self.handlers,
+            by_kind,
+            states: Arc::new(self.states),
+            selectors: self.selectors,
+            settings: self.settings,
+            observer,
+            sweeper,
+        }))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let mut names = HashSet::new();
+        for handler in &self.handlers {
+            let handler_name = &*handler.name;
+            name::check("handler name", handler_name)?;
+            if !names.insert(handler_name) {
+                return Err(Error::configuration(format!(
+                    "two handlers are registered as {handler_name:?}: each needs a name of its own"
+                )));
+            }
+            if handler.kinds.is_empty() {
+                return Err(Error::configuration(if handler.takes_envelope {
+                    format!(
+                        "the handler {handler_name:?} takes an Envelope and names no kinds: register it with \
+                         on_raw(name, [kinds], handler)"
+                    )
+                } else {
+                    format!("the handler {handler_name:?} has no kind")
+                }));
+            }
+            for kind in &handler.kinds {
+                name::check("kind", kind)?;
+            }
+            if let Some(missing) = handler.requirements.iter().find(|one| !self.states.has(**one)) {
+                return Err(Error::configuration(format!(
+                    "the handler {handler_name:?} takes State<{0}>, but no such state was given: add .state(…) with a \
+                     value of type {0}",
+                    missing.name
+                )));
+            }
+        }
+        let settings = &self.settings;
+        for (option, value) in [
+            ("lock_timeout", settings.lock_timeout),
+            ("handler_timeout", settings.handler_timeout),
+            ("retention.period", settings.retention.period),
+            ("retention.every", settings.retention.every),
+        ] {
+            if value.is_zero() {
+                return Err(Error::configuration(format!("{option} is zero: set a time greater than that")));
+            }
+        }
+        if settings.retention.batch == 0 {
+            return Err(Error::configuration("retention.batch is zero: a sweep could delete nothing"));
+        }
+        Ok(())
+    }
+}
+
+impl<S: InboxStore> fmt::Debug for InboxBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.handlers.iter().map(|handler| &*handler.name).collect();
+        f.debug_struct("InboxBuilder")
+            .field("store", &S::NAME)
+            .field("handlers", &names)
+            .finish_non_exhaustive()
+    }
+}

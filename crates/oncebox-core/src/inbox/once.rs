@@ -1,0 +1,211 @@
+//! Results: code that runs once per key, and calls whose duplicates get the first one's answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::backoff::{backoff, spread};
+use crate::handler::AsyncFunc;
+use crate::inbox::unit::Ended;
+use crate::inbox::waiting::Waiting;
+use crate::inbox::{Inbox, InboxStore, ONCE_KIND, unit_of};
+use crate::outcome::{Outcome, Rejection};
+use crate::store::{Claimed, Fault, Limits, Unit};
+use crate::{Envelope, Error, ErrorKind, Key, Message, name};
+
+/// A result, and whether it was made now or before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Once<T> {
+    /// The code ran now.
+    Fresh(T),
+    /// The code had run before; this is its result.
+    Replayed(T),
+}
+
+impl<T> Once<T> {
+    /// The result, whenever it was made.
+    pub fn into_inner(self) -> T {
+        match self {
+            Self::Fresh(value) | Self::Replayed(value) => value,
+        }
+    }
+
+    /// Whether the code had run before.
+    pub fn is_replayed(&self) -> bool {
+        matches!(self, Self::Replayed(_))
+    }
+}
+
+impl<S: InboxStore> Inbox<S> {
+    /// Runs the closure once per key, in a transaction with its marker, and keeps its result: whoever comes later
+    /// with the same key gets that result.
+    ///
+    /// The closure runs at most once per call. If it fails, nothing is kept and its error is returned; the next
+    /// call with this key runs it again.
+    pub async fn once<R, E, F>(&self, handler: &str, key: impl Into<Key>, body: F) -> Result<Once<R>, E>
+    where
+        for<'t> F: AsyncFnOnce(&'t mut S::Conn) -> Result<R, E>
+            + AsyncFunc<&'t mut S::Conn, Result<R, E>, Fut: Send>
+            + Send,
+        R: Serialize + DeserializeOwned + Send,
+        E: From<Error> + Send,
+    {
+        self.refuse_nested()?;
+        name::check("handler name", handler)?;
+        let unit = unit_of(handler, ONCE_KIND, &key.into())?;
+        let mut tx = match self.claim_or_wait(&unit).await? {
+            Claim::Ours(tx) => tx,
+            Claim::Known(result) => return Ok(Once::Replayed(read_result(handler, result)?)),
+        };
+
+        let store = &self.inner.store;
+        let limit = self.inner.settings.handler_timeout;
+        let ran = tokio::time::timeout(limit, self.inside(body(S::connection(&mut tx)))).await;
+        let value = match ran {
+            Ok(Ok(value)) => value,
+            Ok(Err(error)) => {
+                store.rollback(tx).await;
+                return Err(error);
+            }
+            Err(_elapsed) => {
+                store.abandon(tx).await;
+                return Err(
+                    Error::new(ErrorKind::Handler, format!("the closure ran longer than {limit:?}")).into()
+                );
+            }
+        };
+        let result = serde_json::to_vec(&value).map_err(|error| {
+            Error::new(ErrorKind::Codec, "the closure's result has no JSON form").with_source(error)
+        })?;
+        if let Err(error) = store.guard(&mut tx).await {
+            store.abandon(tx).await;
+            return Err(error.into());
+        }
+        store.record_result(&mut tx, &unit, &result).await?;
+        match store.commit(tx).await {
+            Ok(()) => Ok(Once::Fresh(value)),
+            Err(error) if S::classify(&error) == Fault::Connection => {
+                // Nobody knows; the marker does.
+                match store.marker(&unit).await? {
+                    Some(_) => Ok(Once::Fresh(value)),
+                    None => Err(error.into()),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Hands a message to one registered handler and returns its [`Reply`](crate::Reply), to duplicates too.
+    pub async fn call<T, M>(&self, handler: &str, message: &M) -> Result<Once<T>, Error>
+    where
+        T: DeserializeOwned,
+        M: Message,
+    {
+        self.call_envelope(handler, Envelope::of(message)?).await
+    }
+
+    /// [`call`](Inbox::call) with an envelope, for a message that is already encoded.
+    pub async fn call_envelope<T: DeserializeOwned>(
+        &self,
+        handler: &str,
+        envelope: Envelope,
+    ) -> Result<Once<T>, Error> {
+        self.refuse_nested()?;
+        let registered = self.registered(handler)?;
+        if !registered.kinds.iter().any(|kind| kind == envelope.kind()) {
+            return Err(Error::configuration(format!(
+                "the handler {handler:?} does not take messages of kind {:?}",
+                envelope.kind()
+            )));
+        }
+        let Ended { outcome, result } = self.run_unit(registered, Arc::new(envelope)).await?;
+        match outcome {
+            Outcome::Done => Ok(Once::Fresh(read_result(handler, result)?)),
+            Outcome::Duplicate => Ok(Once::Replayed(read_result(handler, result)?)),
+            Outcome::KeyReuse | Outcome::Rejected(Rejection::KeyReuse) => {
+                Err(Error::new(ErrorKind::KeyReuse, Rejection::KeyReuse.to_string()))
+            }
+            Outcome::Rejected(rejection @ Rejection::MissingKey) => {
+                Err(Error::new(ErrorKind::Key, rejection.to_string()))
+            }
+            Outcome::Rejected(rejection) => Err(Error::new(ErrorKind::Handler, rejection.to_string())),
+            Outcome::Busy => Err(busy(handler)),
+            Outcome::Retry { cause, .. } => {
+                Err(Error::new(ErrorKind::Handler, format!("the handler {handler:?} failed"))
+                    .with_source(cause))
+            }
+            Outcome::Queued => Err(Error::new(
+                ErrorKind::NoResult,
+                format!("the handler {handler:?} runs later: it has no reply yet"),
+            )),
+        }
+    }
+
+    /// Claims a unit, however long another copy takes, within the waiting time.
+    async fn claim_or_wait(&self, unit: &Unit) -> Result<Claim<S::Tx>, Error> {
+        let settings = &self.inner.settings;
+        let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
+        let started = Instant::now();
+        let mut troubles = 0;
+        loop {
+            let limits =
+                Limits { lock_timeout: waiting.lock_timeout(), handler_timeout: settings.handler_timeout };
+            let error = match self.try_claim(unit, limits).await {
+                Ok(claim) => return Ok(claim),
+                Err(error) => error,
+            };
+            match S::classify(&error) {
+                Fault::LockTimeout if waiting.is_over() => return Err(busy(&unit.handler)),
+                Fault::LockTimeout => {}
+                Fault::Connection | Fault::Transient if started.elapsed() < settings.patience => {
+                    troubles += 1;
+                    tokio::time::sleep(backoff(troubles, spread())).await;
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    async fn try_claim(&self, unit: &Unit, limits: Limits) -> Result<Claim<S::Tx>, Error> {
+        let store = &self.inner.store;
+        let mut tx = store.begin(limits).await?;
+        match store.claim(&mut tx, std::slice::from_ref(unit)).await?.pop() {
+            Some(Claimed::Fresh) => {
+                store.arm(&mut tx).await?;
+                Ok(Claim::Ours(tx))
+            }
+            Some(Claimed::Known(marker)) => {
+                store.rollback(tx).await;
+                Ok(Claim::Known(marker.result))
+            }
+            None => Err(Error::new(ErrorKind::Unavailable, format!("the store {} gave no answer", S::NAME))),
+        }
+    }
+}
+
+enum Claim<Tx> {
+    Ours(Tx),
+    Known(Option<Vec<u8>>),
+}
+
+fn read_result<R: DeserializeOwned>(handler: &str, result: Option<Vec<u8>>) -> Result<R, Error> {
+    let result = result.ok_or_else(|| {
+        Error::new(
+            ErrorKind::NoResult,
+            format!("the key was handled by {handler:?}, but with no result stored"),
+        )
+    })?;
+    serde_json::from_slice(&result).map_err(|error| {
+        Error::new(ErrorKind::Codec, format!("the result of {handler:?} is not of the type asked for"))
+            .with_source(error)
+    })
+}
+
+fn busy(handler: &str) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!("another copy of this message is still running in {handler:?}: try again later"),
+    )
+}

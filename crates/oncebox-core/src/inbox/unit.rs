@@ -1,0 +1,361 @@
+//! One unit: one handler's work on one message, in one transaction.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tracing::Instrument;
+
+use crate::backoff::{backoff, spread};
+use crate::error::chain;
+use crate::handler::{Delivery, EffectId, Returned};
+use crate::inbox::builder::Registered;
+use crate::inbox::resolve::resolve;
+use crate::inbox::waiting::Waiting;
+use crate::inbox::{Inbox, InboxStore};
+use crate::observe;
+use crate::outcome::{Outcome, Rejection, cause};
+use crate::policy::{KeyReuse, MissingKey};
+use crate::store::{Claimed, Fault, Limits, Marker, Unit};
+use crate::{Envelope, Error, ErrorKind, Failure, Headers, name};
+
+/// A transient error that a body raises this often is the body's own fault.
+const BODY_TRANSIENTS_MAX: u32 = 5;
+/// The server ends a statement first, so that the handler sees why; the process steps in this much later.
+const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
+
+/// How a unit ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    /// The handler's result, fresh or stored.
+    pub(crate) result: Option<Vec<u8>>,
+}
+
+impl From<Outcome> for Ended {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, result: None }
+    }
+}
+
+/// What one transaction came to.
+enum Tried {
+    Ended(Ended),
+    /// Another copy holds the marker.
+    Locked,
+    /// The store does not answer now; nothing is decided.
+    Infrastructure(Error),
+    /// The store will not answer otherwise next time: a missing permission, a missing table.
+    Hopeless(Error),
+    /// The same, while committing: the effect may be there.
+    CommitUnknown(Error),
+    /// The body met an error that another try may not meet.
+    BodyTransient(Failure),
+}
+
+impl<S: InboxStore> Inbox<S> {
+    /// Runs one handler on one message, as often as it takes to know what became of it.
+    pub(crate) async fn run_unit(
+        &self,
+        handler: &Registered<S>,
+        envelope: Arc<Envelope>,
+    ) -> Result<Ended, Error> {
+        let span = tracing::info_span!(
+            "oncebox.unit",
+            handler = &*handler.name,
+            kind = envelope.kind(),
+            traceparent = envelope.headers().get(Headers::TRACEPARENT),
+            outcome = tracing::field::Empty,
+        );
+        let ended = self.decide_unit(handler, envelope.clone()).instrument(span.clone()).await?;
+        span.record("outcome", ended.outcome.name());
+        span.in_scope(|| self.observe(handler, &envelope, &ended.outcome));
+        Ok(ended)
+    }
+
+    async fn decide_unit(&self, handler: &Registered<S>, envelope: Arc<Envelope>) -> Result<Ended, Error> {
+        let max_bytes = self.inner.settings.max_body_bytes;
+        if envelope.body().len() > max_bytes {
+            let bytes = envelope.body().len();
+            return Ok(Outcome::Rejected(Rejection::TooLarge { bytes, max_bytes }).into());
+        }
+        let prepare = || handler.handler.prepare(&envelope, &self.inner.selectors);
+        let prepared = match catch_unwind(AssertUnwindSafe(prepare)) {
+            Ok(Ok(prepared)) => prepared,
+            Ok(Err(rejection)) => return Ok(Outcome::Rejected(rejection).into()),
+            Err(panic) => {
+                let text = format!("panicked while decoding: {}", panic_text(&*panic));
+                return Ok(Outcome::Rejected(Rejection::Undecodable(cause(text))).into());
+            }
+        };
+        let key = resolve(&prepared, &envelope);
+        if let Some(Err(error)) = key.as_ref().map(name::check_key) {
+            return Ok(Outcome::Rejected(Rejection::BadKey(cause(error))).into());
+        }
+        let dedup = !handler.settings.dedup_off && !self.inner.settings.dedup_off;
+        let unit = match &key {
+            Some(key) if dedup => Some(Unit {
+                handler: handler.name.to_string(),
+                kind: envelope.kind().to_owned(),
+                key: key.stored(),
+                fingerprint: Some(envelope.fingerprint()),
+                waited: envelope.arrived.elapsed(),
+            }),
+            None if dedup => {
+                self.inner.observer.count(observe::MISSING_KEY, &handler.name);
+                match self.inner.settings.missing_key {
+                    MissingKey::Reject => return Ok(Outcome::Rejected(Rejection::MissingKey).into()),
+                    MissingKey::RunWithoutDedup => None,
+                }
+            }
+            _ => None,
+        };
+        let effect_id = match &key {
+            Some(key) => EffectId::of(&handler.name, envelope.kind(), key),
+            None => EffectId::unique(),
+        };
+        let delivery = Delivery {
+            handler: handler.name.clone(),
+            envelope,
+            key,
+            effect_id,
+            states: self.inner.states.clone(),
+        };
+        self.try_until_known(handler, &delivery, unit, prepared.message).await
+    }
+
+    async fn try_until_known(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Option<Unit>,
+        message: Box<dyn Any + Send>,
+    ) -> Result<Ended, Error> {
+        let settings = &self.inner.settings;
+        let mut decoded = Some(message);
+        let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
+        let mut troubled_since = None;
+        let mut troubles = 0;
+        let mut body_transients = 0;
+        let mut commit_unknown = false;
+        loop {
+            // A body that runs again gets a message of its own again.
+            let message = match decoded.take() {
+                Some(message) => message,
+                None => match handler.handler.prepare(&delivery.envelope, &self.inner.selectors) {
+                    Ok(prepared) => prepared.message,
+                    Err(rejection) => return Ok(Outcome::Rejected(rejection).into()),
+                },
+            };
+            let limits = Limits {
+                lock_timeout: waiting.lock_timeout(),
+                handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
+            };
+            match self.try_unit(handler, delivery, unit.as_ref(), message, limits).await {
+                Tried::Ended(Ended { outcome: Outcome::Duplicate, result }) if commit_unknown => {
+                    // The marker that we were not sure of is there.
+                    tracing::info!("a commit whose answer was lost had happened");
+                    return Ok(Ended { outcome: Outcome::Done, result });
+                }
+                Tried::Ended(ended) => return Ok(ended),
+                Tried::Locked if waiting.is_over() => return Ok(Outcome::Busy.into()),
+                Tried::Locked => continue,
+                Tried::Hopeless(error) => return Err(error),
+                Tried::BodyTransient(failure) => {
+                    body_transients += 1;
+                    if body_transients >= BODY_TRANSIENTS_MAX {
+                        return Ok(failed(failure).into());
+                    }
+                    tracing::debug!(error = %failure, "another try after a transient error");
+                }
+                Tried::Infrastructure(error) | Tried::CommitUnknown(error)
+                    if troubled_since.get_or_insert_with(Instant::now).elapsed() >= settings.patience =>
+                {
+                    return Err(error);
+                }
+                Tried::Infrastructure(_) => {}
+                Tried::CommitUnknown(_) => {
+                    commit_unknown = true;
+                }
+            }
+            troubles += 1;
+            tokio::time::sleep(backoff(troubles, spread())).await;
+        }
+    }
+
+    async fn try_unit(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Option<&Unit>,
+        message: Box<dyn Any + Send>,
+        limits: Limits,
+    ) -> Tried {
+        let store = &self.inner.store;
+        let mut tx = match store.begin(limits).await {
+            Ok(tx) => tx,
+            Err(error) => return own_statement::<S>(error),
+        };
+        if let Some(unit) = unit {
+            match store.claim(&mut tx, std::slice::from_ref(unit)).await.map(|mut claimed| claimed.pop()) {
+                Ok(Some(Claimed::Fresh)) => {}
+                Ok(Some(Claimed::Known(marker))) => {
+                    store.rollback(tx).await;
+                    return Tried::Ended(self.known(unit, marker));
+                }
+                Ok(None) => {
+                    let message = format!("the store {} gave no answer to a claim", S::NAME);
+                    return Tried::Infrastructure(Error::new(ErrorKind::Unavailable, message));
+                }
+                Err(error) => {
+                    store.rollback(tx).await;
+                    return own_statement::<S>(error);
+                }
+            }
+        }
+        if let Err(error) = store.arm(&mut tx).await {
+            store.rollback(tx).await;
+            return own_statement::<S>(error);
+        }
+
+        let started = Instant::now();
+        let body =
+            handler.handler.call(vec![message], std::slice::from_ref(delivery), S::connection(&mut tx));
+        let body = self.inside(AssertUnwindSafe(body).catch_unwind());
+        let ran = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await;
+        self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
+
+        let returned = match ran {
+            Ok(Ok(Ok(returned))) => returned,
+            Ok(Ok(Err(failure))) => {
+                store.rollback(tx).await;
+                return match S::classify(failure.error()) {
+                    Fault::Connection | Fault::Transient | Fault::LockTimeout => {
+                        Tried::BodyTransient(failure)
+                    }
+                    Fault::StatementTimeout | Fault::Other => {
+                        Tried::Ended(failed(handler.settings.judge(failure)).into())
+                    }
+                };
+            }
+            Ok(Err(panic)) => {
+                store.rollback(tx).await;
+                let failure = Failure::from(format!("the handler panicked: {}", panic_text(&*panic)));
+                return Tried::Ended(failed(failure).into());
+            }
+            Err(_elapsed) => {
+                store.abandon(tx).await;
+                let message = format!("the handler ran longer than {:?}", limits.handler_timeout);
+                return Tried::Ended(failed(message.into()).into());
+            }
+        };
+        self.finish(unit, tx, returned).await
+    }
+
+    /// Everything after the body: proof, result, commit.
+    async fn finish(&self, unit: Option<&Unit>, mut tx: S::Tx, mut returned: Vec<Returned>) -> Tried {
+        let store = &self.inner.store;
+        if let Err(error) = store.guard(&mut tx).await {
+            store.abandon(tx).await;
+            return match error.kind() {
+                ErrorKind::Transaction => Tried::Ended(broken(error).into()),
+                _ => own_statement::<S>(error),
+            };
+        }
+        let result = returned.pop().and_then(|returned| returned.result);
+        if let (Some(unit), Some(result)) = (unit, &result)
+            && let Err(error) = store.record_result(&mut tx, unit, result).await
+        {
+            store.rollback(tx).await;
+            return own_statement::<S>(error);
+        }
+        match store.commit(tx).await {
+            Ok(()) => Tried::Ended(Ended { outcome: Outcome::Done, result }),
+            Err(error) => match S::classify(&error) {
+                Fault::Connection => Tried::CommitUnknown(error),
+                Fault::Transient | Fault::LockTimeout => Tried::BodyTransient(error.into()),
+                // A deferred constraint, for example: the handler's own data.
+                Fault::StatementTimeout | Fault::Other => Tried::Ended(failed(error.into()).into()),
+            },
+        }
+    }
+
+    fn known(&self, unit: &Unit, marker: Marker) -> Ended {
+        let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
+        let outcome = match (reused, self.inner.settings.key_reuse) {
+            (false, _) => Outcome::Duplicate,
+            (true, KeyReuse::Skip) => Outcome::KeyReuse,
+            (true, KeyReuse::Reject) => Outcome::Rejected(Rejection::KeyReuse),
+        };
+        Ended { outcome, result: marker.result }
+    }
+
+    fn observe(&self, handler: &Registered<S>, envelope: &Envelope, outcome: &Outcome) {
+        let observer = self.inner.observer;
+        let name = &*handler.name;
+        match outcome {
+            Outcome::Done => {
+                observer.count(observe::PROCESSED, name);
+                observer.time(observe::WAIT_SECONDS, name, envelope.arrived.elapsed());
+            }
+            Outcome::Duplicate => {
+                observer.count(observe::DUPLICATES, name);
+                tracing::debug!("skipped a duplicate");
+            }
+            Outcome::KeyReuse | Outcome::Rejected(Rejection::KeyReuse) => {
+                observer.count(observe::KEY_REUSE, name);
+                tracing::warn!("a key came again with another body");
+            }
+            Outcome::Busy => {
+                observer.count(observe::BUSY, name);
+                tracing::debug!("another copy is still running");
+            }
+            Outcome::Retry { cause, .. } => {
+                observer.count(observe::FAILED, name);
+                tracing::warn!(error = chain(&**cause), "the handler failed and was rolled back");
+            }
+            Outcome::Rejected(rejection) => {
+                observer.count(observe::REJECTED, name);
+                tracing::error!(error = %rejection, "rejected");
+            }
+            Outcome::Queued => {}
+        }
+    }
+}
+
+/// What an error of one of the inbox's own statements means.
+fn own_statement<S: InboxStore>(error: Error) -> Tried {
+    match S::classify(&error) {
+        Fault::LockTimeout => Tried::Locked,
+        Fault::Connection | Fault::Transient | Fault::StatementTimeout => Tried::Infrastructure(error),
+        Fault::Other => Tried::Hopeless(error),
+    }
+}
+
+/// What a handler's failure means for the delivery.
+fn failed(failure: Failure) -> Outcome {
+    match failure {
+        Failure::Retry(error) => Outcome::Retry { after: None, cause: cause(error) },
+        Failure::After(delay, error) => Outcome::Retry { after: Some(delay), cause: cause(error) },
+        Failure::Permanent(error) => Outcome::Rejected(Rejection::Permanent(cause(error))),
+    }
+}
+
+/// What a failed guard means: a swallowed error may not come again, a handler that ends its transaction will do
+/// so every time.
+fn broken(error: Error) -> Outcome {
+    match std::error::Error::source(&error) {
+        Some(_) => Outcome::Retry { after: None, cause: cause(error) },
+        None => Outcome::Rejected(Rejection::EndedTransaction(cause(error))),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}

@@ -1,0 +1,190 @@
+//! The key: what identifies a logical message, whatever number of times it is delivered.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// What identifies a logical message: opaque bytes, never trimmed, folded, normalised or cut.
+///
+/// Two deliveries with equal keys are copies of one message; two keys that differ in a single byte are two
+/// messages.
+///
+/// ```
+/// use oncebox_core::Key;
+/// assert_ne!(Key::from("Order-1"), Key::from("order-1"));
+/// assert_eq!(Key::from(42_u64), Key::from("42"));
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+impl Key {
+    /// The longest key that is taken, in bytes. A longer one is refused with an error.
+    pub const MAX_BYTES: usize = 64 * 1024;
+
+    /// A key from any bytes.
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(bytes.as_ref().into())
+    }
+
+    /// The key's bytes, as given.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether the key has no bytes at all. An empty key identifies nothing: it counts as missing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The form in which stores keep and compare the key.
+    pub fn stored(&self) -> StoredKey {
+        StoredKey::of(self)
+    }
+}
+
+impl fmt::Display for Key {
+    /// Text where the key is UTF-8, hexadecimal behind `0x` where it is not.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => f.write_str(text),
+            Err(_) => {
+                f.write_str("0x")?;
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({:?})", self.to_string())
+    }
+}
+
+macro_rules! key_from_bytes {
+    ($($from:ty),*) => {$(
+        impl From<$from> for Key {
+            fn from(value: $from) -> Self {
+                Self::new(value)
+            }
+        }
+    )*};
+}
+key_from_bytes!(&str, String, &String, &[u8], Vec<u8>);
+
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(value: &[u8; N]) -> Self {
+        Self::new(value)
+    }
+}
+
+impl From<Uuid> for Key {
+    /// Hyphenated, lower case.
+    fn from(value: Uuid) -> Self {
+        Self::new(value.hyphenated().to_string())
+    }
+}
+
+macro_rules! key_from_integer {
+    ($($from:ty),*) => {$(
+        impl From<$from> for Key {
+            /// Decimal.
+            fn from(value: $from) -> Self {
+                Self::new(value.to_string())
+            }
+        }
+    )*};
+}
+key_from_integer!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+/// A key as stores keep it: a tag byte, then the key itself or, where it is long, its digest.
+///
+/// The tag keeps a digest from ever equalling a literal key, and bounds what an index has to carry.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoredKey {
+    bytes: Vec<u8>,
+    original: Option<Key>,
+}
+
+impl StoredKey {
+    /// The longest key that is kept literally.
+    pub const LITERAL_MAX_BYTES: usize = 512;
+    const LITERAL: u8 = 0;
+    const DIGEST: u8 = 1;
+
+    fn of(key: &Key) -> Self {
+        if key.as_bytes().len() <= Self::LITERAL_MAX_BYTES {
+            let mut bytes = Vec::with_capacity(1 + key.as_bytes().len());
+            bytes.push(Self::LITERAL);
+            bytes.extend_from_slice(key.as_bytes());
+            return Self { bytes, original: None };
+        }
+        let mut bytes = Vec::with_capacity(33);
+        bytes.push(Self::DIGEST);
+        bytes.extend_from_slice(&Sha256::digest(key.as_bytes()));
+        Self { bytes, original: Some(key.clone()) }
+    }
+
+    /// What is compared, and what the unique index holds.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The whole key where `as_bytes` is only its digest; stores keep it for people to read.
+    pub fn original(&self) -> Option<&Key> {
+        self.original.as_ref()
+    }
+
+    /// The key that a store's row stands for; `None` when the row is not one that Oncebox wrote.
+    pub fn read(bytes: &[u8], original: Option<&[u8]>) -> Option<Key> {
+        match (bytes.split_first()?, original) {
+            ((&Self::LITERAL, key), _) => Some(Key::new(key)),
+            ((&Self::DIGEST, _), Some(original)) => Some(Key::new(original)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for StoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoredKey({:?})", Key::new(&self.bytes).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_key_reads_back_to_the_very_key() {
+        for bytes in [&b""[..], b"a", b" a ", &[0, 255, 0], &[b'x'; 512], &[b'x'; 513], &[7; 70_000]] {
+            let key = Key::new(bytes);
+            let stored = key.stored();
+            let original = stored.original().map(Key::as_bytes);
+            assert_eq!(StoredKey::read(stored.as_bytes(), original), Some(key));
+        }
+    }
+
+    #[test]
+    fn a_digest_never_equals_a_literal_key() {
+        let long = Key::new([b'x'; 600]);
+        let forged = Key::new(&long.stored().as_bytes()[1..]);
+        assert_ne!(long.stored().as_bytes(), forged.stored().as_bytes());
+        assert_eq!(long.stored().as_bytes().len(), 33);
+    }
+
+    #[test]
+    fn a_row_that_is_not_ours_reads_as_nothing() {
+        assert_eq!(StoredKey::read(b"", None), None);
+        assert_eq!(StoredKey::read(&[9, 1], None), None);
+        assert_eq!(StoredKey::read(&[1; 33], None), None);
+    }
+
+    #[test]
+    fn keys_print_as_text_or_hexadecimal() {
+        assert_eq!(Key::from("évt").to_string(), "évt");
+        assert_eq!(Key::new([0xff, 0x00]).to_string(), "0xff00");
+    }
+}

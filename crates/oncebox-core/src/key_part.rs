@@ -1,0 +1,183 @@
+//! Values that may stand in a key, and the composition of several into one.
+
+use std::borrow::Cow;
+use std::num::{NonZeroI32, NonZeroI64, NonZeroU32, NonZeroU64};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::Key;
+
+/// A value that may be a key or a part of one: text, bytes, integers, UUIDs.
+///
+/// `None` of an `Option` is a missing key, not an empty one. Floats are left out on purpose: they have no
+/// one text. Implement it for identifiers of your own:
+///
+/// ```
+/// use std::borrow::Cow;
+/// struct OrderId(u64);
+/// impl oncebox_core::KeyPart for OrderId {
+///     fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+///         self.0.key_part()
+///     }
+/// }
+/// # use oncebox_core::KeyPart;
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be part of a message key",
+    label = "not text, bytes, an integer or a `Uuid`",
+    note = "floats have no exact text: use an integer or a string field, or `key_fn = your_function`",
+    note = "for an identifier type of your own, implement `oncebox::KeyPart`"
+)]
+pub trait KeyPart {
+    /// The part's bytes; `None` if it is missing.
+    fn key_part(&self) -> Option<Cow<'_, [u8]>>;
+}
+
+macro_rules! part_as_bytes {
+    ($($part:ty),*) => {$(
+        impl KeyPart for $part {
+            fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+                let bytes: &[u8] = self.as_ref();
+                Some(Cow::Borrowed(bytes))
+            }
+        }
+    )*};
+}
+part_as_bytes!(str, String, [u8], Vec<u8>);
+
+macro_rules! part_as_text {
+    ($($part:ty),*) => {$(
+        impl KeyPart for $part {
+            fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+                Some(Cow::Owned(self.to_string().into_bytes()))
+            }
+        }
+    )*};
+}
+part_as_text!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, bool, char);
+part_as_text!(NonZeroU32, NonZeroU64, NonZeroI32, NonZeroI64);
+
+impl KeyPart for Uuid {
+    fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+        Some(Cow::Owned(self.hyphenated().to_string().into_bytes()))
+    }
+}
+
+impl KeyPart for Key {
+    fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+        Some(Cow::Borrowed(self.as_bytes()))
+    }
+}
+
+impl<T: KeyPart> KeyPart for Option<T> {
+    fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+        self.as_ref()?.key_part()
+    }
+}
+
+macro_rules! part_behind_pointer {
+    ($($pointer:ty),*) => {$(
+        impl<T: KeyPart + ?Sized> KeyPart for $pointer {
+            fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+                (**self).key_part()
+            }
+        }
+    )*};
+}
+part_behind_pointer!(&T, Box<T>, Arc<T>, Rc<T>);
+
+impl<T: KeyPart + ToOwned + ?Sized> KeyPart for Cow<'_, T> {
+    fn key_part(&self) -> Option<Cow<'_, [u8]>> {
+        (**self).key_part()
+    }
+}
+
+/// One piece of a key template such as `"{tenant}:{order_id}"`.
+#[derive(Debug)]
+pub enum Piece<'a> {
+    /// Text that stands in the template itself.
+    Literal(&'static str),
+    /// The value of a field.
+    Part(Cow<'a, [u8]>),
+}
+
+/// Joins pieces so that different parts always give different keys: in each part, `%` and every byte that
+/// occurs in the template's literal text are percent-escaped.
+///
+/// `#[derive(Message)]` calls this. Two parts with no literal between them could not be told apart; the
+/// derive refuses such a template.
+pub fn compose(pieces: &[Piece<'_>]) -> Key {
+    let literals: Vec<u8> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Literal(text) => Some(text.as_bytes()),
+            Piece::Part(_) => None,
+        })
+        .flatten()
+        .copied()
+        .collect();
+    let mut key = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Literal(text) => key.extend_from_slice(text.as_bytes()),
+            Piece::Part(part) => {
+                for &byte in part.iter() {
+                    if byte == b'%' || literals.contains(&byte) {
+                        key.extend_from_slice(format!("%{byte:02X}").as_bytes());
+                    } else {
+                        key.push(byte);
+                    }
+                }
+            }
+        }
+    }
+    Key::new(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pair(a: &[u8], b: &[u8]) -> Key {
+        compose(&[Piece::Part(a.into()), Piece::Literal(":"), Piece::Part(b.into())])
+    }
+
+    #[test]
+    fn parts_cannot_flow_into_each_other() {
+        assert_ne!(pair(b"a:b", b"c"), pair(b"a", b"b:c"));
+        assert_ne!(pair(b"a", b"bc"), pair(b"ab", b"c"));
+        assert_ne!(pair(b"a%3A", b"c"), pair(b"a:", b"c"));
+        assert_eq!(pair(b"a:b", b"c"), Key::from("a%3Ab:c"));
+    }
+
+    #[test]
+    fn a_template_with_hexadecimal_literals_still_tells_parts_apart() {
+        let key = |a: &'static str, b: &'static str| {
+            compose(&[
+                Piece::Part(a.as_bytes().into()),
+                Piece::Literal("3A"),
+                Piece::Part(b.as_bytes().into()),
+            ])
+        };
+        assert_ne!(key("x", "3A"), key("x3A", ""));
+        assert_ne!(key("%", ""), key("%25", ""));
+    }
+
+    #[test]
+    fn none_is_missing_and_empty_text_is_not() {
+        assert_eq!(None::<String>.key_part(), None);
+        assert_eq!(Some(String::new()).key_part().as_deref(), Some(&b""[..]));
+        assert_eq!(Uuid::nil().key_part().as_deref(), Some(&b"00000000-0000-0000-0000-000000000000"[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn different_pairs_give_different_keys(a: Vec<u8>, b: Vec<u8>, c: Vec<u8>, d: Vec<u8>) {
+            prop_assert_eq!(pair(&a, &b) == pair(&c, &d), (a, b) == (c, d));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Any lease store as a [`Store`]: its transactions are sets of leases.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::lease::{Fence, LeaseClaim, Leases};
+use crate::store::{
+    Claimed, Claims, Fault, Guarantee, Inspect, Limits, LiveTime, Marker, Store, Unit, Upkeep, find_cause,
+};
+use crate::{EffectId, Error, ErrorKind, StoredKey};
+
+/// A lease outlives its handler's time limit by this much, so that a handler that is still allowed to run never
+/// runs beside its successor.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// Makes a store of whatever speaks the lease protocol.
+#[derive(Clone, Debug)]
+pub struct Leased<L> {
+    leases: L,
+}
+
+impl<L: Leases> Leased<L> {
+    /// A store on this lease protocol.
+    pub fn new(leases: L) -> Self {
+        Self { leases }
+    }
+
+    /// The protocol underneath.
+    pub fn leases(&self) -> &L {
+        &self.leases
+    }
+}
+
+/// What handlers of a leased store are lent in place of a connection.
+#[derive(Debug)]
+pub struct Lease {
+    held: Vec<Held>,
+    limits: Limits,
+    ends: Instant,
+}
+
+#[derive(Debug)]
+struct Held {
+    unit: Unit,
+    fence: Fence,
+    result: Option<Vec<u8>>,
+}
+
+impl Lease {
+    /// The fences of the claims that this lease covers.
+    pub fn fences(&self) -> impl Iterator<Item = Fence> {
+        self.held.iter().map(|held| held.fence)
+    }
+
+    /// How long the lease still lasts.
+    pub fn remaining(&self) -> Duration {
+        self.ends.saturating_duration_since(Instant::now())
+    }
+
+    /// The effect ids of the claims that this lease covers; pass them on as idempotency keys.
+    pub fn effect_ids(&self) -> impl Iterator<Item = EffectId> {
+        self.held.iter().filter_map(|held| {
+            let unit = &held.unit;
+            let key = StoredKey::read(unit.key.as_bytes(), unit.key.original().map(crate::Key::as_bytes))?;
+            Some(EffectId::of(&unit.handler, &unit.kind, &key))
+        })
+    }
+}
+
+/// A set of leases that is completed or given back together.
+pub struct LeaseTx<L: Leases> {
+    leases: L,
+    lease: Lease,
+}
+
+impl<L: Leases> LeaseTx<L> {
+    fn take_held(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.lease.held)
+    }
+}
+
+impl<L: Leases> fmt::Debug for LeaseTx<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lease.fmt(f)
+    }
+}
+
+impl<L: Leases> Drop for LeaseTx<L> {
+    /// A caller that went away gives its leases back; if that cannot be done they end by themselves.
+    fn drop(&mut self) {
+        let held = self.take_held();
+        if held.is_empty() {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let leases = self.leases.clone();
+            runtime.spawn(async move { release(&leases, held).await });
+        }
+    }
+}
+
+async fn release<L: Leases>(leases: &L, held: Vec<Held>) {
+    for held in held {
+        if let Err(error) = leases.release(&held.unit, held.fence).await {
+            tracing::warn!(%error, "a lease could not be given back; it ends by itself");
+        }
+    }
+}
+
+/// Somebody else holds the lease.
+#[derive(Debug)]
+struct LeaseHeld;
+
+impl fmt::Display for LeaseHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("somebody else holds the lease")
+    }
+}
+
+impl StdError for LeaseHeld {}
+
+impl<L: Leases> Store for Leased<L> {
+    const NAME: &'static str = L::NAME;
+    const GUARANTEE: Guarantee = Guarantee::Effectively;
+    type Conn = Lease;
+    type Tx = LeaseTx<L>;
+
+    async fn check(&self) -> Result<(), Error> {
+        self.leases.now_ms().await.map(drop)
+    }
+
+    async fn begin(&self, limits: Limits) -> Result<Self::Tx, Error> {
+        let ends = Instant::now() + limits.handler_timeout;
+        Ok(LeaseTx { leases: self.leases.clone(), lease: Lease { held: Vec::new(), limits, ends } })
+    }
+
+    fn connection(tx: &mut Self::Tx) -> &mut Lease {
+        &mut tx.lease
+    }
+
+    async fn arm(&self, _tx: &mut Self::Tx) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn guard(&self, _tx: &mut Self::Tx) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn commit(&self, mut tx: Self::Tx) -> Result<(), Error> {
+        let mut held = tx.take_held().into_iter();
+        while let Some(one) = held.next() {
+            let completed = self.leases.complete(&one.unit, one.fence, one.result.as_deref()).await;
+            let lost = match completed {
+                Ok(true) => continue,
+                Ok(false) => Error::new(
+                    ErrorKind::LeaseLost,
+                    format!(
+                        "the lease of {:?} ran out while it worked; somebody else has the message",
+                        one.unit.handler
+                    ),
+                ),
+                Err(error) => error,
+            };
+            release(&self.leases, held.collect()).await;
+            return Err(lost);
+        }
+        Ok(())
+    }
+
+    async fn rollback(&self, mut tx: Self::Tx) {
+        release(&self.leases, tx.take_held()).await;
+    }
+
+    async fn abandon(&self, tx: Self::Tx) {
+        self.rollback(tx).await;
+    }
+
+    fn classify(error: &(dyn StdError + 'static)) -> Fault {
+        find_cause(error, |cause| {
+            if cause.is::<LeaseHeld>() {
+                return Some(Fault::LockTimeout);
+            }
+            let error = cause.downcast_ref::<Error>()?;
+            (error.kind() == ErrorKind::Unavailable).then_some(Fault::Connection)
+        })
+        .unwrap_or(Fault::Other)
+    }
+}
+
+impl<L: Leases> Claims for Leased<L> {
+    async fn claim(&self, tx: &mut Self::Tx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
+        let mut claimed = Vec::with_capacity(units.len());
+        for unit in units {
+            claimed.push(self.claim_in(&mut tx.lease, unit).await?);
+        }
+        Ok(claimed)
+    }
+
+    async fn claim_in(&self, lease: &mut Lease, unit: &Unit) -> Result<Claimed, Error> {
+        let give_up = Instant::now() + lease.limits.lock_timeout;
+        let length = lease.limits.handler_timeout.saturating_add(LEASE_MARGIN);
+        loop {
+            match self.leases.claim(unit, length).await? {
+                LeaseClaim::Ours(fence) => {
+                    lease.held.push(Held { unit: unit.clone(), fence, result: None });
+                    lease.ends = Instant::now() + length;
+                    return Ok(Claimed::Fresh);
+                }
+                LeaseClaim::Known(marker) => return Ok(Claimed::Known(marker)),
+                LeaseClaim::Held => {
+                    let left = give_up.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(Error::new(ErrorKind::Busy, "the message is being handled")
+                            .with_source(LeaseHeld));
+                    }
+                    self.leases.wait(unit, left).await;
+                }
+            }
+        }
+    }
+
+    async fn record_result(&self, tx: &mut Self::Tx, unit: &Unit, result: &[u8]) -> Result<(), Error> {
+        match tx.lease.held.iter_mut().find(|held| held.unit == *unit) {
+            Some(held) => held.result = Some(result.to_vec()),
+            None => return Err(Error::new(ErrorKind::LeaseLost, "a result for a unit that was not claimed")),
+        }
+        Ok(())
+    }
+
+    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        self.leases.mark_processed(handler, kind, keys).await
+    }
+}
+
+impl<L: Leases> Inspect for Leased<L> {
+    async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
+        self.leases.marker(unit).await
+    }
+}
+
+impl<L: Leases> Upkeep for Leased<L> {
+    async fn beat(&self, _tolerance: Duration) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// All time counts: a cache of answers expires by the clock.
+    async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
+        let now = self.leases.now_ms().await?;
+        Ok((vec![LiveTime { from_ms: 0, until_ms: now }], now))
+    }
+
+    async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
+        self.leases.sweep(before_ms, limit).await
+    }
+
+    async fn forget_live_time(&self, _before_ms: i64) -> Result<(), Error> {
+        Ok(())
+    }
+}

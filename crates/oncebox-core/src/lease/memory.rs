@@ -1,0 +1,202 @@
+//! The in-memory store: fast, gone with the process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+
+use crate::lease::{Fence, LeaseClaim, Leased, Leases};
+use crate::store::{Marker, MarkerState, Unit};
+use crate::{Error, Key, StoredKey};
+
+/// Markers and results in the memory of one process, for API endpoints and tests: a copy waits for the first one
+/// and gets its answer. Nothing survives the process.
+pub type MemoryStore = Leased<Memory>;
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn in_memory() -> Self {
+        Self::new(Memory::default())
+    }
+}
+
+/// The lease protocol in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    table: Mutex<Table>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<Id, Entry>,
+    last_fence: Fence,
+    /// How far tests have moved the clock.
+    travelled: Duration,
+}
+
+type Id = (String, String, StoredKey);
+
+#[derive(Debug)]
+enum Entry {
+    Leased { fence: Fence, ends: Instant, arrived: SystemTime },
+    Done(Marker),
+}
+
+impl Memory {
+    /// Moves the store's clock forward, for tests of leases and retention.
+    pub fn travel(&self, time: Duration) {
+        self.table().travelled += time;
+        self.shared.changed.notify_waiters();
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn now(&self) -> Instant {
+        Instant::now() + self.travelled
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now() + self.travelled
+    }
+}
+
+fn id_of(unit: &Unit) -> Id {
+    (unit.handler.clone(), unit.kind.clone(), unit.key.clone())
+}
+
+fn marker((handler, kind, key): &Id, received_at: SystemTime, processed_at: SystemTime) -> Marker {
+    let key = StoredKey::read(key.as_bytes(), key.original().map(Key::as_bytes));
+    Marker {
+        handler: handler.clone(),
+        kind: kind.clone(),
+        key: key.unwrap_or_else(|| Key::new([])),
+        fingerprint: None,
+        state: MarkerState::Done,
+        received_at,
+        processed_at,
+        result: None,
+    }
+}
+
+fn millis(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Leases for Memory {
+    const NAME: &'static str = "memory";
+
+    async fn claim(&self, unit: &Unit, lease: Duration) -> Result<LeaseClaim, Error> {
+        let mut table = self.table();
+        let now = table.now();
+        match table.entries.get(&id_of(unit)) {
+            Some(Entry::Done(marker)) => return Ok(LeaseClaim::Known(marker.clone())),
+            Some(Entry::Leased { ends, .. }) if *ends > now => return Ok(LeaseClaim::Held),
+            Some(Entry::Leased { .. }) | None => {}
+        }
+        table.last_fence += 1;
+        let fence = table.last_fence;
+        let arrived = table.wall_clock() - unit.waited;
+        table.entries.insert(id_of(unit), Entry::Leased { fence, ends: now + lease, arrived });
+        Ok(LeaseClaim::Ours(fence))
+    }
+
+    async fn complete(&self, unit: &Unit, fence: Fence, result: Option<&[u8]>) -> Result<bool, Error> {
+        let mut table = self.table();
+        let processed_at = table.wall_clock();
+        let id = id_of(unit);
+        let Some(Entry::Leased { fence: held, arrived, .. }) = table.entries.get(&id) else {
+            return Ok(false);
+        };
+        if *held != fence {
+            return Ok(false);
+        }
+        let done = Marker {
+            fingerprint: unit.fingerprint,
+            result: result.map(<[u8]>::to_vec),
+            ..marker(&id, *arrived, processed_at)
+        };
+        table.entries.insert(id, Entry::Done(done));
+        drop(table);
+        self.shared.changed.notify_waiters();
+        Ok(true)
+    }
+
+    async fn release(&self, unit: &Unit, fence: Fence) -> Result<(), Error> {
+        let mut table = self.table();
+        let id = id_of(unit);
+        if matches!(table.entries.get(&id), Some(Entry::Leased { fence: held, .. }) if *held == fence) {
+            table.entries.remove(&id);
+        }
+        drop(table);
+        self.shared.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn wait(&self, unit: &Unit, max: Duration) {
+        let changed = self.shared.changed.notified();
+        tokio::pin!(changed);
+        // Listen first, look second: a change between the two is not missed.
+        changed.as_mut().enable();
+        let ends = match self.table().entries.get(&id_of(unit)) {
+            Some(Entry::Leased { ends, .. }) => *ends,
+            _ => return,
+        };
+        let left = ends.saturating_duration_since(self.table().now());
+        let _ = tokio::time::timeout(max.min(left), changed).await;
+    }
+
+    async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
+        Ok(match self.table().entries.get(&id_of(unit)) {
+            Some(Entry::Done(marker)) => Some(marker.clone()),
+            _ => None,
+        })
+    }
+
+    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        let mut table = self.table();
+        let now = table.wall_clock();
+        let mut new = 0;
+        for key in keys {
+            let id = (handler.to_owned(), kind.to_owned(), key.clone());
+            if !table.entries.contains_key(&id) {
+                let done = marker(&id, now, now);
+                table.entries.insert(id, Entry::Done(done));
+                new += 1;
+            }
+        }
+        Ok(new)
+    }
+
+    async fn now_ms(&self) -> Result<i64, Error> {
+        Ok(millis(self.table().wall_clock()))
+    }
+
+    async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
+        let mut table = self.table();
+        let due: Vec<Id> = table
+            .entries
+            .iter()
+            .filter(
+                |(_, entry)| matches!(entry, Entry::Done(marker) if millis(marker.processed_at) < before_ms),
+            )
+            .take(limit as usize)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in &due {
+            table.entries.remove(id);
+        }
+        Ok(due.len() as u64)
+    }
+}

@@ -1,0 +1,55 @@
+//! The engine of Oncebox: messages, keys, handlers, the inbox, and the seam that stores implement.
+//!
+//! It names no database, broker or web framework. Use it through the crate `oncebox`; depend on this one to
+//! write a store of your own: see [`store`] and [`lease`].
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod content;
+mod envelope;
+mod error;
+mod failure;
+mod fingerprint;
+mod handler;
+mod headers;
+mod inbox;
+mod key;
+mod key_part;
+pub mod lease;
+mod message;
+mod name;
+pub mod observe;
+mod outcome;
+mod policy;
+mod report;
+mod retention;
+pub mod store;
+
+pub use content::content_key;
+pub use envelope::Envelope;
+pub use error::{BoxError, Error, ErrorKind};
+pub use failure::Failure;
+pub use fingerprint::Fingerprint;
+pub use handler::{
+    AsyncFunc, Attempt, Delivery, EffectId, FromBatch, FromDelivery, Handler, HandlerOptions, Input,
+    IntoReturned, One, Reply, Requirement, Returned, Set, State,
+};
+pub use headers::Headers;
+pub use inbox::{Inbox, InboxBuilder, InboxStore, Once};
+pub use key::{Key, StoredKey};
+pub use key_part::KeyPart;
+pub use lease::MemoryStore;
+pub use message::{Codec, Json, Message};
+pub use outcome::{Cause, Outcome, Rejection, Settlement};
+pub use policy::{InFlight, KeyReuse, MissingKey};
+pub use report::Report;
+pub use retention::{Retention, SweepReport};
+pub use store::Guarantee;
+
+/// What `#[derive(Message)]` expands to uses; not for people.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::content::content_key;
+    pub use crate::key_part::{Piece, compose};
+}

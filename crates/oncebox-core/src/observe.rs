@@ -1,0 +1,85 @@
+//! What can be seen from outside: every metric, in one place.
+
+use std::time::Duration;
+
+/// Handler runs that were committed.
+pub const PROCESSED: &str = "oncebox_processed_total";
+/// Deliveries skipped because the handler had run.
+pub const DUPLICATES: &str = "oncebox_duplicates_total";
+/// Messages for which no key was found.
+pub const MISSING_KEY: &str = "oncebox_missing_key_total";
+/// Keys that came again with another body.
+pub const KEY_REUSE: &str = "oncebox_key_reuse_total";
+/// Handler runs that failed and were rolled back.
+pub const FAILED: &str = "oncebox_failed_total";
+/// Messages rejected for good.
+pub const REJECTED: &str = "oncebox_rejected_total";
+/// Copies that gave up waiting for the first one.
+pub const BUSY: &str = "oncebox_busy_total";
+/// Messages of a kind that nobody handles.
+pub const UNHANDLED: &str = "oncebox_unhandled_total";
+/// Markers removed by sweeps.
+pub const SWEPT: &str = "oncebox_swept_total";
+/// Seconds from a message's arrival to its commit.
+pub const WAIT_SECONDS: &str = "oncebox_wait_seconds";
+/// Seconds that a handler ran.
+pub const HANDLE_SECONDS: &str = "oncebox_handle_seconds";
+
+/// All metrics: name, type, label, meaning.
+pub const METRICS: &[(&str, &str, &str, &str)] = &[
+    (PROCESSED, "counter", "handler", "handler runs that were committed"),
+    (DUPLICATES, "counter", "handler", "deliveries skipped because the handler had run"),
+    (MISSING_KEY, "counter", "handler", "messages for which no key was found"),
+    (KEY_REUSE, "counter", "handler", "keys that came again with another body"),
+    (FAILED, "counter", "handler", "handler runs that failed and were rolled back"),
+    (REJECTED, "counter", "handler", "messages rejected for good"),
+    (BUSY, "counter", "handler", "copies that gave up waiting for the first one"),
+    (UNHANDLED, "counter", "kind", "messages of a kind that nobody handles"),
+    (SWEPT, "counter", "", "markers removed by sweeps"),
+    (WAIT_SECONDS, "histogram", "handler", "seconds from a message's arrival to its commit"),
+    (HANDLE_SECONDS, "histogram", "handler", "seconds that a handler ran"),
+];
+
+/// Records metrics through the `metrics` facade, or nothing at all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Observer {
+    pub(crate) enabled: bool,
+}
+
+impl Observer {
+    pub(crate) fn describe(self) {
+        if !self.enabled {
+            return;
+        }
+        for &(name, kind, _, meaning) in METRICS {
+            match kind {
+                "histogram" => metrics::describe_histogram!(name, metrics::Unit::Seconds, meaning),
+                _ => metrics::describe_counter!(name, meaning),
+            }
+        }
+    }
+
+    pub(crate) fn count(self, name: &'static str, handler: &str) {
+        if self.enabled {
+            metrics::counter!(name, "handler" => handler.to_owned()).increment(1);
+        }
+    }
+
+    pub(crate) fn unhandled(self, kind: &str) {
+        if self.enabled {
+            metrics::counter!(UNHANDLED, "kind" => kind.to_owned()).increment(1);
+        }
+    }
+
+    pub(crate) fn swept(self, markers: u64) {
+        if self.enabled {
+            metrics::counter!(SWEPT).increment(markers);
+        }
+    }
+
+    pub(crate) fn time(self, name: &'static str, handler: &str, elapsed: Duration) {
+        if self.enabled {
+            metrics::histogram!(name, "handler" => handler.to_owned()).record(elapsed.as_secs_f64());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What became of one delivery, handler by handler.
+
+use std::sync::Arc;
+
+use crate::outcome::{Outcome, Settlement};
+
+/// What became of one delivery: one outcome per handler of its kind.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    units: Vec<(Arc<str>, Outcome)>,
+}
+
+impl Report {
+    pub(crate) fn new(units: Vec<(Arc<str>, Outcome)>) -> Self {
+        Self { units }
+    }
+
+    /// The outcomes with their handlers' names, in the order of registration.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&str, &Outcome)> {
+        self.units.iter().map(|(handler, outcome)| (&**handler, outcome))
+    }
+
+    /// The outcome of one handler.
+    pub fn outcome(&self, handler: &str) -> Option<&Outcome> {
+        self.outcomes().find(|(name, _)| *name == handler).map(|(_, outcome)| outcome)
+    }
+
+    /// Whether any handler is registered for the message's kind.
+    pub fn is_handled(&self) -> bool {
+        !self.units.is_empty()
+    }
+
+    /// What to tell the source. Any handler that must run again makes it a retry; else any rejection rejects
+    /// it; else it is done. A message that nobody handles is rejected, so that it is not lost in silence.
+    pub fn settlement(&self) -> Settlement {
+        if !self.is_handled() {
+            return Settlement::Reject;
+        }
+        let mut settlement = Settlement::Ack;
+        for (_, outcome) in &self.units {
+            settlement = match (settlement, outcome) {
+                (Settlement::Retry { after: one }, Outcome::Retry { after: other, .. }) => {
+                    Settlement::Retry { after: one.max(*other) }
+                }
+                (_, Outcome::Retry { after, .. }) => Settlement::Retry { after: *after },
+                (retry @ Settlement::Retry { .. }, _) => retry,
+                (_, Outcome::Busy) => Settlement::Retry { after: None },
+                (_, Outcome::Rejected(_)) => Settlement::Reject,
+                (other, Outcome::Done | Outcome::Duplicate | Outcome::KeyReuse | Outcome::Queued) => other,
+            };
+        }
+        settlement
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::outcome::{Rejection, cause};
+
+    fn settlement(outcomes: &[Outcome]) -> Settlement {
+        Report::new(outcomes.iter().map(|outcome| ("h".into(), outcome.clone())).collect()).settlement()
+    }
+
+    fn retry(after: Option<u64>) -> Outcome {
+        Outcome::Retry { after: after.map(Duration::from_secs), cause: cause("failed") }
+    }
+
+    #[test]
+    fn a_delivery_is_settled_by_its_neediest_handler() {
+        use Outcome::{Busy, Done, Duplicate, KeyReuse, Queued, Rejected};
+        let reject = || Rejected(Rejection::MissingKey);
+        let again = |after: Option<u64>| Settlement::Retry { after: after.map(Duration::from_secs) };
+        let table: &[(&[Outcome], Settlement)] = &[
+            (&[], Settlement::Reject),
+            (&[Done], Settlement::Ack),
+            (&[Done, Duplicate, KeyReuse, Queued], Settlement::Ack),
+            (&[Done, Busy], again(None)),
+            (&[reject(), Done], Settlement::Reject),
+            (&[reject(), Busy, Done], again(None)),
+            (&[Busy, reject()], again(None)),
+            (&[retry(Some(3)), retry(Some(9)), retry(None)], again(Some(9))),
+            (&[Busy, retry(Some(3))], again(Some(3))),
+            (&[retry(None), reject()], again(None)),
+        ];
+        for (outcomes, expected) in table {
+            assert_eq!(settlement(outcomes), *expected, "{outcomes:?}");
+        }
+    }
+}

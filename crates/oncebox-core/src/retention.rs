@@ -1,0 +1,113 @@
+//! How long markers are kept: rules without clocks or databases.
+
+use std::time::Duration;
+
+use crate::store::LiveTime;
+
+/// How long markers are kept, and how they are swept.
+///
+/// Only time with a live process counts. After a long downtime the broker still holds messages that were
+/// handled before it; their markers are still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// How long a marker is kept; must exceed the longest time after which a copy can still arrive. 7 days.
+    pub period: Duration,
+    /// Whether the inbox sweeps by itself. On.
+    pub automatic: bool,
+    /// The time between two sweeps. 1 hour.
+    pub every: Duration,
+    /// The most markers that one statement deletes. 1,000.
+    pub batch: u32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(7 * 24 * 60 * 60),
+            automatic: true,
+            every: Duration::from_secs(60 * 60),
+            batch: 1_000,
+        }
+    }
+}
+
+impl Retention {
+    /// The longest silence that still counts as being alive: short against the period, and long enough for jobs
+    /// that are started once in a while.
+    pub(crate) fn tolerance(&self) -> Duration {
+        (self.period / 10).min(Duration::from_secs(60 * 60))
+    }
+
+    /// The time between two signs of life.
+    pub(crate) fn beat_every(&self) -> Duration {
+        (self.tolerance() / 3).clamp(Duration::from_millis(10), Duration::from_secs(60))
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SweepReport {
+    /// How many markers were deleted.
+    pub deleted: u64,
+    /// In how many statements.
+    pub batches: u64,
+    /// Markers processed before this time were due, in milliseconds since 1970 by the database's clock; `None`
+    /// when the inbox has not been alive for a whole retention period yet.
+    pub before_ms: Option<i64>,
+}
+
+/// The time before which markers are due: so far back that live time of one whole period lies between it and
+/// now. `None` if there has not been that much.
+pub(crate) fn cutoff(mut live: Vec<LiveTime>, period: Duration) -> Option<i64> {
+    let mut missing = i64::try_from(period.as_millis()).unwrap_or(i64::MAX);
+    live.sort_by_key(|time| std::cmp::Reverse(time.until_ms));
+    let mut counted_from = i64::MAX;
+    for time in live {
+        // Two processes that start at once can leave overlapping stretches; count each moment once.
+        let until = time.until_ms.min(counted_from);
+        let length = (until - time.from_ms).max(0);
+        if length >= missing {
+            return Some(until - missing);
+        }
+        missing -= length;
+        counted_from = counted_from.min(time.from_ms);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_with_a_live_process_counts() {
+        let table: &[(&[(i64, i64)], u64, Option<i64>)] = &[
+            (&[], 10, None),
+            (&[(0, 5)], 10, None),
+            (&[(0, 10)], 10, Some(0)),
+            (&[(0, 100)], 10, Some(90)),
+            // down from 100 to 500: the downtime expires nothing
+            (&[(0, 100), (500, 504)], 10, Some(94)),
+            (&[(500, 504), (0, 100)], 10, Some(94)),
+            (&[(0, 100), (500, 510)], 10, Some(500)),
+            // overlapping stretches count once
+            (&[(0, 100), (95, 105)], 10, Some(95)),
+            (&[(0, 100), (50, 60)], 60, Some(40)),
+            (&[(90, 100), (90, 100)], 15, None),
+        ];
+        for (live, period_ms, expected) in table {
+            let live = live.iter().map(|&(from_ms, until_ms)| LiveTime { from_ms, until_ms }).collect();
+            assert_eq!(cutoff(live, Duration::from_millis(*period_ms)), *expected);
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_seven_days_automatic_and_hourly() {
+        let retention = Retention::default();
+        assert_eq!(retention.period.as_secs(), 604_800);
+        assert!(retention.automatic);
+        assert_eq!(retention.every.as_secs(), 3_600);
+        assert_eq!(retention.tolerance().as_secs(), 3_600);
+        assert_eq!(retention.beat_every().as_secs(), 60);
+    }
+}

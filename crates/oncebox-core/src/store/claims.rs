@@ -1,0 +1,73 @@
+//! Who may run: the marker is the referee.
+
+use std::time::Duration;
+
+use crate::store::{Marker, Store};
+use crate::{Error, Fingerprint, StoredKey};
+
+/// One handler's work on one message, as a store sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The handler's name.
+    pub handler: String,
+    /// The message's kind.
+    pub kind: String,
+    /// The message's key.
+    pub key: StoredKey,
+    /// The body's fingerprint; `None` where there is no body to compare.
+    pub fingerprint: Option<Fingerprint>,
+    /// How long ago the message arrived, by this process's steady clock.
+    pub waited: Duration,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug)]
+pub enum Claimed {
+    /// The marker was not there and is now: run the handler.
+    Fresh,
+    /// The marker was there.
+    Known(Marker),
+}
+
+impl Claimed {
+    /// Whether the handler is to run.
+    pub fn is_fresh(&self) -> bool {
+        matches!(self, Self::Fresh)
+    }
+}
+
+/// Decides who may run.
+pub trait Claims: Store {
+    /// Inserts the markers of all units, sorted by handler, kind and key, in one statement where the store can;
+    /// equal units are not passed. Waits for a concurrent transaction that holds the same marker: if that one
+    /// commits the answer is [`Claimed::Known`], if it rolls back this claim takes over. The answers are in the
+    /// order of the units.
+    fn claim(
+        &self,
+        tx: &mut Self::Tx,
+        units: &[Unit],
+    ) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
+
+    /// The same for one unit in a transaction that the caller owns and ends.
+    fn claim_in(
+        &self,
+        conn: &mut Self::Conn,
+        unit: &Unit,
+    ) -> impl Future<Output = Result<Claimed, Error>> + Send;
+
+    /// Keeps a handler's result beside its marker, in the same transaction.
+    fn record_result(
+        &self,
+        tx: &mut Self::Tx,
+        unit: &Unit,
+        result: &[u8],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Inserts markers for units that were handled elsewhere; how many of them were new.
+    fn mark_processed(
+        &self,
+        handler: &str,
+        kind: &str,
+        keys: &[StoredKey],
+    ) -> impl Future<Output = Result<u64, Error>> + Send;
+}

@@ -1,0 +1,42 @@
+//! Reading only: what support, operators and metrics ask.
+
+use std::time::SystemTime;
+
+use crate::store::{Store, Unit};
+use crate::{Error, Fingerprint, Key};
+
+/// How far a marker has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerState {
+    /// The handler's effect is committed.
+    Done,
+    /// The message is known and set apart; the effect is still to come.
+    Spilled,
+}
+
+/// The proof that a handler took effect for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// The handler's name.
+    pub handler: String,
+    /// The message's kind.
+    pub kind: String,
+    /// The message's key.
+    pub key: Key,
+    /// The body's fingerprint; `None` for a marker that was imported or claimed without a body.
+    pub fingerprint: Option<Fingerprint>,
+    /// How far it has come.
+    pub state: MarkerState,
+    /// When the message arrived.
+    pub received_at: SystemTime,
+    /// When the handler was run.
+    pub processed_at: SystemTime,
+    /// The stored result, if the handler gave one.
+    pub result: Option<Vec<u8>>,
+}
+
+/// Answers questions; never writes.
+pub trait Inspect: Store {
+    /// The marker of a unit.
+    fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send;
+}

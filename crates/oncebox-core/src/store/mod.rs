@@ -1,0 +1,123 @@
+//! The seam that stores implement.
+//!
+//! A store is split by role, in the order of a message's life: [`Store`] opens and ends transactions,
+//! [`Claims`] decides who may run, [`Upkeep`] removes what is no longer needed, [`Inspect`] only reads. A
+//! store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
+//! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
+//! your own.
+
+mod claims;
+mod inspect;
+mod upkeep;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+pub use claims::{Claimed, Claims, Unit};
+pub use inspect::{Inspect, Marker, MarkerState};
+pub use upkeep::{LiveTime, Upkeep};
+
+use crate::Error;
+
+/// How strong a store's promise is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarantee {
+    /// Marker and effect commit in one transaction: exactly one effect.
+    Exactly,
+    /// Nothing spans marker and effect: a crash between the two can repeat the effect. Idempotent writes
+    /// under the deterministic effect id make it exact.
+    Effectively,
+}
+
+impl fmt::Display for Guarantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exactly => "exactly once",
+            Self::Effectively => "effectively once",
+        })
+    }
+}
+
+/// Time limits of one transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long a claim may wait for another transaction that holds the same key.
+    pub lock_timeout: Duration,
+    /// How long the handlers may run. The server must end a statement that runs longer.
+    pub handler_timeout: Duration,
+}
+
+/// What an error means for the unit that met it. Found by error codes, never by text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection or the server is gone; a commit under way may or may not have happened.
+    Connection,
+    /// The database asks for another try: deadlock, serialization failure, a busy file.
+    Transient,
+    /// A lock was not to be had in time.
+    LockTimeout,
+    /// A statement ran longer than it may.
+    StatementTimeout,
+    /// Anything else: the fault of whoever sent the statement.
+    Other,
+}
+
+/// Opens and ends transactions, and lends the connection to handlers.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// The store's name in logs and status.
+    const NAME: &'static str;
+    /// How strong the store's promise is.
+    const GUARANTEE: Guarantee;
+    /// What handlers are lent. It has no lifetime parameter, so that handlers can be plain async functions.
+    type Conn: Send + 'static;
+    /// An open transaction. Dropping it rolls back.
+    type Tx: Send + 'static;
+
+    /// Whether the schema is the one that this version needs and the settings keep what is acknowledged.
+    /// Changes nothing.
+    fn check(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Opens a transaction. The caller may be dropped at any await: nothing is left half open.
+    fn begin(&self, limits: Limits) -> impl Future<Output = Result<Self::Tx, Error>> + Send;
+
+    /// The connection inside the transaction.
+    fn connection(tx: &mut Self::Tx) -> &mut Self::Conn;
+
+    /// Makes ready for handlers: time limits, and what [`guard`](Store::guard) compares later. Called after the
+    /// claim, which may have done it already.
+    fn arm(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Proves that the transaction is still ours and healthy; the last thing before a commit. A handler may have
+    /// swallowed an SQL error or ended the transaction itself: then this fails with
+    /// [`ErrorKind::Transaction`](crate::ErrorKind::Transaction).
+    fn guard(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Commits. An error with [`Fault::Connection`] means that nobody knows.
+    fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Rolls back; the connection stays in use.
+    fn rollback(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
+
+    /// Gives up on a handler that overstayed: ends its statement on the server and closes the connection.
+    fn abandon(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
+
+    /// What an error means, looked up along its chain of causes.
+    fn classify(error: &(dyn StdError + 'static)) -> Fault;
+}
+
+/// The first cause in the chain that `read` makes something of; for implementations of
+/// [`Store::classify`].
+pub fn find_cause<T>(
+    error: &(dyn StdError + 'static),
+    read: impl Fn(&(dyn StdError + 'static)) -> Option<T>,
+) -> Option<T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = read(error) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}

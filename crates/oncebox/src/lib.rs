@@ -1,0 +1,4 @@
+//! facade
+pub use oncebox_core::*;
+#[cfg(feature = "derive")]
+pub use oncebox_derive::Message;
