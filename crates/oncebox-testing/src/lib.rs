@@ -1,1 +1,21 @@
-//! crates/oncebox-testing
+//! Tests for users and store authors.
+//!
+//! - [`Harness`]: does a handler take effect once, with copies and crashes?
+//! - [`conformance!`]: does a store keep its promises?
+//! - [`Faulty`]: a real store with something happening at named points.
+
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+mod faulty;
+mod harness;
+
+pub use conformance::{Capabilities, Fixture};
+pub use faulty::{Faults, Faulty, Point, crash, is_crash};
+pub use harness::{Crashes, Deliver, Delivered, Harness};
+
+/// What [`conformance!`] expands to uses; not for people.
+#[doc(hidden)]
+pub mod __private {
+    pub use tokio;
+}

@@ -1,0 +1,67 @@
+//! What PostgreSQL's errors mean, by SQLSTATE. Never by text: the server speaks the language it is set to.
+
+use std::error::Error as StdError;
+
+use oncebox_core::Error;
+use oncebox_core::store::{Fault, find_cause};
+
+/// Wraps an error of one of the store's own statements.
+pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+    move |error| Error::unavailable(format!("PostgreSQL could not {doing}"), error)
+}
+
+pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
+    find_cause(error, |cause| match cause.downcast_ref::<sqlx::Error>()? {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::BeginFailed
+        | sqlx::Error::WorkerCrashed => Some(Fault::Connection),
+        sqlx::Error::Database(error) => sqlstate(&error.code()?),
+        _ => None,
+    })
+    .unwrap_or(Fault::Other)
+}
+
+fn sqlstate(code: &str) -> Option<Fault> {
+    match code {
+        // connection exceptions; admin shutdown, crash, starting up; idle in transaction for too long
+        _ if code.starts_with("08") => Some(Fault::Connection),
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => Some(Fault::Connection),
+        // serialization failure, deadlock; out of disk, memory, connections
+        "40001" | "40P01" => Some(Fault::Transient),
+        _ if code.starts_with("53") => Some(Fault::Transient),
+        "55P03" => Some(Fault::LockTimeout),
+        "57014" => Some(Fault::StatementTimeout),
+        _ => None,
+    }
+}
+
+/// Whether the transaction was broken by an earlier error: `in_failed_sql_transaction`.
+pub(crate) fn is_broken_transaction(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(error) if error.code().as_deref() == Some("25P02"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sqlstates_say_what_to_do() {
+        let table = [
+            ("08006", Some(Fault::Connection)),
+            ("57P01", Some(Fault::Connection)),
+            ("40001", Some(Fault::Transient)),
+            ("40P01", Some(Fault::Transient)),
+            ("53300", Some(Fault::Transient)),
+            ("55P03", Some(Fault::LockTimeout)),
+            ("57014", Some(Fault::StatementTimeout)),
+            ("23505", None),
+            ("42501", None),
+        ];
+        for (code, fault) in table {
+            assert_eq!(sqlstate(code), fault, "{code}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Reading markers.
+
+use std::time::{Duration, SystemTime};
+
+use oncebox_core::store::{Inspect, Marker, MarkerState, Unit};
+use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use crate::fault::failed;
+use crate::statements::Statements;
+use crate::store::PostgresStore;
+
+impl Inspect for PostgresStore {
+    async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
+        let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
+        find_marker(&self.statements, &mut conn, unit).await
+    }
+}
+
+pub(crate) async fn find_marker(
+    statements: &Statements,
+    conn: &mut PgConnection,
+    unit: &Unit,
+) -> Result<Option<Marker>, Error> {
+    let row = sqlx::query(statements.find_marker.clone())
+        // Planned anew each time: a plan made while the table was small would scan it for ever.
+        .persistent(false)
+        .bind(&unit.handler)
+        .bind(&unit.kind)
+        .bind(unit.key.as_bytes())
+        .fetch_optional(conn)
+        .await
+        .map_err(failed("read a marker"))?;
+    row.map(|row| read_marker(&row)).transpose().map_err(failed("read a marker"))
+}
+
+fn read_marker(row: &PgRow) -> Result<Marker, sqlx::Error> {
+    let key: &[u8] = row.try_get("key")?;
+    let long_key: Option<&[u8]> = row.try_get("long_key")?;
+    let fingerprint: Option<i64> = row.try_get("fingerprint")?;
+    let state: &str = row.try_get("state")?;
+    Ok(Marker {
+        handler: row.try_get("handler")?,
+        kind: row.try_get("kind")?,
+        key: StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key)),
+        fingerprint: fingerprint.map(Fingerprint::from_i64),
+        state: if state == "done" { MarkerState::Done } else { MarkerState::Spilled },
+        received_at: from_ms(row.try_get("received_ms")?),
+        processed_at: from_ms(row.try_get("processed_ms")?),
+        result: row.try_get("body")?,
+    })
+}
+
+fn from_ms(ms: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

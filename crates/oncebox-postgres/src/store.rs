@@ -1,0 +1,159 @@
+//! The store: a pool, a schema, and the statements in it.
+
+use std::error::Error as StdError;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use oncebox_core::store::{Fault, Guarantee, Limits, Store};
+use oncebox_core::{Error, ErrorKind};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::{PgConnection, PgPool};
+
+use crate::fault::{classify, failed};
+use crate::statements::{Schema, Statements};
+use crate::transaction::PostgresTx;
+
+const SCHEMA: &str = "oncebox";
+const CONNECTIONS: u32 = 16;
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Oncebox on PostgreSQL.
+#[derive(Clone, Debug)]
+pub struct PostgresStore {
+    pub(crate) pool: PgPool,
+    pub(crate) schema: Schema,
+    pub(crate) statements: Arc<Statements>,
+    clock_offset_ms: Arc<AtomicI64>,
+}
+
+impl PostgresStore {
+    /// A store on your own pool, in the schema `oncebox`.
+    pub fn new(pool: PgPool) -> Self {
+        // The constant is a good name: see the test beside `Schema`.
+        let schema = Schema::new(SCHEMA).unwrap_or_else(|error| unreachable!("{error}"));
+        let statements = Arc::new(Statements::new(&schema));
+        Self { pool, schema, statements, clock_offset_ms: Arc::default() }
+    }
+
+    /// A store on a pool of its own, in the schema `oncebox`.
+    ///
+    /// Away from this machine the connection is encrypted, unless the URL says `sslmode=` something else.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        let options = PgConnectOptions::from_str(url).map_err(|_| {
+            // The cause may print the URL, and with it the password.
+            Error::new(
+                ErrorKind::Configuration,
+                "the PostgreSQL URL cannot be read: use postgres://user:password@host:5432/database",
+            )
+        })?;
+        let options = if is_local(&options) || url.contains("sslmode=") {
+            options
+        } else {
+            options.ssl_mode(PgSslMode::Require)
+        };
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
+        let pool = pool.connect_with(options).await.map_err(|error| {
+            Error::unavailable("PostgreSQL cannot be reached: check host, port, user, password and database", error)
+        })?;
+        Ok(Self::new(pool))
+    }
+
+    /// The same store with its tables in another schema, for several inboxes in one database.
+    pub fn with_schema(self, schema: &str) -> Result<Self, Error> {
+        let schema = Schema::new(schema)?;
+        let statements = Arc::new(Statements::new(&schema));
+        Ok(Self { schema, statements, ..self })
+    }
+
+    /// The pool underneath.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Moves the store's clock forward, for tests of retention. All statements use the database's clock plus this.
+    pub fn travel(&self, time: Duration) {
+        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+
+    pub(crate) fn clock_offset_ms(&self) -> i64 {
+        self.clock_offset_ms.load(Ordering::SeqCst)
+    }
+}
+
+/// Whether a connection stays on this machine.
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    options.get_socket().is_some()
+        || host.starts_with('/')
+        || host == "localhost"
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+impl Store for PostgresStore {
+    const NAME: &'static str = "postgres";
+    const GUARANTEE: Guarantee = Guarantee::Exactly;
+    type Conn = PgConnection;
+    type Tx = PostgresTx;
+
+    async fn check(&self) -> Result<(), Error> {
+        self.check_version().await?;
+        self.check_durability().await
+    }
+
+    async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
+        let pool = self.pool.clone();
+        // In a task of its own: a caller that goes away must not leave a transaction half begun.
+        let begun = tokio::spawn(async move { PostgresTx::begin(pool.acquire().await?, limits).await });
+        match begun.await {
+            Ok(begun) => begun.map_err(failed("begin a transaction")),
+            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
+        }
+    }
+
+    fn connection(tx: &mut PostgresTx) -> &mut PgConnection {
+        tx.connection()
+    }
+
+    async fn arm(&self, tx: &mut PostgresTx) -> Result<(), Error> {
+        tx.arm(&self.statements).await
+    }
+
+    async fn guard(&self, tx: &mut PostgresTx) -> Result<(), Error> {
+        tx.guard(&self.statements).await
+    }
+
+    async fn commit(&self, tx: PostgresTx) -> Result<(), Error> {
+        tx.commit().await
+    }
+
+    async fn rollback(&self, tx: PostgresTx) {
+        tx.rollback().await;
+    }
+
+    async fn abandon(&self, tx: PostgresTx) {
+        tx.abandon(&self.pool, &self.statements).await;
+    }
+
+    fn classify(error: &(dyn StdError + 'static)) -> Fault {
+        classify(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_local() {
+        let local = |url: &str| is_local(&PgConnectOptions::from_str(url).unwrap());
+        assert!(local("postgres://u@localhost/db"));
+        assert!(local("postgres://u@127.0.0.1:5433/db"));
+        assert!(local("postgres://u@[::1]/db"));
+        assert!(local("postgres:///db?host=/run/postgresql"));
+        assert!(!local("postgres://u@db.example/db"));
+        assert!(!local("postgres://u@10.0.0.1/db"));
+    }
+}

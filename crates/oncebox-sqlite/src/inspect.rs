@@ -1,0 +1,50 @@
+//! Reading markers.
+
+use std::time::{Duration, SystemTime};
+
+use oncebox_core::store::{Inspect, Marker, MarkerState, Unit};
+use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use crate::fault::failed;
+use crate::store::SqliteStore;
+
+impl Inspect for SqliteStore {
+    async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
+        let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
+        find_marker(&mut conn, unit).await
+    }
+}
+
+pub(crate) async fn find_marker(conn: &mut SqliteConnection, unit: &Unit) -> Result<Option<Marker>, Error> {
+    let row = sqlx::query(include_str!("sql/find_marker.sql"))
+        .bind(&unit.handler)
+        .bind(&unit.kind)
+        .bind(unit.key.as_bytes())
+        .fetch_optional(conn)
+        .await
+        .map_err(failed("read a marker"))?;
+    row.map(|row| read_marker(&row)).transpose().map_err(failed("read a marker"))
+}
+
+fn read_marker(row: &SqliteRow) -> Result<Marker, sqlx::Error> {
+    let key: &[u8] = row.try_get(2)?;
+    let long_key: Option<&[u8]> = row.try_get(3)?;
+    let fingerprint: Option<i64> = row.try_get(4)?;
+    let state: &str = row.try_get(5)?;
+    Ok(Marker {
+        handler: row.try_get(0)?,
+        kind: row.try_get(1)?,
+        key: StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key)),
+        fingerprint: fingerprint.map(Fingerprint::from_i64),
+        state: if state == "done" { MarkerState::Done } else { MarkerState::Spilled },
+        received_at: from_ms(row.try_get(6)?),
+        processed_at: from_ms(row.try_get(7)?),
+        result: row.try_get(8)?,
+    })
+}
+
+fn from_ms(ms: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

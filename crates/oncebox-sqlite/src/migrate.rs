@@ -1,0 +1,81 @@
+//! The schema: its versions, and how a database gets there.
+
+use oncebox_core::{Error, ErrorKind};
+use sqlx::{Executor, SqliteConnection};
+
+use crate::fault::failed;
+use crate::store::SqliteStore;
+
+/// Every step, in order; the first one leads to version 1.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_inbox.sql")];
+
+impl SqliteStore {
+    /// Brings the database to the version of this crate. Any number of processes may do so at once; a database
+    /// that is there already is left alone.
+    pub async fn migrate(&self) -> Result<(), Error> {
+        self.write("migrate the database", async |conn| {
+            let from = usize::try_from(version(conn).await?).unwrap_or(0);
+            for step in MIGRATIONS.iter().skip(from) {
+                conn.execute(sqlx::raw_sql(*step)).await?;
+            }
+            Ok(())
+        })
+        .await?;
+        self.check_version().await
+    }
+
+    /// The SQL that `migrate` runs on an empty database, for those who migrate by other means.
+    pub fn migration_sql() -> String {
+        MIGRATIONS.join("\n")
+    }
+
+    pub(crate) async fn check_version(&self) -> Result<(), Error> {
+        let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
+        let there = version(&mut conn).await.map_err(failed("read the version of the schema"))?;
+        let needed = MIGRATIONS.len() as i64;
+        let message = match there {
+            0 => "the database has no Oncebox tables: run store.migrate(), or the SQL of SqliteStore::migration_sql()"
+                .to_owned(),
+            _ if there < needed => {
+                format!("the Oncebox tables have version {there}, this program needs {needed}: run store.migrate()")
+            }
+            _ if there > needed => format!(
+                "the Oncebox tables have version {there}, this program knows {needed} only: update the program"
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Schema, message))
+    }
+
+    /// Says loudly what could lose a commit. Not an error: the user may know better, for example in tests.
+    pub(crate) async fn check_durability(&self) -> Result<(), Error> {
+        let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
+        let reading = failed("read its settings");
+        let journal: String =
+            sqlx::query_scalar("pragma journal_mode").fetch_one(&mut *conn).await.map_err(reading)?;
+        let synchronous: i64 = sqlx::query_scalar("pragma synchronous")
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(failed("read its settings"))?;
+        if journal != "memory" && synchronous < 2 {
+            tracing::error!(
+                synchronous,
+                "a power failure can lose acknowledged messages: set `synchronous = FULL` on the pool's connections"
+            );
+        }
+        if journal != "wal" && journal != "memory" {
+            tracing::warn!(journal, "readers and the writer block each other: set `journal_mode = WAL`");
+        }
+        Ok(())
+    }
+}
+
+/// The version that the database has; 0 if it has none.
+async fn version(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    let tables: i64 =
+        sqlx::query_scalar(include_str!("sql/has_version_table.sql")).fetch_one(&mut *conn).await?;
+    if tables == 0 {
+        return Ok(0);
+    }
+    Ok(sqlx::query_scalar::<_, Option<i64>>(include_str!("sql/version.sql")).fetch_one(conn).await?.unwrap_or(0))
+}

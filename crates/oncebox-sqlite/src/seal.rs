@@ -1,0 +1,59 @@
+//! The seal: as long as it is closed, nothing commits on the connection.
+//!
+//! A handler could run `COMMIT` itself, or `ROLLBACK` and then write on in autocommit mode. SQLite asks a hook
+//! before every commit; while a handler runs, that hook says no. The same object carries the handler's deadline
+//! for a second hook, which interrupts statements that run too long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sqlx::SqliteConnection;
+
+/// Instructions of SQLite's virtual machine between two looks at the clock.
+const INSTRUCTIONS_BETWEEN_LOOKS: i32 = 10_000;
+
+/// Shared by a transaction and the hooks on its connection. An open seal without deadline lets everything
+/// through, so hooks that outlive their transaction do no harm.
+#[derive(Clone, Debug)]
+pub(crate) struct Seal(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    closed: AtomicBool,
+    since: Instant,
+    /// Milliseconds after `since`; 0 for none.
+    deadline_ms: AtomicU64,
+}
+
+impl Seal {
+    /// Hooks an open seal into a connection.
+    pub(crate) async fn install(conn: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
+        let state = State { closed: AtomicBool::new(false), since: Instant::now(), deadline_ms: AtomicU64::new(0) };
+        let seal = Self(Arc::new(state));
+        let mut handle = conn.lock_handle().await?;
+        let commit = seal.clone();
+        handle.set_commit_hook(move || !commit.0.closed.load(Ordering::SeqCst));
+        let progress = seal.clone();
+        handle.set_progress_handler(INSTRUCTIONS_BETWEEN_LOOKS, move || !progress.is_late());
+        Ok(seal)
+    }
+
+    /// From now on nothing commits, and statements end at the deadline.
+    pub(crate) fn close(&self, handler_timeout: Duration) {
+        let deadline = self.0.since.elapsed().saturating_add(handler_timeout).as_millis();
+        self.0.deadline_ms.store(u64::try_from(deadline).unwrap_or(u64::MAX).max(1), Ordering::SeqCst);
+        self.0.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets everything through again.
+    pub(crate) fn open(&self) {
+        self.0.closed.store(false, Ordering::SeqCst);
+        self.0.deadline_ms.store(0, Ordering::SeqCst);
+    }
+
+    fn is_late(&self) -> bool {
+        let deadline = self.0.deadline_ms.load(Ordering::Relaxed);
+        deadline != 0 && self.0.since.elapsed().as_millis() > u128::from(deadline)
+    }
+}

@@ -1,0 +1,2 @@
+-- The version of the schema.
+select max(version) from oncebox_version

@@ -1,0 +1,154 @@
+//! The store: a pool, and a queue for its one writer.
+
+use std::error::Error as StdError;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use oncebox_core::store::{Fault, Guarantee, Limits, Store};
+use oncebox_core::{Error, ErrorKind};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{SqliteConnection, SqlitePool};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::fault::{classify, failed, writer_busy};
+use crate::transaction::SqliteTx;
+
+/// How long SQLite itself waits for the writer of another process before the store asks again.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long connecting goes on while another process sets the file up.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
+const CONNECTIONS: u32 = 4;
+
+/// Oncebox on SQLite.
+#[derive(Clone, Debug)]
+pub struct SqliteStore {
+    pub(crate) pool: SqlitePool,
+    /// One permit: SQLite has one writer. First come, first served.
+    turn: Arc<Semaphore>,
+    clock_offset_ms: Arc<AtomicI64>,
+}
+
+impl SqliteStore {
+    /// A store on your own pool. Handlers and your other code then share the database.
+    ///
+    /// The connections should use WAL and `synchronous = FULL`; `check` says so where they do not.
+    pub fn new(pool: SqlitePool) -> Self {
+        Self { pool, turn: Arc::new(Semaphore::new(1)), clock_offset_ms: Arc::default() }
+    }
+
+    /// A store on a database file, which is created if need be, or in memory: `sqlite://orders.db`,
+    /// `orders.db`, `sqlite::memory:`.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        let bad_url = |error: sqlx::Error| {
+            Error::new(
+                ErrorKind::Configuration,
+                "the SQLite URL cannot be read: use a path such as `orders.db`, `sqlite://orders.db` or `sqlite::memory:`",
+            )
+            .with_source(error)
+        };
+        let in_memory = url.contains(":memory:") || url.contains("mode=memory");
+        let options = SqliteConnectOptions::from_str(url)
+            .map_err(bad_url)?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT);
+        let pool = if in_memory {
+            // Every connection to memory is a database of its own: keep the one.
+            SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None)
+        } else {
+            SqlitePoolOptions::new().max_connections(CONNECTIONS)
+        };
+        let started = Instant::now();
+        loop {
+            match pool.clone().connect_with(options.clone()).await {
+                Ok(pool) => return Ok(Self::new(pool)),
+                // Processes that start at once all switch the new file to WAL; SQLite does not queue them.
+                Err(error) if classify(&error) == Fault::LockTimeout && started.elapsed() < CONNECT_PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => {
+                    let message = "SQLite cannot open the database: check that the folder exists and can be written";
+                    return Err(Error::unavailable(message, error));
+                }
+            }
+        }
+    }
+
+    /// The pool underneath.
+    pub fn pool(&self) -> &SqlitePool {
+        &self.pool
+    }
+
+    /// Moves the store's clock forward, for tests of retention. All statements use the database's clock plus this.
+    pub fn travel(&self, time: Duration) {
+        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+
+    pub(crate) fn clock_offset_ms(&self) -> i64 {
+        self.clock_offset_ms.load(Ordering::SeqCst)
+    }
+
+    /// Waits in line for the writer.
+    pub(crate) async fn turn(&self, max: Duration) -> Result<OwnedSemaphorePermit, Error> {
+        match tokio::time::timeout(max, self.turn.clone().acquire_owned()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(closed)) => Err(Error::unavailable("the writer's queue is closed", closed)),
+            Err(_elapsed) => Err(writer_busy()),
+        }
+    }
+}
+
+impl Store for SqliteStore {
+    const NAME: &'static str = "sqlite";
+    const GUARANTEE: Guarantee = Guarantee::Exactly;
+    type Conn = SqliteConnection;
+    type Tx = SqliteTx;
+
+    async fn check(&self) -> Result<(), Error> {
+        self.check_version().await?;
+        self.check_durability().await
+    }
+
+    async fn begin(&self, limits: Limits) -> Result<SqliteTx, Error> {
+        let turn = self.turn(limits.lock_timeout).await?;
+        let pool = self.pool.clone();
+        // In a task of its own: a caller that goes away must not leave a transaction half begun.
+        let begun = tokio::spawn(async move { SqliteTx::begin(pool.acquire().await?, turn, limits).await });
+        match begun.await {
+            Ok(begun) => begun.map_err(failed("begin a transaction")),
+            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
+        }
+    }
+
+    fn connection(tx: &mut SqliteTx) -> &mut SqliteConnection {
+        tx.connection()
+    }
+
+    async fn arm(&self, tx: &mut SqliteTx) -> Result<(), Error> {
+        tx.arm().await
+    }
+
+    async fn guard(&self, tx: &mut SqliteTx) -> Result<(), Error> {
+        tx.guard().await
+    }
+
+    async fn commit(&self, tx: SqliteTx) -> Result<(), Error> {
+        tx.commit().await
+    }
+
+    async fn rollback(&self, tx: SqliteTx) {
+        tx.rollback().await;
+    }
+
+    /// The deadline has interrupted the statement already: what is left to do is to roll back.
+    async fn abandon(&self, tx: SqliteTx) {
+        tx.rollback().await;
+    }
+
+    fn classify(error: &(dyn StdError + 'static)) -> Fault {
+        classify(error)
+    }
+}

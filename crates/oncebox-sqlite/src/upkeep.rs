@@ -1,0 +1,73 @@
+//! Retention.
+
+use std::time::Duration;
+
+use oncebox_core::Error;
+use oncebox_core::store::{LiveTime, Upkeep};
+use sqlx::Row;
+
+use crate::fault::failed;
+use crate::store::SqliteStore;
+
+impl Upkeep for SqliteStore {
+    async fn beat(&self, tolerance: Duration) -> Result<(), Error> {
+        let offset_ms = self.clock_offset_ms();
+        let tolerance_ms = i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX);
+        self.write("record that a process is alive", async |conn| {
+            let prolonged = sqlx::query(include_str!("sql/beat.sql"))
+                .bind(tolerance_ms)
+                .bind(offset_ms)
+                .execute(&mut *conn)
+                .await?;
+            if prolonged.rows_affected() == 0 {
+                sqlx::query(include_str!("sql/begin_live_time.sql")).bind(offset_ms).execute(conn).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
+        let rows = sqlx::query(include_str!("sql/live_time.sql"))
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("read the live time"))?;
+        let mut live = Vec::with_capacity(rows.len());
+        let mut now_ms = 0;
+        for row in rows {
+            now_ms = row.try_get(2).map_err(failed("read the live time"))?;
+            let from: Option<i64> = row.try_get(0).map_err(failed("read the live time"))?;
+            let until: Option<i64> = row.try_get(1).map_err(failed("read the live time"))?;
+            if let (Some(from_ms), Some(until_ms)) = (from, until) {
+                live.push(LiveTime { from_ms, until_ms });
+            }
+        }
+        Ok((live, now_ms))
+    }
+
+    async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
+        self.write("sweep old markers", async |conn| {
+            let swept =
+                sqlx::query(include_str!("sql/sweep.sql")).bind(before_ms).bind(limit).fetch_all(&mut *conn).await?;
+            for row in &swept {
+                sqlx::query(include_str!("sql/sweep_result.sql"))
+                    .bind(row.try_get::<&str, _>(0)?)
+                    .bind(row.try_get::<&str, _>(1)?)
+                    .bind(row.try_get::<&[u8], _>(2)?)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            Ok(swept.len() as u64)
+        })
+        .await
+    }
+
+    async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
+        self.write("forget old live time", async |conn| {
+            sqlx::query(include_str!("sql/forget_live_time.sql")).bind(before_ms).execute(conn).await?;
+            Ok(())
+        })
+        .await
+    }
+}

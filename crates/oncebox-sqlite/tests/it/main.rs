@@ -1,0 +1,11 @@
+//! SQLite keeps the promises of every store, in a file and in memory.
+
+mod fixture;
+
+mod in_a_file {
+    oncebox_testing::conformance!(super::fixture::in_a_file);
+}
+
+mod in_memory {
+    oncebox_testing::conformance!(super::fixture::in_memory);
+}

@@ -1,0 +1,148 @@
+//! The conformance suite: one set of behaviours for every store.
+//!
+//! A store passes if it does what its [`Capabilities`] say. Give [`conformance!`](crate::conformance!) a function
+//! that makes a [`Fixture`], and run the tests that it writes.
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
+
+mod claims;
+mod effects;
+mod keys;
+mod messages;
+mod retention;
+
+use std::future::Future;
+use std::time::Duration;
+
+use oncebox_core::store::{Limits, Store, Unit};
+use oncebox_core::{BoxError, InboxStore, Json, Key, Message};
+use serde::{Deserialize, Serialize};
+
+pub use claims::*;
+pub use effects::*;
+pub use keys::*;
+pub use messages::*;
+pub use retention::*;
+
+/// What a store says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Capabilities {
+    /// Handlers write in the marker's own transaction, so that a failure undoes what they wrote.
+    pub transactional: bool,
+    /// Time with no live process does not count as retention.
+    pub counts_live_time: bool,
+}
+
+/// A store under test, with a place for effects.
+pub trait Fixture: Clone + Send + Sync + 'static {
+    /// The store.
+    type Store: InboxStore;
+
+    /// What the store says of itself.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The store: migrated, empty, the same one at every call.
+    fn store(&self) -> Self::Store;
+
+    /// Writes down one effect, as a handler would. Must **not** be unique by name: the suite counts.
+    fn effect(
+        &self,
+        conn: &mut <Self::Store as Store>::Conn,
+        name: &str,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// How many effects of that name there are.
+    fn effects(&self, name: &str) -> impl Future<Output = u64> + Send;
+
+    /// Moves the store's clock forward.
+    fn travel(&self, time: Duration);
+}
+
+/// Writes one test per behaviour.
+///
+/// The argument is an async function `fn(test_name: &str) -> Option<impl Fixture>`; `None` skips the test, after the
+/// function has said why.
+#[macro_export]
+macro_rules! conformance {
+    ($fixture:path) => {
+        $crate::conformance! { @tests $fixture;
+            a_key_is_fresh_once
+            a_claim_that_is_rolled_back_is_free_again
+            a_dropped_transaction_frees_its_claim
+            a_copy_waits_for_the_first_and_is_a_duplicate_when_that_commits
+            a_copy_takes_over_when_the_first_rolls_back
+            a_copy_waits_no_longer_than_its_time_limit
+            handler_kind_and_key_all_count
+            a_batch_of_claims_answers_in_order
+            results_come_back_with_the_marker
+            imported_keys_are_known
+            the_marker_tells_when_and_what
+            keys_compare_byte_by_byte
+            names_may_have_quotes
+            copies_at_once_take_effect_once
+            a_failed_handler_leaves_nothing_and_runs_again
+            a_panicking_handler_leaves_nothing_and_runs_again
+            a_crash_before_commit_leaves_nothing
+            a_crash_after_commit_is_a_duplicate
+            a_caller_that_goes_away_leaves_nothing
+            three_handlers_of_one_message_run_once_each
+            another_body_under_a_known_key_is_reported
+            a_megabyte_goes_through
+            once_keeps_its_result
+            a_call_gives_its_reply_to_copies_too
+            a_handler_cannot_call_its_own_inbox
+            a_sweep_deletes_what_is_due_in_bounded_batches
+            downtime_expires_nothing
+            a_duplicate_during_a_sweep_is_still_a_duplicate
+        }
+    };
+    (@tests $fixture:path; $($behaviour:ident)*) => {
+        $(
+            #[$crate::__private::tokio::test(
+                flavor = "multi_thread", worker_threads = 2, crate = "oncebox_testing::__private::tokio"
+            )]
+            async fn $behaviour() {
+                if let Some(fixture) = $fixture(stringify!($behaviour)).await {
+                    $crate::conformance::$behaviour(fixture).await;
+                }
+            }
+        )*
+    };
+}
+
+/// The message that the suite sends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) text: String,
+}
+
+impl Sample {
+    pub(crate) fn new(id: &str) -> Self {
+        Self { id: id.to_owned(), text: String::new() }
+    }
+}
+
+impl Message for Sample {
+    const KIND: &'static str = "sample";
+    type Codec = Json;
+
+    fn key(&self) -> Option<Key> {
+        Some(Key::from(&self.id))
+    }
+}
+
+pub(crate) fn unit(handler: &str, kind: &str, key: impl Into<Key>) -> Unit {
+    Unit {
+        handler: handler.to_owned(),
+        kind: kind.to_owned(),
+        key: key.into().stored(),
+        fingerprint: None,
+        waited: Duration::ZERO,
+    }
+}
+
+/// Long enough for anything that the suite waits for; a limit, not a measure.
+pub(crate) const LIMITS: Limits =
+    Limits { lock_timeout: Duration::from_secs(20), handler_timeout: Duration::from_secs(20) };

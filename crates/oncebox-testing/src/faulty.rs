@@ -1,0 +1,176 @@
+//! A store with faults: a real one, with something happening at named points.
+
+use std::error::Error as StdError;
+use std::future::Future;
+use std::time::Duration;
+
+use oncebox_core::store::{
+    Claimed, Claims, Fault, Guarantee, Inspect, Limits, LiveTime, Marker, Store, Unit, Upkeep, find_cause,
+};
+use oncebox_core::{Error, ErrorKind, StoredKey};
+
+/// Where something can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// The transaction is open, the marker not yet there.
+    BeforeClaim,
+    /// The marker is inserted, the handler about to run.
+    AfterClaim,
+    /// The handler has run; nothing is committed.
+    BeforeCommit,
+    /// Everything is committed; nobody has been told.
+    AfterCommit,
+}
+
+/// What happens at which point.
+pub trait Faults: Clone + Send + Sync + 'static {
+    /// Called at each point. May wait, may kill the process; an error (see [`crash`]) ends the transaction as the
+    /// death of the process would.
+    fn at(&self, point: Point) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// A store in which faults happen.
+#[derive(Clone, Debug)]
+pub struct Faulty<S, F> {
+    store: S,
+    faults: F,
+}
+
+impl<S: Store, F: Faults> Faulty<S, F> {
+    /// Puts faults into a store.
+    pub fn new(store: S, faults: F) -> Self {
+        Self { store, faults }
+    }
+
+    /// The store without faults.
+    pub fn inner(&self) -> &S {
+        &self.store
+    }
+}
+
+/// An error that stands for the death of the process.
+pub fn crash() -> Error {
+    Error::new(ErrorKind::Unavailable, "the process crashed").with_source(Crash)
+}
+
+/// Whether an error stands for the death of the process.
+pub fn is_crash(error: &(dyn StdError + 'static)) -> bool {
+    find_cause(error, |cause| cause.is::<Crash>().then_some(())).is_some()
+}
+
+#[derive(Debug)]
+struct Crash;
+
+impl std::fmt::Display for Crash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a crash for the sake of the test")
+    }
+}
+
+impl StdError for Crash {}
+
+impl<S: Store, F: Faults> Store for Faulty<S, F> {
+    const NAME: &'static str = S::NAME;
+    const GUARANTEE: Guarantee = S::GUARANTEE;
+    type Conn = S::Conn;
+    type Tx = S::Tx;
+
+    fn check(&self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.check()
+    }
+
+    fn begin(&self, limits: Limits) -> impl Future<Output = Result<S::Tx, Error>> + Send {
+        self.store.begin(limits)
+    }
+
+    fn connection(tx: &mut S::Tx) -> &mut S::Conn {
+        S::connection(tx)
+    }
+
+    fn arm(&self, tx: &mut S::Tx) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.arm(tx)
+    }
+
+    fn guard(&self, tx: &mut S::Tx) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.guard(tx)
+    }
+
+    async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
+        if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
+            self.store.rollback(tx).await;
+            return Err(crash);
+        }
+        self.store.commit(tx).await?;
+        self.faults.at(Point::AfterCommit).await
+    }
+
+    fn rollback(&self, tx: S::Tx) -> impl Future<Output = ()> + Send {
+        self.store.rollback(tx)
+    }
+
+    fn abandon(&self, tx: S::Tx) -> impl Future<Output = ()> + Send {
+        self.store.abandon(tx)
+    }
+
+    fn classify(error: &(dyn StdError + 'static)) -> Fault {
+        // The dead do not try again; whoever delivers does.
+        if is_crash(error) { Fault::Other } else { S::classify(error) }
+    }
+}
+
+impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
+    async fn claim(&self, tx: &mut S::Tx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
+        self.faults.at(Point::BeforeClaim).await?;
+        let claimed = self.store.claim(tx, units).await?;
+        if claimed.iter().any(Claimed::is_fresh) {
+            self.faults.at(Point::AfterClaim).await?;
+        }
+        Ok(claimed)
+    }
+
+    fn claim_in(&self, conn: &mut S::Conn, unit: &Unit) -> impl Future<Output = Result<Claimed, Error>> + Send {
+        self.store.claim_in(conn, unit)
+    }
+
+    fn record_result(
+        &self,
+        tx: &mut S::Tx,
+        unit: &Unit,
+        result: &[u8],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.record_result(tx, unit, result)
+    }
+
+    fn mark_processed(
+        &self,
+        handler: &str,
+        kind: &str,
+        keys: &[StoredKey],
+    ) -> impl Future<Output = Result<u64, Error>> + Send {
+        self.store.mark_processed(handler, kind, keys)
+    }
+}
+
+impl<S: Inspect, F: Faults> Inspect for Faulty<S, F> {
+    fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send {
+        self.store.marker(unit)
+    }
+}
+
+impl<S: Upkeep, F: Faults> Upkeep for Faulty<S, F> {
+    fn beat(&self, tolerance: Duration) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.beat(tolerance)
+    }
+
+    fn live_time(&self) -> impl Future<Output = Result<(Vec<LiveTime>, i64), Error>> + Send {
+        self.store.live_time()
+    }
+
+    fn sweep(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send {
+        self.store.sweep(before_ms, limit)
+    }
+
+    fn forget_live_time(&self, before_ms: i64) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.forget_live_time(before_ms)
+    }
+}
