@@ -72,7 +72,11 @@ impl PostgresStore {
         let mut conn = self.pool.acquire().await.map_err(failed(doing))?;
         let setting = "select current_setting($1)";
         let mut read = async |name: &str| {
-            sqlx::query_scalar::<_, String>(setting).bind(name).fetch_one(&mut *conn).await.map_err(failed(doing))
+            sqlx::query_scalar::<_, String>(setting)
+                .bind(name)
+                .fetch_one(&mut *conn)
+                .await
+                .map_err(failed(doing))
         };
         let version = read("server_version_num").await?;
         if version.parse::<u32>().is_ok_and(|version| version < 130_000) {
@@ -96,7 +100,8 @@ impl PostgresStore {
         if tables == 0 {
             return Ok(0);
         }
-        let version: Option<i64> = sqlx::query_scalar(self.statements.version.clone()).fetch_one(conn).await?;
+        let version: Option<i64> =
+            sqlx::query_scalar(self.statements.version.clone()).fetch_one(conn).await?;
         Ok(version.unwrap_or(0))
     }
 }

@@ -17,7 +17,9 @@ impl Schema {
         if !good {
             return Err(Error::new(
                 ErrorKind::Configuration,
-                format!("{name:?} cannot be the schema's name: use up to 41 of a-z, 0-9 and _, not beginning with a digit"),
+                format!(
+                    "{name:?} cannot be the schema's name: use up to 41 of a-z, 0-9 and _, not beginning with a digit"
+                ),
             ));
         }
         Ok(Self(name.to_owned()))
@@ -58,6 +60,7 @@ macro_rules! statements {
 statements!(
     arm,
     beat,
+    begin,
     begin_live_time,
     claim,
     claim_in,
@@ -70,6 +73,7 @@ statements!(
     mark_processed,
     migration_lock,
     record_result,
+    rollback,
     sweep,
     version,
 );
@@ -83,7 +87,8 @@ mod tests {
         for good in ["oncebox", "_x", "a1_b", &"a".repeat(41)] {
             assert!(Schema::new(good).is_ok(), "{good}");
         }
-        for bad in ["", "1a", "A", "a-b", "a\"b", "a b", "ä", &"a".repeat(42), "x\"; drop table marker; --"] {
+        for bad in ["", "1a", "A", "a-b", "a\"b", "a b", "ä", &"a".repeat(42), "x\"; drop table marker; --"]
+        {
             assert_eq!(Schema::new(bad).unwrap_err().kind(), ErrorKind::Configuration, "{bad}");
         }
     }

@@ -56,7 +56,10 @@ impl PostgresStore {
         };
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
         let pool = pool.connect_with(options).await.map_err(|error| {
-            Error::unavailable("PostgreSQL cannot be reached: check host, port, user, password and database", error)
+            Error::unavailable(
+                "PostgreSQL cannot be reached: check host, port, user, password and database",
+                error,
+            )
         })?;
         Ok(Self::new(pool))
     }
@@ -104,9 +107,10 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
-        let pool = self.pool.clone();
+        let (pool, statements) = (self.pool.clone(), self.statements.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let begun = tokio::spawn(async move { PostgresTx::begin(pool.acquire().await?, limits).await });
+        let begun =
+            tokio::spawn(async move { PostgresTx::begin(pool.acquire().await?, statements, limits).await });
         match begun.await {
             Ok(begun) => begun.map_err(failed("begin a transaction")),
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
@@ -118,11 +122,11 @@ impl Store for PostgresStore {
     }
 
     async fn arm(&self, tx: &mut PostgresTx) -> Result<(), Error> {
-        tx.arm(&self.statements).await
+        tx.arm().await
     }
 
     async fn guard(&self, tx: &mut PostgresTx) -> Result<(), Error> {
-        tx.guard(&self.statements).await
+        tx.guard().await
     }
 
     async fn commit(&self, tx: PostgresTx) -> Result<(), Error> {
@@ -134,7 +138,7 @@ impl Store for PostgresStore {
     }
 
     async fn abandon(&self, tx: PostgresTx) {
-        tx.abandon(&self.pool, &self.statements).await;
+        tx.abandon(&self.pool).await;
     }
 
     fn classify(error: &(dyn StdError + 'static)) -> Fault {

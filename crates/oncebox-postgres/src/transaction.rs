@@ -1,13 +1,14 @@
 //! An open transaction on PostgreSQL.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, PgPool, Postgres, Row, SqlSafeStr};
+use sqlx::{Executor, PgConnection, PgPool, Postgres, Row};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::fault::{failed, is_broken_transaction};
@@ -17,11 +18,12 @@ type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
 /// An open transaction. Dropping it rolls back.
 pub struct PostgresTx {
-    conn: PoolConnection<Postgres>,
+    /// `None` once the transaction has ended.
+    conn: Option<PoolConnection<Postgres>>,
+    statements: Arc<Statements>,
     limits: Limits,
     /// What the guard compares; known once the transaction is armed.
     identity: Option<Identity>,
-    open: bool,
 }
 
 /// Which transaction on which backend.
@@ -31,14 +33,20 @@ struct Identity {
 }
 
 impl PostgresTx {
-    pub(crate) async fn begin(mut conn: PoolConnection<Postgres>, limits: Limits) -> Result<Self, sqlx::Error> {
-        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE".into_sql_str();
-        Manager::begin(&mut conn, Some(begin)).await?;
-        Ok(Self { conn, limits, identity: None, open: true })
+    pub(crate) async fn begin(
+        mut conn: PoolConnection<Postgres>,
+        statements: Arc<Statements>,
+        limits: Limits,
+    ) -> Result<Self, sqlx::Error> {
+        Manager::begin(&mut conn, Some(statements.begin.clone())).await?;
+        Ok(Self { conn: Some(conn), statements, limits, identity: None })
     }
 
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
-        &mut self.conn
+        match &mut self.conn {
+            Some(conn) => conn,
+            None => unreachable!("only what consumes the transaction takes its connection"),
+        }
     }
 
     /// The time limits as PostgreSQL's settings take them: lock, statement, idle.
@@ -57,27 +65,28 @@ impl PostgresTx {
         Ok(())
     }
 
-    pub(crate) async fn arm(&mut self, statements: &Statements) -> Result<(), Error> {
+    pub(crate) async fn arm(&mut self) -> Result<(), Error> {
         if self.identity.is_some() {
             return Ok(());
         }
         let (_, statement, idle) = self.limits_as_settings();
-        let row = sqlx::query(statements.arm.clone())
+        let row = sqlx::query(self.statements.arm.clone())
             .bind(statement)
             .bind(idle)
-            .fetch_one(&mut *self.conn)
+            .fetch_one(self.connection())
             .await
             .map_err(failed("set the handler's limits"))?;
         self.armed_by(&row).map_err(failed("set the handler's limits"))
     }
 
-    pub(crate) async fn guard(&mut self, statements: &Statements) -> Result<(), Error> {
-        if Manager::get_transaction_depth(&self.conn) != 1 {
+    pub(crate) async fn guard(&mut self) -> Result<(), Error> {
+        if Manager::get_transaction_depth(self.connection()) != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
+        let guard = self.statements.guard.clone();
         let now: Option<String> =
-            sqlx::query_scalar(statements.guard.clone()).fetch_one(&mut *self.conn).await.map_err(|error| {
+            sqlx::query_scalar(guard).fetch_one(self.connection()).await.map_err(|error| {
                 if is_broken_transaction(&error) {
                     Error::new(
                         ErrorKind::Transaction,
@@ -100,43 +109,59 @@ impl PostgresTx {
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
-        Manager::commit(&mut self.conn).await.map_err(failed("commit"))?;
-        self.open = false;
+        // On failure dropping `self` ends whatever is left.
+        Manager::commit(self.connection()).await.map_err(failed("commit"))?;
+        self.conn = None;
         Ok(())
     }
 
     pub(crate) async fn rollback(mut self) {
-        while Manager::get_transaction_depth(&self.conn) > 0 {
-            if let Err(error) = Manager::rollback(&mut self.conn).await {
-                tracing::debug!(%error, "a connection that cannot roll back is closed");
-                self.conn.close_on_drop();
-                break;
-            }
+        if let Some(conn) = self.conn.take() {
+            rollback(conn, &self.statements).await;
         }
-        self.open = false;
     }
 
     /// Closes the connection and ends its backend, whatever that is doing: a server does not notice that a client
     /// is gone before its statement has ended, and holds all locks until then.
-    pub(crate) async fn abandon(mut self, pool: &PgPool, statements: &Statements) {
-        self.open = false;
-        self.conn.close_on_drop();
-        let backend = self.identity.as_ref().map(|identity| identity.backend);
-        drop(self);
-        let Some(backend) = backend else { return };
-        let end = sqlx::query(statements.end_statement.clone()).bind(backend).execute(pool);
+    pub(crate) async fn abandon(mut self, pool: &PgPool) {
+        if let Some(mut conn) = self.conn.take() {
+            conn.close_on_drop();
+        }
+        let Some(Identity { backend, .. }) = self.identity else { return };
+        let end = sqlx::query(self.statements.end_statement.clone()).bind(backend).execute(pool);
         if let Err(error) = end.await {
             tracing::warn!(%error, backend, "a backend that overstayed could not be ended; its own time limit will do it");
         }
     }
 }
 
+/// Ends a transaction with nothing kept, and gives the connection back as it was.
+async fn rollback(mut conn: PoolConnection<Postgres>, statements: &Statements) {
+    let rolled_back = match Manager::get_transaction_depth(&conn) {
+        1 => conn.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
+        // A nested transaction that was forgotten: not worth taking apart.
+        _ => Err(sqlx::Error::InvalidSavePointStatement),
+    };
+    match rolled_back {
+        // Sent when the pool takes the connection back; nobody waits for it.
+        Ok(()) => Manager::start_rollback(&mut conn),
+        Err(error) => {
+            tracing::debug!(%error, "a connection that cannot roll back is closed");
+            conn.close_on_drop();
+        }
+    }
+}
+
 impl Drop for PostgresTx {
+    /// A caller that went away waits for nothing; its transaction ends in the background.
     fn drop(&mut self) {
-        if self.open {
-            while Manager::get_transaction_depth(&self.conn) > 0 {
-                Manager::start_rollback(&mut self.conn);
+        let Some(mut conn) = self.conn.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                let statements = self.statements.clone();
+                runtime.spawn(async move { rollback(conn, &statements).await });
             }
+            Err(_no_runtime) => conn.close_on_drop(),
         }
     }
 }

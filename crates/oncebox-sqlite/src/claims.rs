@@ -29,7 +29,10 @@ impl Claims for SqliteStore {
                 return Ok(Claimed::Known(marker));
             }
         }
-        Err(Error::new(oncebox_core::ErrorKind::Unavailable, "a marker appears and disappears: is something else deleting them?"))
+        Err(Error::new(
+            oncebox_core::ErrorKind::Unavailable,
+            "a marker appears and disappears: is something else deleting them?",
+        ))
     }
 
     async fn record_result(&self, tx: &mut SqliteTx, unit: &Unit, result: &[u8]) -> Result<(), Error> {
@@ -65,7 +68,11 @@ impl Claims for SqliteStore {
 }
 
 /// Whether the marker is new.
-async fn insert_marker(conn: &mut SqliteConnection, unit: &Unit, offset_ms: i64) -> Result<bool, sqlx::Error> {
+async fn insert_marker(
+    conn: &mut SqliteConnection,
+    unit: &Unit,
+    offset_ms: i64,
+) -> Result<bool, sqlx::Error> {
     let inserted = sqlx::query(include_str!("sql/claim.sql"))
         .bind(&unit.handler)
         .bind(&unit.kind)

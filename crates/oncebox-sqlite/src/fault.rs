@@ -32,7 +32,9 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
             return Some(Fault::LockTimeout);
         }
         match cause.downcast_ref::<sqlx::Error>()? {
-            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => Some(Fault::Connection),
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => {
+                Some(Fault::Connection)
+            }
             sqlx::Error::Database(error) => result_code(error.code()?.parse().ok()?),
             _ => None,
         }
@@ -65,12 +67,12 @@ mod tests {
     fn extended_codes_read_as_their_primary_ones() {
         let table = [
             (5, Some(Fault::LockTimeout)),
-            (261, Some(Fault::LockTimeout)),  // BUSY_RECOVERY
-            (517, Some(Fault::LockTimeout)),  // BUSY_SNAPSHOT
+            (261, Some(Fault::LockTimeout)), // BUSY_RECOVERY
+            (517, Some(Fault::LockTimeout)), // BUSY_SNAPSHOT
             (9, Some(Fault::StatementTimeout)),
             (13, Some(Fault::Transient)),
-            (778, Some(Fault::Transient)),    // IOERR_WRITE
-            (2067, None),                     // CONSTRAINT_UNIQUE
+            (778, Some(Fault::Transient)), // IOERR_WRITE
+            (2067, None),                  // CONSTRAINT_UNIQUE
         ];
         for (code, fault) in table {
             assert_eq!(result_code(code), fault, "{code}");

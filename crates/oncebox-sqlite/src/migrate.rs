@@ -77,5 +77,8 @@ async fn version(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     if tables == 0 {
         return Ok(0);
     }
-    Ok(sqlx::query_scalar::<_, Option<i64>>(include_str!("sql/version.sql")).fetch_one(conn).await?.unwrap_or(0))
+    Ok(sqlx::query_scalar::<_, Option<i64>>(include_str!("sql/version.sql"))
+        .fetch_one(conn)
+        .await?
+        .unwrap_or(0))
 }

@@ -29,7 +29,8 @@ struct State {
 impl Seal {
     /// Hooks an open seal into a connection.
     pub(crate) async fn install(conn: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
-        let state = State { closed: AtomicBool::new(false), since: Instant::now(), deadline_ms: AtomicU64::new(0) };
+        let state =
+            State { closed: AtomicBool::new(false), since: Instant::now(), deadline_ms: AtomicU64::new(0) };
         let seal = Self(Arc::new(state));
         let mut handle = conn.lock_handle().await?;
         let commit = seal.clone();

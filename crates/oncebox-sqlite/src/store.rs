@@ -66,11 +66,14 @@ impl SqliteStore {
             match pool.clone().connect_with(options.clone()).await {
                 Ok(pool) => return Ok(Self::new(pool)),
                 // Processes that start at once all switch the new file to WAL; SQLite does not queue them.
-                Err(error) if classify(&error) == Fault::LockTimeout && started.elapsed() < CONNECT_PATIENCE => {
+                Err(error)
+                    if classify(&error) == Fault::LockTimeout && started.elapsed() < CONNECT_PATIENCE =>
+                {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(error) => {
-                    let message = "SQLite cannot open the database: check that the folder exists and can be written";
+                    let message =
+                        "SQLite cannot open the database: check that the folder exists and can be written";
                     return Err(Error::unavailable(message, error));
                 }
             }

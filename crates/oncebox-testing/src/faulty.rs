@@ -128,7 +128,11 @@ impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
         Ok(claimed)
     }
 
-    fn claim_in(&self, conn: &mut S::Conn, unit: &Unit) -> impl Future<Output = Result<Claimed, Error>> + Send {
+    fn claim_in(
+        &self,
+        conn: &mut S::Conn,
+        unit: &Unit,
+    ) -> impl Future<Output = Result<Claimed, Error>> + Send {
         self.store.claim_in(conn, unit)
     }
 

@@ -161,12 +161,15 @@ impl<S: InboxStore> Deliver<'_, S> {
 }
 
 /// A crashed consumer acknowledges nothing, so the broker delivers again.
-async fn deliver_until_answered<S: InboxStore>(inbox: &Inbox<S>, envelope: Envelope) -> Result<Report, Error> {
+async fn deliver_until_answered<S: InboxStore>(
+    inbox: &Inbox<S>,
+    envelope: Envelope,
+) -> Result<Report, Error> {
     loop {
         let report = inbox.process(envelope.clone()).await?;
-        let crashed = report.outcomes().any(|(_, outcome)| {
-            matches!(outcome, Outcome::Retry { cause, .. } if is_crash(&**cause))
-        });
+        let crashed = report
+            .outcomes()
+            .any(|(_, outcome)| matches!(outcome, Outcome::Retry { cause, .. } if is_crash(&**cause)));
         if !crashed {
             return Ok(report);
         }

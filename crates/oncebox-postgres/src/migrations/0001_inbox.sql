@@ -23,6 +23,27 @@ create table "{schema}".marker (
 -- What a sweep walks along.
 create index marker_processed on "{schema}".marker (processed_at) where state = 'done';
 
+-- A handler could run COMMIT itself and go on without a transaction. As long as it runs, the engine's transactions are
+-- marked as guarded, and this refuses to commit them. SET CONSTRAINTS fires it early, which is no commit.
+create function "{schema}".refuse_commit() returns trigger
+language plpgsql
+as $$
+begin
+    if current_setting('oncebox.guarded', true) = 'on' and current_query() !~* 'set\s+constraints' then
+        raise exception using
+            errcode = 'invalid_transaction_termination',
+            message = 'oncebox: a handler must not end the transaction that it was lent';
+    end if;
+    return null;
+end
+$$;
+
+create constraint trigger marker_guarded
+after insert on "{schema}".marker
+deferrable initially deferred
+for each row when (current_setting('oncebox.guarded', true) = 'on')
+execute function "{schema}".refuse_commit();
+
 -- Results that duplicates are given; apart from the markers, which stay small.
 create table "{schema}".result (
     handler text collate "C" not null,

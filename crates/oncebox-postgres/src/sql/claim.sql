@@ -1,7 +1,11 @@
 -- Claims units, sorted so that two batches never deadlock; the primary key is the referee. The lock time-out holds
--- for this statement only; the handler's limits are set behind it, in the same round trip.
+-- for this statement only; the handler's limits are set behind it, in the same round trip. From here to the guard
+-- nothing commits: see the trigger marker_guarded.
 with armed as materialized (
-    select current_setting('lock_timeout') as lock_timeout_before, set_config('lock_timeout', $8, true)
+    select
+        current_setting('lock_timeout') as lock_timeout_before,
+        set_config('lock_timeout', $8, true),
+        set_config('oncebox.guarded', 'on', true)
 ), unit as (
     select u.handler, u.kind, u.key, u.long_key, u.fingerprint, u.waited_ms, u.n
     from unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[], $5::int8[], $6::int8[])

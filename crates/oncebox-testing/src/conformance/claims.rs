@@ -106,7 +106,8 @@ pub async fn a_copy_waits_no_longer_than_its_time_limit<F: Fixture>(fixture: F) 
 /// Each part of a unit's identity makes another unit.
 pub async fn handler_kind_and_key_all_count<F: Fixture>(fixture: F) {
     let store = fixture.store();
-    for (handler, kind, key) in [("h", "k", "a"), ("h2", "k", "a"), ("h", "k2", "a"), ("h", "k", "a2"), ("hk", "", "a")]
+    for (handler, kind, key) in
+        [("h", "k", "a"), ("h2", "k", "a"), ("h", "k2", "a"), ("h", "k", "a2"), ("hk", "", "a")]
     {
         assert!(claim_and_commit(&store, &unit(handler, kind, key)).await, "{handler} {kind} {key}");
     }

@@ -17,7 +17,11 @@ fn envelope(id: &str) -> Envelope {
 }
 
 /// Registers a handler that writes one effect.
-fn with_effect<F: Fixture>(builder: InboxBuilder<F::Store>, fixture: &F, name: &str) -> InboxBuilder<F::Store> {
+fn with_effect<F: Fixture>(
+    builder: InboxBuilder<F::Store>,
+    fixture: &F,
+    name: &str,
+) -> InboxBuilder<F::Store> {
     let fixture = fixture.clone();
     builder.on(name, async move |sample: Sample, conn: &mut Conn<F>| fixture.effect(conn, &sample.id).await)
 }
@@ -111,8 +115,13 @@ async fn harness<F: Fixture>(fixture: &F) -> Harness<F::Store> {
 
 /// What dies before the commit never happened.
 pub async fn a_crash_before_commit_leaves_nothing<F: Fixture>(fixture: F) {
-    let delivered =
-        harness(&fixture).await.deliver(&Sample::new("crashed")).copies(3).crash_before_commit(2).await.unwrap();
+    let delivered = harness(&fixture)
+        .await
+        .deliver(&Sample::new("crashed"))
+        .copies(3)
+        .crash_before_commit(2)
+        .await
+        .unwrap();
     assert_eq!((delivered.crashes, delivered.done("h"), delivered.duplicates("h")), (2, 1, 2));
     let repeated = if fixture.capabilities().transactional { 0 } else { 2 };
     assert_eq!(fixture.effects("crashed").await, 1 + repeated);
@@ -120,8 +129,13 @@ pub async fn a_crash_before_commit_leaves_nothing<F: Fixture>(fixture: F) {
 
 /// What dies after the commit is a duplicate when it comes again.
 pub async fn a_crash_after_commit_is_a_duplicate<F: Fixture>(fixture: F) {
-    let delivered =
-        harness(&fixture).await.deliver(&Sample::new("crashed")).copies(3).crash_after_commit(1).await.unwrap();
+    let delivered = harness(&fixture)
+        .await
+        .deliver(&Sample::new("crashed"))
+        .copies(3)
+        .crash_after_commit(1)
+        .await
+        .unwrap();
     assert_eq!((delivered.crashes, delivered.done("h"), delivered.duplicates("h")), (1, 0, 3));
     assert_eq!(fixture.effects("crashed").await, 1);
 }

@@ -41,9 +41,13 @@ pub async fn another_body_under_a_known_key_is_reported<F: Fixture>(fixture: F) 
 /// A body of a whole mebibyte, a result as large, and a byte more than that.
 pub async fn a_megabyte_goes_through<F: Fixture>(fixture: F) {
     let inbox = Inbox::builder(fixture.store())
-        .on_raw("h", ["blob"], async |envelope: Envelope, _: &mut Conn<F>| -> Result<Reply<Vec<u8>>, BoxError> {
-            Ok(Reply(envelope.body().to_vec()))
-        })
+        .on_raw(
+            "h",
+            ["blob"],
+            async |envelope: Envelope, _: &mut Conn<F>| -> Result<Reply<Vec<u8>>, BoxError> {
+                Ok(Reply(envelope.body().to_vec()))
+            },
+        )
         .build()
         .await
         .unwrap();
@@ -103,7 +107,8 @@ pub async fn a_call_gives_its_reply_to_copies_too<F: Fixture>(fixture: F) {
         }
     };
     let silent = async |_: Sample, _: &mut Conn<F>| {};
-    let inbox = Inbox::builder(fixture.store()).on("charge", handler).on("silent", silent).build().await.unwrap();
+    let inbox =
+        Inbox::builder(fixture.store()).on("charge", handler).on("silent", silent).build().await.unwrap();
     let sample = Sample::new("called");
     let receipt = "receipt for called".to_owned();
     assert_eq!(inbox.call::<String, _>("charge", &sample).await.unwrap(), Once::Fresh(receipt.clone()));

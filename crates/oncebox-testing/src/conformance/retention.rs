@@ -88,7 +88,9 @@ pub async fn a_duplicate_during_a_sweep_is_still_a_duplicate<F: Fixture>(fixture
         .retention(Retention { batch: 50, ..RETENTION })
         .on("h", {
             let fixture = fixture.clone();
-            async move |sample: Sample, conn: &mut Conn<F>| fixture.effect(conn, "swept").await.map(|()| drop(sample))
+            async move |sample: Sample, conn: &mut Conn<F>| {
+                fixture.effect(conn, "swept").await.map(|()| drop(sample))
+            }
         })
         .build()
         .await

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use oncebox_core::lease::{Lease, Leases};
 use oncebox_core::store::{Store, Unit};
-use oncebox_core::{BoxError, Envelope, ErrorKind, Inbox, InFlight, Json, Key, MemoryStore, Message, Once, Outcome};
+use oncebox_core::{
+    BoxError, Envelope, ErrorKind, InFlight, Inbox, Json, Key, MemoryStore, Message, Once, Outcome,
+};
 use oncebox_testing::{Capabilities, Fixture};
 
 #[derive(Clone)]
@@ -78,7 +80,10 @@ async fn a_lost_lease_cannot_complete() {
     assert!(second > first, "fences grow");
     assert!(!leases.complete(&unit(), first, None).await.unwrap(), "the first has lost its lease");
     leases.release(&unit(), first).await.unwrap();
-    assert!(leases.complete(&unit(), second, Some(b"r")).await.unwrap(), "a late release took the second one's lease");
+    assert!(
+        leases.complete(&unit(), second, Some(b"r")).await.unwrap(),
+        "a late release took the second one's lease"
+    );
     let Known(marker) = leases.claim(&unit(), Duration::from_secs(30)).await.unwrap() else { panic!() };
     assert_eq!(marker.result.as_deref(), Some(&b"r"[..]));
 }

@@ -1,0 +1,16 @@
+//! PostgreSQL keeps the promises of every store, as owner and as a role that may do only what it must.
+
+mod fixture;
+mod least_privilege;
+mod migrate;
+mod plans;
+mod server;
+mod sql_function;
+
+mod as_owner {
+    oncebox_testing::conformance!(super::fixture::as_owner);
+}
+
+mod as_least_privileged {
+    oncebox_testing::conformance!(super::fixture::as_least_privileged);
+}
