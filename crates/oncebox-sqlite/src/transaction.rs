@@ -5,7 +5,7 @@ use std::fmt;
 use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
-use sqlx::{Executor, SqlSafeStr, Sqlite, SqliteConnection};
+use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -55,15 +55,17 @@ impl SqliteTx {
             )
         };
         self.seal.open();
+        match self.conn.execute("RELEASE SAVEPOINT oncebox_guard").await {
+            Ok(_) => {}
+            Err(sqlx::Error::Database(_)) => return Err(ended()),
+            Err(error) => return Err(failed("check the guard")(error)),
+        }
+        // Read after a statement: a nested transaction that was dropped rolls back in the background, in turn.
         if Manager::get_transaction_depth(&self.conn) != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
-        match self.conn.execute("RELEASE SAVEPOINT oncebox_guard").await {
-            Ok(_) => Ok(()),
-            Err(sqlx::Error::Database(_)) => Err(ended()),
-            Err(error) => Err(failed("check the guard")(error)),
-        }
+        Ok(())
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
@@ -92,13 +94,23 @@ impl SqliteTx {
 
 /// Ends whatever is open on a connection, even if a handler ended the transaction behind the driver's back.
 async fn end_all(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-    if Manager::get_transaction_depth(conn) > 0 {
-        // The driver counts on a transaction to roll back; where the handler ended it, give it one. An error means
-        // that there is one.
-        let _ = conn.execute("BEGIN").await;
-    }
     while Manager::get_transaction_depth(conn) > 0 {
-        Manager::rollback(conn).await?;
+        if Manager::rollback(conn).await.is_err() {
+            rebuild(conn).await?;
+            Manager::rollback(conn).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens the transaction and the savepoints that the driver believes in, so that it can roll them back. Closing the
+/// connection would do too, but a database in memory would be gone with it.
+async fn rebuild(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    // An error means that there was none.
+    let _ = conn.execute("ROLLBACK").await;
+    conn.execute("BEGIN").await?;
+    for n in 1..Manager::get_transaction_depth(conn) {
+        conn.execute(AssertSqlSafe(format!("SAVEPOINT _sqlx_savepoint_{n}"))).await?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 #[derive(Clone)]
 pub(crate) struct Sqlite {
-    store: SqliteStore,
+    pub(crate) store: SqliteStore,
     _folder: Option<Arc<TempDir>>,
 }
 

@@ -1,6 +1,9 @@
 //! SQLite keeps the promises of every store, in a file and in memory.
 
+mod engine;
 mod fixture;
+mod migrate;
+mod plans;
 
 mod in_a_file {
     oncebox_testing::conformance!(super::fixture::in_a_file);

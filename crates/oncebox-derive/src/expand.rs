@@ -1,0 +1,127 @@
+//! The `impl Message` that the derive writes.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{DeriveInput, Error, LitStr, Path, Result};
+
+use crate::attribute::{KeySource, MessageAttribute};
+use crate::fields::TypeFields;
+use crate::template::{FieldPath, Piece, Purpose, Template};
+
+pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let fields = TypeFields::of(input)?;
+    let MessageAttribute { kind, key, order_by, codec, oncebox } = MessageAttribute::of(input)?;
+    let writer = Writer { fields, oncebox: &oncebox };
+
+    let key = key.map(|source| writer.key(&source)).transpose()?;
+    let order_by = order_by.map(|text| writer.method(Purpose::OrderBy, &text)).transpose()?;
+    let codec = match codec {
+        Some(codec) => codec.into_token_stream(),
+        None => {
+            let span = Span::call_site().located_at(input.ident.span());
+            let oncebox = located_at(&oncebox, span);
+            quote_spanned!(span=> #oncebox::Json)
+        }
+    };
+    let name = &input.ident;
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    // Who retires a message or one of its fields warns those who use it, not this `impl`.
+    Ok(quote! {
+        #[automatically_derived]
+        #[allow(deprecated)]
+        impl #generics #oncebox::Message for #name #arguments #bounds {
+            const KIND: &'static ::core::primitive::str = #kind;
+            type Codec = #codec;
+            #key
+            #order_by
+        }
+    })
+}
+
+struct Writer<'a> {
+    fields: TypeFields<'a>,
+    oncebox: &'a Path,
+}
+
+impl Writer<'_> {
+    fn key(&self, source: &KeySource) -> Result<TokenStream> {
+        let oncebox = self.oncebox;
+        match source {
+            KeySource::Fields(text) => self.method(Purpose::Key, text),
+            KeySource::Content => Ok(quote! {
+                fn content_key(
+                    &self,
+                ) -> ::core::option::Option<::core::result::Result<#oncebox::Key, #oncebox::Error>> {
+                    ::core::option::Option::Some(
+                        #oncebox::__private::content_key(<Self as #oncebox::Message>::KIND, self),
+                    )
+                }
+            }),
+            // The type is spelled out so that an error about a function of another shape names the right one.
+            KeySource::Function(function) => Ok(quote! {
+                fn key(&self) -> ::core::option::Option<#oncebox::Key> {
+                    let key_fn: fn(&Self) -> ::core::option::Option<#oncebox::Key> = #function;
+                    key_fn(self)
+                }
+            }),
+        }
+    }
+
+    /// `fn key` or `fn order_by`, made from what the text names.
+    fn method(&self, purpose: Purpose, text: &LitStr) -> Result<TokenStream> {
+        self.fields.require_any(text, purpose)?;
+        let template =
+            Template::parse(&text.value(), purpose).map_err(|reason| Error::new(text.span(), reason))?;
+        let oncebox = self.oncebox;
+        let body = match template.pieces() {
+            [Piece::Part(field)] => {
+                let part = self.part(field, text)?;
+                quote!(#oncebox::Key::new(#part))
+            }
+            pieces => {
+                let pieces =
+                    pieces.iter().map(|piece| self.piece(piece, text)).collect::<Result<Vec<_>>>()?;
+                quote!(#oncebox::__private::compose(&[#(#pieces),*]))
+            }
+        };
+        let name = match purpose {
+            Purpose::Key => quote!(key),
+            Purpose::OrderBy => quote!(order_by),
+        };
+        Ok(quote! {
+            fn #name(&self) -> ::core::option::Option<#oncebox::Key> {
+                ::core::option::Option::Some(#body)
+            }
+        })
+    }
+
+    fn piece(&self, piece: &Piece, text: &LitStr) -> Result<TokenStream> {
+        let oncebox = self.oncebox;
+        match piece {
+            Piece::Literal(literal) => Ok(quote!(#oncebox::__private::Piece::Literal(#literal))),
+            Piece::Part(field) => {
+                let part = self.part(field, text)?;
+                Ok(quote!(#oncebox::__private::Piece::Part(#part)))
+            }
+        }
+    }
+
+    /// The bytes of one field; a missing one leaves the whole method with `None`.
+    fn part(&self, field: &FieldPath, text: &LitStr) -> Result<TokenStream> {
+        let access = self.fields.access(field, text)?;
+        let (expression, span) = (access.expression, access.span);
+        let oncebox = located_at(self.oncebox, span);
+        Ok(quote_spanned!(span=> #oncebox::KeyPart::key_part(#expression)?))
+    }
+}
+
+/// The path, as if it were written at that place: an error that spans it then points there and nowhere else.
+fn located_at(path: &Path, span: Span) -> TokenStream {
+    path.to_token_stream()
+        .into_iter()
+        .map(|mut token| {
+            token.set_span(token.span().located_at(span));
+            token
+        })
+        .collect()
+}

@@ -1,0 +1,48 @@
+//! What a kind may look like.
+
+/// The longest kind, in bytes: it stands in every row and in every log line.
+const MAX_BYTES: usize = 200;
+
+/// Says what is wrong with a kind, and how to mend it.
+pub(crate) fn check(kind: &str) -> Result<(), String> {
+    if kind.is_empty() {
+        return Err("the kind is empty; give the message a lasting name, e.g. \"order.paid\"".into());
+    }
+    if kind.starts_with('@') {
+        return Err("kinds that start with `@` are reserved for Oncebox itself; leave the `@` out".into());
+    }
+    if kind.len() > MAX_BYTES {
+        return Err(format!("the kind has {} bytes; at most {MAX_BYTES} are allowed", kind.len()));
+    }
+    if let Some(control) = kind.chars().find(|c| c.is_control()) {
+        return Err(format!("the kind contains the control character {control:?}; use printable text"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_any_printable_text_of_at_most_200_bytes() {
+        for kind in ["order.paid", "Bestellung bezahlt", "a@b", "注文", &"x".repeat(200)] {
+            assert_eq!(check(kind), Ok(()), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_refused_kind_is_told_why() {
+        for (kind, reason) in [
+            ("", "is empty"),
+            ("@accept", "leave the `@` out"),
+            (&"x".repeat(201), "201 bytes"),
+            (&"é".repeat(101), "202 bytes"),
+            ("order\npaid", r"control character '\n'"),
+            ("order\0", r"control character '\0'"),
+        ] {
+            let error = check(kind).unwrap_err();
+            assert!(error.contains(reason), "{kind:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What `#[derive(Message)]` generates, and what it refuses.
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
+
+mod codec;
+mod compile_fail;
+mod content;
+mod field_key;
+mod function_key;
+mod generated;
+mod order_by;
+mod template_key;

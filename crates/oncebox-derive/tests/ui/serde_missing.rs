@@ -1,0 +1,9 @@
+use oncebox::Message;
+
+#[derive(Message)]
+#[message(kind = "order.paid", key = "order_id")]
+struct OrderPaid {
+    order_id: u64,
+}
+
+fn main() {}

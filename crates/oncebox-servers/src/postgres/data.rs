@@ -1,0 +1,127 @@
+//! The server's programs and files, before any server runs.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::{PostgresOptions, find};
+use crate::account::Account;
+use crate::folder::PrivateFolder;
+use crate::process::{OwnedProcess, Signal, describe};
+
+const LOG_TAIL_LINES: usize = 30;
+
+/// An initialised data folder and what it takes to run a server on it.
+#[derive(Debug)]
+pub(super) struct DataFolder {
+    folder: PrivateFolder,
+    account: Option<Account>,
+    bin: PathBuf,
+    settings: Vec<(String, String)>,
+}
+
+impl DataFolder {
+    pub(super) async fn initialise(options: PostgresOptions) -> Result<DataFolder> {
+        let bin = match options.bin {
+            Some(bin) => bin,
+            None => {
+                find()?.context("PostgreSQL's server programs are not installed: install `postgresql`")?
+            }
+        };
+        // PostgreSQL refuses to run as root.
+        let account = Account::unprivileged(&["postgres", "nobody"])?;
+        let folder = PrivateFolder::create("postgres", account)?;
+        let data = DataFolder { folder, account, bin, settings: options.settings };
+        data.run_initdb().await?;
+        Ok(data)
+    }
+
+    async fn run_initdb(&self) -> Result<()> {
+        let mut command = self.command("initdb")?;
+        // The data need not survive the machine at this point, so nothing waits for the disk.
+        command.args(["-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres"]);
+        let status = self.spawn(&mut command, Signal::TERM)?.wait().await?;
+        if !status.success() {
+            bail!("initdb {}:\n{}", describe(status), self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// Starts a server that listens on `port`.
+    pub(super) fn spawn_server(&self, port: u16) -> Result<OwnedProcess> {
+        let mut command = self.command("postgres")?;
+        command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k"]).arg(self.folder.path());
+        for (name, value) in &self.settings {
+            command.arg("-c").arg(format!("{name}={value}"));
+        }
+        // A fast shutdown: rolls back what is open and disconnects everyone.
+        self.spawn(&mut command, Signal::INT)
+    }
+
+    fn spawn(&self, command: &mut Command, stop: Signal) -> Result<OwnedProcess> {
+        OwnedProcess::spawn(command, stop, Some(self.folder.path())).with_context(|| match self.account {
+            Some(Account { uid, .. }) => format!("running PostgreSQL as user {uid}"),
+            None => "running PostgreSQL".into(),
+        })
+    }
+
+    // A program on this data folder that writes to its log.
+    fn command(&self, program: &str) -> Result<Command> {
+        let log = self.open_log()?;
+        let mut command = Command::new(self.bin.join(program));
+        command
+            .arg("-D")
+            .arg(self.path())
+            // The caller's folder may be closed to this user.
+            .current_dir(self.folder.path())
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("sharing the server's log")?)
+            .stderr(log);
+        // What the caller set for another server must not steer this one.
+        for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
+            command.env_remove(name);
+        }
+        if let Some(account) = self.account {
+            account.applies_to(&mut command);
+        }
+        Ok(command)
+    }
+
+    /// The folder that PostgreSQL calls its data directory.
+    pub(super) fn path(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The folder that holds everything.
+    pub(super) fn root(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    // Kept across restarts: what came before a crash explains it.
+    fn open_log(&self) -> Result<File> {
+        let path = self.log_path();
+        let open = OpenOptions::new().create(true).append(true).open(&path);
+        open.with_context(|| format!("opening {}", path.display()))
+    }
+
+    /// The last lines that the programs wrote.
+    pub(super) fn log_tail(&self) -> String {
+        let log = fs::read(self.log_path()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+    }
+
+    /// Whether the last server gave up because another process listens on its port.
+    pub(super) fn lost_its_port(&self) -> bool {
+        self.log_tail().contains("Address already in use")
+    }
+}

@@ -1,0 +1,34 @@
+//! What may differ from one private server to the next.
+
+use std::path::PathBuf;
+
+/// How a server is to be started.
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    pub(super) bin: Option<PathBuf>,
+    pub(super) settings: Vec<(String, String)>,
+}
+
+impl Default for PostgresOptions {
+    /// Whatever version [`find`](super::find) finds, with the server's own defaults, durable ones above all,
+    /// and room for many tests at the same time.
+    fn default() -> Self {
+        PostgresOptions { bin: None, settings: vec![("max_connections".into(), "300".into())] }
+    }
+}
+
+impl PostgresOptions {
+    /// Takes the server's programs from `folder`.
+    #[must_use]
+    pub fn bin(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.bin = Some(folder.into());
+        self
+    }
+
+    /// Sets a server parameter, as in `postgresql.conf`; the last one of a name counts.
+    #[must_use]
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+}

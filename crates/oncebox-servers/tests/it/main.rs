@@ -1,0 +1,8 @@
+//! Real servers, really started and really killed.
+
+mod databases;
+mod owner;
+mod process;
+mod running;
+mod server;
+mod skip;

@@ -1,0 +1,199 @@
+//! What SQLite in particular could get wrong.
+
+use std::time::Duration;
+
+use oncebox_core::{BoxError, Envelope, Inbox, Outcome, Rejection};
+use oncebox_sqlite::SqliteStore;
+use sqlx::{Connection, Executor, SqliteConnection};
+
+use crate::fixture;
+
+const EFFECT: &str = "insert into effect (name) values ('a')";
+
+fn envelope(key: &str) -> Envelope {
+    Envelope::new("k", "{}").with_key(key)
+}
+
+async fn effects(store: &SqliteStore) -> i64 {
+    sqlx::query_scalar("select count(*) from effect").fetch_one(store.pool()).await.unwrap()
+}
+
+/// Runs a handler that sends these statements one by one and swallows every error.
+async fn swallowing(store: &SqliteStore, statements: &'static [&'static str]) -> (Outcome, i64, usize) {
+    let inbox = Inbox::builder(store.clone())
+        .on_raw("h", ["k"], async move |_: Envelope, db: &mut SqliteConnection| {
+            for statement in statements {
+                let _ = db.execute(*statement).await;
+            }
+        })
+        .build()
+        .await
+        .unwrap();
+    let outcome = inbox.process(envelope("a")).await.unwrap().outcome("h").unwrap().clone();
+    let markers = inbox.markers("a").await.unwrap().len();
+    // Whatever the handler did, the pool's connections are as they were.
+    for _ in 0..8 {
+        sqlx::query("create table if not exists scratch (n)").execute(store.pool()).await.unwrap();
+    }
+    (outcome, effects(store).await, markers)
+}
+
+#[tokio::test]
+async fn whatever_a_handler_does_to_its_transaction_there_is_no_half_effect() {
+    for make in [true, false] {
+        let test = "hostile";
+        let fixture =
+            if make { fixture::in_a_file(test).await } else { fixture::in_memory(test).await }.unwrap();
+        let store = &fixture.store;
+        sqlx::query("create table single (id integer primary key)").execute(store.pool()).await.unwrap();
+        sqlx::query("insert into single values (1)").execute(store.pool()).await.unwrap();
+        let table: &[&[&str]] = &[
+            &[EFFECT, "COMMIT"],
+            &[EFFECT, "COMMIT", EFFECT],
+            &[EFFECT, "END", "BEGIN", EFFECT],
+            &[EFFECT, "ROLLBACK"],
+            &[EFFECT, "ROLLBACK", EFFECT],
+            &[EFFECT, "ROLLBACK", "BEGIN", EFFECT, "COMMIT"],
+            &[EFFECT, "insert or rollback into single values (1)"],
+            &[EFFECT, "insert or rollback into single values (1)", EFFECT],
+            &["RELEASE SAVEPOINT oncebox_guard", EFFECT],
+        ];
+        for statements in table {
+            let (outcome, effects, markers) = swallowing(store, statements).await;
+            let ended = matches!(outcome, Outcome::Rejected(Rejection::EndedTransaction(_)));
+            assert!(ended, "{statements:?}: {outcome:?}");
+            assert_eq!((effects, markers), (0, 0), "{statements:?}");
+        }
+        // And what it may do: SQLite undoes a failed statement by itself and goes on.
+        let fine: &[&str] = &["savepoint s", EFFECT, "rollback to s", "insert into single values (1)", EFFECT];
+        let (outcome, effects, markers) = swallowing(store, fine).await;
+        assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
+        assert_eq!((effects, markers), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn nested_transactions_are_savepoints() {
+    let fixture = fixture::in_memory("nested").await.unwrap();
+    let inbox = Inbox::builder(fixture.store.clone())
+        .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), sqlx::Error> {
+            let mut kept = db.begin().await?;
+            kept.execute(EFFECT).await?;
+            kept.commit().await?;
+            let mut undone = db.begin().await?;
+            undone.execute(EFFECT).await?;
+            undone.rollback().await?;
+            let mut dropped = db.begin().await?;
+            dropped.execute(EFFECT).await?;
+            drop(dropped);
+            Ok(())
+        })
+        .on_raw("forgets", ["k"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), sqlx::Error> {
+            std::mem::forget(db.begin().await?);
+            Ok(())
+        })
+        .build()
+        .await
+        .unwrap();
+    let report = inbox.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
+    assert!(matches!(report.outcome("forgets"), Some(Outcome::Rejected(_))), "{report:?}");
+    assert_eq!(effects(&fixture.store).await, 1);
+}
+
+#[tokio::test]
+async fn a_time_out_ends_the_statement() {
+    let fixture = fixture::in_a_file("time_out").await.unwrap();
+    let endless = "with recursive n(n) as (select 1 union all select n + 1 from n) select count(*) from n";
+    let inbox = Inbox::builder(fixture.store.clone())
+        .handler_timeout(Duration::from_millis(200))
+        .on_raw("h", ["k"], async move |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
+            db.execute(EFFECT).await?;
+            db.execute(endless).await?;
+            Ok(())
+        })
+        .on_raw("patient", ["other"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
+            db.execute(EFFECT).await?;
+            Ok(())
+        })
+        .build()
+        .await
+        .unwrap();
+    let report = inbox.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Retry { .. })), "{report:?}");
+    // The one writer is free again, which it would not be if the statement went on.
+    let report = inbox.process(Envelope::new("other", "{}").with_key("b")).await.unwrap();
+    assert!(matches!(report.outcome("patient"), Some(Outcome::Done)), "{report:?}");
+    assert_eq!(effects(&fixture.store).await, 1);
+}
+
+#[tokio::test]
+async fn a_handler_that_waits_outside_the_database_times_out_too() {
+    let fixture = fixture::in_memory("waits").await.unwrap();
+    let inbox = Inbox::builder(fixture.store.clone())
+        .handler_timeout(Duration::from_millis(50))
+        .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
+            db.execute(EFFECT).await?;
+            std::future::pending::<()>().await;
+            Ok(())
+        })
+        .build()
+        .await
+        .unwrap();
+    let report = inbox.process(envelope("a")).await.unwrap();
+    let Some(Outcome::Retry { cause, .. }) = report.outcome("h") else { panic!("{report:?}") };
+    assert!(cause.to_string().contains("longer than 50ms"), "{cause}");
+    assert_eq!(effects(&fixture.store).await, 0);
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_after_a_rollback_of_the_handler_s_own_poisons_nothing() {
+    let fixture = fixture::in_memory("poison").await.unwrap();
+    let (entered, mut inside) = tokio::sync::mpsc::unbounded_channel();
+    let inbox = Inbox::builder(fixture.store.clone())
+        .on_raw("h", ["k"], async move |_: Envelope, db: &mut SqliteConnection| {
+            let _ = db.execute("ROLLBACK").await;
+            let _ = entered.send(());
+            std::future::pending::<()>().await;
+        })
+        .on_raw("well", ["other"], async |_: Envelope, db: &mut SqliteConnection| db.execute(EFFECT).await.map(drop))
+        .build()
+        .await
+        .unwrap();
+    for n in 0..5 {
+        let caller = tokio::spawn({
+            let inbox = inbox.clone();
+            async move { inbox.process(envelope("a")).await }
+        });
+        inside.recv().await.unwrap();
+        caller.abort();
+        let _ = caller.await;
+        let report = inbox.process(Envelope::new("other", "{}").with_key(n)).await.unwrap();
+        assert!(matches!(report.outcome("well"), Some(Outcome::Done)), "{report:?}");
+    }
+    assert_eq!(effects(&fixture.store).await, 5);
+}
+
+#[tokio::test]
+async fn a_claim_joins_a_transaction_of_the_user() {
+    let fixture = fixture::in_a_file("claim").await.unwrap();
+    let inbox = Inbox::builder(fixture.store.clone()).build().await.unwrap();
+    let pool = fixture.store.pool();
+    let mut tx = pool.begin().await.unwrap();
+    assert!(inbox.claim(&mut tx, "h", "k", "a").await.unwrap());
+    tx.execute(EFFECT).await.unwrap();
+    tx.rollback().await.unwrap();
+    for fresh in [true, false] {
+        let mut tx = pool.begin().await.unwrap();
+        assert_eq!(inbox.claim(&mut tx, "h", "k", "a").await.unwrap(), fresh);
+        if fresh {
+            tx.execute(EFFECT).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(effects(&fixture.store).await, 1);
+    let mut conn = pool.acquire().await.unwrap();
+    for (handler, kind, key) in [("", "k", "a"), ("h", "@once", "a"), ("h", "k", "")] {
+        assert!(inbox.claim(&mut conn, handler, kind, key).await.is_err(), "{handler} {kind} {key}");
+    }
+}

@@ -1,0 +1,48 @@
+//! The project's own commands: `cargo xtask <command>`.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
+
+mod ci;
+mod interrupt;
+mod postgres;
+mod quickstart;
+mod readme;
+mod steps;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use interrupt::{Interrupt, Interrupted};
+use steps::Steps;
+use workspace::Workspace;
+
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", about = "The project's own commands")]
+enum Command {
+    /// Run every test against a private PostgreSQL server, the examples and the README's quick start
+    Test(test::Options),
+    /// Check formatting, lints and docs, then do all that `test` does
+    Ci,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode> {
+    let command = Command::parse();
+    let workspace = Workspace::locate()?;
+    let mut steps = Steps::new(Interrupt::listen()?);
+    let result = match command {
+        Command::Test(options) => test::run(&workspace, &options, &mut steps).await,
+        Command::Ci => ci::run(&workspace, &mut steps).await,
+    };
+    steps.print_summary();
+    Ok(match result {
+        // What a shell reports for a program that Ctrl-C ended.
+        Err(Interrupted) => ExitCode::from(130),
+        Ok(()) if steps.all_passed() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+    })
+}

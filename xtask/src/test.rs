@@ -1,0 +1,177 @@
+//! `cargo xtask test`: everything that can be run.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use oncebox_servers::database::TEST_POSTGRES;
+use oncebox_servers::postgres::PostgresServer;
+use oncebox_servers::skip::SKIPPED;
+use tempfile::TempDir;
+
+use crate::interrupt::Interrupted;
+use crate::postgres::{Provision, provide};
+use crate::quickstart;
+use crate::steps::Steps;
+use crate::workspace::Workspace;
+
+/// Asks tests for their full counts instead of a tenth.
+const FULL: &str = "ONCEBOX_FULL";
+
+/// Asks an example to try itself out and end.
+const SELF_TEST: &str = "ONCEBOX_EXAMPLE_SELF_TEST";
+
+/// One failure must not hide another.
+const NO_FAIL_FAST: &str = "--no-fail-fast";
+
+/// The programs of the package `oncebox-examples`.
+const EXAMPLES: [&str; 3] = ["webhook", "consumer", "monolith"];
+
+/// For a program that ends by itself within seconds, and for building it.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// What to test.
+#[derive(clap::Args, Debug, Default)]
+pub(crate) struct Options {
+    /// Run counted tests at their full counts instead of a tenth
+    #[arg(long)]
+    full: bool,
+    /// Do not install PostgreSQL if it is missing
+    #[arg(long)]
+    no_install: bool,
+    /// Run only the tests whose names contain one of these
+    #[arg(value_name = "FILTER")]
+    filters: Vec<String>,
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    options: &Options,
+    steps: &mut Steps,
+) -> Result<(), Interrupted> {
+    let mut server = match provide(!options.no_install, steps).await? {
+        Provision::Running(server) => Some(server),
+        Provision::Missing => None,
+        Provision::Refused => return Ok(()),
+    };
+    let url = server.as_ref().map(PostgresServer::url);
+    let result = match TestRun::new(workspace, options, url) {
+        Ok(tests) => tests.run(steps).await,
+        Err(error) => {
+            steps.fail("tests", format!("{error:#}"));
+            Ok(())
+        }
+    };
+    if let Some(Err(error)) = server.as_mut().map(PostgresServer::stop) {
+        steps.fail("stopping PostgreSQL", format!("{error:#}"));
+    }
+    result
+}
+
+/// One run of the tests and what they share.
+struct TestRun<'a> {
+    workspace: &'a Workspace,
+    options: &'a Options,
+    postgres_url: Option<String>,
+    scratch: TempDir,
+}
+
+impl TestRun<'_> {
+    fn new<'a>(
+        workspace: &'a Workspace,
+        options: &'a Options,
+        postgres_url: Option<String>,
+    ) -> Result<TestRun<'a>> {
+        let scratch = tempfile::Builder::new().prefix("oncebox-xtask-").tempdir();
+        let scratch = scratch.context("creating a temporary folder")?;
+        Ok(TestRun { workspace, options, postgres_url, scratch })
+    }
+
+    async fn run(&self, steps: &mut Steps) -> Result<(), Interrupted> {
+        let result = self.run_steps(steps).await;
+        // No file means that nobody skipped.
+        steps.skip_tests(&fs::read_to_string(self.skipped()).unwrap_or_default());
+        result
+    }
+
+    async fn run_steps(&self, steps: &mut Steps) -> Result<(), Interrupted> {
+        steps.run("tests", self.tests()).await?;
+        if !self.options.filters.is_empty() {
+            return Ok(());
+        }
+        let doc_tests = self.cargo(&["test", "--workspace", "--all-features", "--doc", NO_FAIL_FAST]);
+        steps.run("doc tests", doc_tests).await?;
+        for name in EXAMPLES {
+            let step = format!("example {name}");
+            match self.example(name) {
+                Ok(command) => _ = steps.run_within(&step, command, PROGRAM_LIMIT).await?,
+                Err(error) => steps.fail(&step, format!("{error:#}")),
+            }
+        }
+        match self.quick_start() {
+            Ok(command) => _ = steps.run_within("README's quick start", command, PROGRAM_LIMIT).await?,
+            Err(error) => steps.fail("README's quick start", format!("{error:#}")),
+        }
+        Ok(())
+    }
+
+    fn tests(&self) -> Command {
+        let mut command = if self.has_nextest() {
+            self.cargo(&["nextest", "run", "--workspace", "--all-features", NO_FAIL_FAST])
+        } else {
+            self.cargo(&["test", "--workspace", "--all-features", "--all-targets", NO_FAIL_FAST])
+        };
+        if !self.options.filters.is_empty() {
+            command.arg("--").args(&self.options.filters);
+        }
+        command
+    }
+
+    fn has_nextest(&self) -> bool {
+        let mut version = self.workspace.cargo();
+        version.args(["nextest", "--version"]).stdin(Stdio::null());
+        version.output().is_ok_and(|output| output.status.success())
+    }
+
+    // In a folder of its own, since an example may write files where it runs.
+    fn example(&self, name: &str) -> Result<Command> {
+        let folder = self.folder(name)?;
+        let mut command = self.cargo(&["run", "-q", "-p", "oncebox-examples", "--bin", name]);
+        command.arg("--manifest-path").arg(self.workspace.root().join("Cargo.toml"));
+        command.env(SELF_TEST, "1").current_dir(folder);
+        Ok(command)
+    }
+
+    fn quick_start(&self) -> Result<Command> {
+        let folder = self.folder("quickstart")?;
+        quickstart::write_package(self.workspace.root(), &folder)?;
+        let mut command = self.cargo(&["run", "-q"]);
+        command.env("CARGO_TARGET_DIR", self.workspace.target().join("quickstart")).current_dir(folder);
+        Ok(command)
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = self.workspace.cargo();
+        command.args(arguments).env(SKIPPED, self.skipped());
+        match &self.postgres_url {
+            Some(url) => command.env(TEST_POSTGRES, url),
+            None => command.env_remove(TEST_POSTGRES),
+        };
+        if self.options.full {
+            command.env(FULL, "1");
+        }
+        command
+    }
+
+    fn skipped(&self) -> PathBuf {
+        self.scratch.path().join("skipped")
+    }
+
+    fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.scratch.path().join(name);
+        fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        Ok(folder)
+    }
+}
