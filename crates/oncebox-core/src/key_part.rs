@@ -106,8 +106,8 @@ pub enum Piece<'a> {
 /// Joins pieces so that different parts always give different keys: in each part, `%` and every byte that
 /// occurs in the template's literal text are percent-escaped.
 ///
-/// `#[derive(Message)]` calls this. Two parts with no literal between them could not be told apart; the
-/// derive refuses such a template.
+/// `#[derive(Message)]` calls this. Two parts with no literal between them, or with a `%` in the literal text,
+/// could not be told apart; the derive refuses such a template.
 pub fn compose(pieces: &[Piece<'_>]) -> Key {
     let literals: Vec<u8> = pieces
         .iter()

@@ -1,6 +1,6 @@
 //! What a kind may look like.
 
-/// The longest kind, in bytes: it stands in every row and in every log line.
+/// The longest kind, in bytes; the core has the same limit, so that a marker fits into any index.
 const MAX_BYTES: usize = 200;
 
 /// Says what is wrong with a kind, and how to mend it.

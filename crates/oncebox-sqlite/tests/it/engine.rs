@@ -65,7 +65,8 @@ async fn whatever_a_handler_does_to_its_transaction_there_is_no_half_effect() {
             assert_eq!((effects, markers), (0, 0), "{statements:?}");
         }
         // And what it may do: SQLite undoes a failed statement by itself and goes on.
-        let fine: &[&str] = &["savepoint s", EFFECT, "rollback to s", "insert into single values (1)", EFFECT];
+        let fine: &[&str] =
+            &["savepoint s", EFFECT, "rollback to s", "insert into single values (1)", EFFECT];
         let (outcome, effects, markers) = swallowing(store, fine).await;
         assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
         assert_eq!((effects, markers), (1, 1));
@@ -112,10 +113,14 @@ async fn a_time_out_ends_the_statement() {
             db.execute(endless).await?;
             Ok(())
         })
-        .on_raw("patient", ["other"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
-            db.execute(EFFECT).await?;
-            Ok(())
-        })
+        .on_raw(
+            "patient",
+            ["other"],
+            async |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
+                db.execute(EFFECT).await?;
+                Ok(())
+            },
+        )
         .build()
         .await
         .unwrap();
@@ -156,7 +161,9 @@ async fn a_caller_that_leaves_after_a_rollback_of_the_handler_s_own_poisons_noth
             let _ = entered.send(());
             std::future::pending::<()>().await;
         })
-        .on_raw("well", ["other"], async |_: Envelope, db: &mut SqliteConnection| db.execute(EFFECT).await.map(drop))
+        .on_raw("well", ["other"], async |_: Envelope, db: &mut SqliteConnection| {
+            db.execute(EFFECT).await.map(drop)
+        })
         .build()
         .await
         .unwrap();
@@ -196,4 +203,25 @@ async fn a_claim_joins_a_transaction_of_the_user() {
     for (handler, kind, key) in [("", "k", "a"), ("h", "@once", "a"), ("h", "k", "")] {
         assert!(inbox.claim(&mut conn, handler, kind, key).await.is_err(), "{handler} {kind} {key}");
     }
+}
+
+#[tokio::test]
+async fn what_was_done_is_still_known_after_a_restart() {
+    let fixture = fixture::in_a_file("restart").await.unwrap();
+    let inbox = async |store: SqliteStore| {
+        Inbox::builder(store)
+            .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| {
+                db.execute(EFFECT).await.map(drop)
+            })
+            .build()
+            .await
+            .unwrap()
+    };
+    let report = inbox(fixture.store.clone()).await.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
+    fixture.store.pool().close().await;
+    let again = SqliteStore::connect(&fixture.path()).await.unwrap();
+    let report = inbox(again.clone()).await.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Duplicate)), "{report:?}");
+    assert_eq!(effects(&again).await, 1);
 }

@@ -12,13 +12,12 @@ use tempfile::TempDir;
 #[derive(Clone)]
 pub(crate) struct Sqlite {
     pub(crate) store: SqliteStore,
-    _folder: Option<Arc<TempDir>>,
+    folder: Option<Arc<TempDir>>,
 }
 
 pub(crate) async fn in_a_file(_test: &str) -> Option<Sqlite> {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("inbox.db");
-    let store = SqliteStore::connect(path.to_str().unwrap()).await.unwrap();
+    let store = SqliteStore::connect(&path_in(&folder)).await.unwrap();
     Some(Sqlite::new(store, Some(Arc::new(folder))).await)
 }
 
@@ -26,11 +25,20 @@ pub(crate) async fn in_memory(_test: &str) -> Option<Sqlite> {
     Some(Sqlite::new(SqliteStore::connect("sqlite::memory:").await.unwrap(), None).await)
 }
 
+fn path_in(folder: &TempDir) -> String {
+    folder.path().join("inbox.db").to_str().unwrap().to_owned()
+}
+
 impl Sqlite {
+    /// Where the file is, for other processes.
+    pub(crate) fn path(&self) -> String {
+        path_in(self.folder.as_ref().expect("a database in memory has no path"))
+    }
+
     async fn new(store: SqliteStore, folder: Option<Arc<TempDir>>) -> Self {
         store.migrate().await.unwrap();
         sqlx::query("create table effect (name text not null)").execute(store.pool()).await.unwrap();
-        Self { store, _folder: folder }
+        Self { store, folder }
     }
 }
 

@@ -14,7 +14,11 @@ async fn plan(store: &oncebox_sqlite::SqliteStore, sql: &str) -> String {
 async fn a_sweep_walks_the_index() {
     let fixture = fixture::in_memory("plans").await.unwrap();
     let plan = plan(&fixture.store, include_str!("../../src/sql/sweep.sql")).await;
-    assert!(plan.contains("USING INDEX oncebox_marker_processed") || plan.contains("COVERING INDEX oncebox_marker_processed"), "{plan}");
+    assert!(
+        plan.contains("USING INDEX oncebox_marker_processed")
+            || plan.contains("COVERING INDEX oncebox_marker_processed"),
+        "{plan}"
+    );
     assert!(!plan.contains("SCAN oncebox_marker"), "{plan}");
 }
 

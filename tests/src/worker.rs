@@ -1,0 +1,132 @@
+//! A worker process for tests: reads deliveries from standard input, reports on standard output, and stops at a named
+//! point if told to, so that it can be killed there.
+//!
+//! ```text
+//! worker URL
+//! > deliver KEY COPIES POINT     POINT: none | before_claim | in_body | before_commit | after_commit
+//! < at POINT                     and then nothing more: it waits to be killed
+//! < enter NANOS / < leave NANOS  the body's interval
+//! < settled OUTCOME              once per copy
+//! ```
+
+#![allow(clippy::print_stdout, reason = "standard output is how it reports")]
+
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use oncebox::store::Store;
+use oncebox::{BoxError, Envelope, Error, Inbox, InboxStore, Message, PostgresStore, SqliteStore};
+use oncebox_testing::{Faults, Faulty, Point};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+#[derive(Serialize, Deserialize, Message)]
+#[message(kind = "delivery", key = "id")]
+struct Delivered {
+    id: String,
+}
+
+/// Where to stop and wait for the end.
+#[derive(Clone, Default)]
+struct Stop(Arc<Mutex<Option<&'static str>>>);
+
+impl Stop {
+    fn set(&self, point: Option<&'static str>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = point;
+    }
+
+    async fn at(&self, point: &'static str) {
+        let here = *self.0.lock().unwrap_or_else(PoisonError::into_inner) == Some(point);
+        if here {
+            say(&format!("at {point}"));
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Faults for Stop {
+    async fn at(&self, point: Point) -> Result<(), Error> {
+        match point {
+            Point::BeforeClaim => self.at("before_claim").await,
+            Point::AfterClaim => {}
+            Point::BeforeCommit => self.at("before_commit").await,
+            Point::AfterCommit => self.at("after_commit").await,
+        }
+        Ok(())
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // The parent may be gone; then there is nobody to tell.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn nanos() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
+
+/// How a handler writes its effect on this store.
+trait Effects: InboxStore {
+    fn effect(conn: &mut Self::Conn, name: String) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl Effects for SqliteStore {
+    async fn effect(conn: &mut sqlx::SqliteConnection, name: String) -> Result<(), sqlx::Error> {
+        sqlx::query("insert into effect (name) values (?)").bind(name).execute(conn).await.map(drop)
+    }
+}
+
+impl Effects for PostgresStore {
+    async fn effect(conn: &mut sqlx::PgConnection, name: String) -> Result<(), sqlx::Error> {
+        sqlx::query("insert into effect (name) values ($1)").bind(name).execute(conn).await.map(drop)
+    }
+}
+
+async fn work<S: Effects>(store: S) -> Result<()> {
+    let stop = Stop::default();
+    let inside = stop.clone();
+    let handler = async move |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+        say(&format!("enter {}", nanos()));
+        S::effect(conn, delivered.id).await?;
+        inside.at("in_body").await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        say(&format!("leave {}", nanos()));
+        Ok(())
+    };
+    let inbox = Inbox::builder(Faulty::new(store, stop.clone())).on("effect", handler).build().await?;
+    say("ready");
+
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["deliver", key, copies, point] = words[..] else { bail!("not understood: {line}") };
+        let points = ["before_claim", "in_body", "before_commit", "after_commit"];
+        stop.set(points.into_iter().find(|known| *known == point));
+        let envelope = Envelope::of(&Delivered { id: key.to_owned() })?;
+        for _ in 0..copies.parse::<u32>().context("the number of copies")? {
+            let (inbox, envelope) = (inbox.clone(), envelope.clone());
+            tokio::spawn(async move {
+                let outcome = match inbox.process(envelope).await {
+                    Ok(report) => {
+                        report.outcome("effect").map_or("unhandled", |outcome| outcome.name()).to_owned()
+                    }
+                    Err(error) => format!("error {error:?}"),
+                };
+                say(&format!("settled {outcome}"));
+            });
+        }
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = std::env::args().nth(1).context("usage: worker URL")?;
+    match url.starts_with("postgres:") {
+        true => work(PostgresStore::connect(&url).await?).await,
+        false => work(SqliteStore::connect(&url).await?).await,
+    }
+}

@@ -1,0 +1,20 @@
+//! Oncebox as a whole: every store, real processes, real deaths.
+
+#[allow(dead_code, reason = "shared with the store's own tests")]
+#[path = "../../../crates/oncebox-postgres/tests/it/fixture.rs"]
+mod postgres;
+#[allow(dead_code, reason = "shared with the store's own tests")]
+#[path = "../../../crates/oncebox-sqlite/tests/it/fixture.rs"]
+mod sqlite;
+
+mod build;
+mod cancellation;
+mod every_store;
+mod handlers;
+mod hostile_input;
+mod observation;
+mod processes;
+mod seeds;
+mod transient;
+mod upkeep;
+mod worker;
