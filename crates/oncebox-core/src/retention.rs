@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn only_time_with_a_live_process_counts() {
-        let table: &[(&[(i64, i64)], u64, Option<i64>)] = &[
+        type Row = (&'static [(i64, i64)], u64, Option<i64>);
+        let table: &[Row] = &[
             (&[], 10, None),
             (&[(0, 5)], 10, None),
             (&[(0, 10)], 10, Some(0)),

@@ -1,5 +1,7 @@
 //! Oncebox as a whole: every store, real processes, real deaths.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 #[allow(dead_code, reason = "shared with the store's own tests")]
 #[path = "../../../crates/oncebox-postgres/tests/it/fixture.rs"]
 mod postgres;

@@ -63,9 +63,7 @@ fn note(trouble: &Trouble, result: Result<(), Error>) {
     let mut noted = trouble.lock().unwrap_or_else(PoisonError::into_inner);
     if text != *noted {
         match &text {
-            Some(text) => {
-                tracing::error!(error = text, "upkeep fails: old markers stay until it works again")
-            }
+            Some(text) => tracing::error!(error = text, "upkeep fails: old markers stay until it does not"),
             None => tracing::info!("upkeep works again"),
         }
         *noted = text;

@@ -1,6 +1,7 @@
 //! The in-memory store: fast, gone with the process.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::Vacant;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -170,9 +171,9 @@ impl Leases for Memory {
         let mut new = 0;
         for key in keys {
             let id = (handler.to_owned(), kind.to_owned(), key.clone());
-            if !table.entries.contains_key(&id) {
-                let done = marker(&id, now, now);
-                table.entries.insert(id, Entry::Done(done));
+            if let Vacant(entry) = table.entries.entry(id) {
+                let done = marker(entry.key(), now, now);
+                entry.insert(Entry::Done(done));
                 new += 1;
             }
         }

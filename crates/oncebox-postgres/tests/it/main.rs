@@ -1,5 +1,7 @@
 //! PostgreSQL keeps the promises of every store, as owner and as a role that may do only what it must.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod fixture;
 mod least_privilege;
 mod migrate;

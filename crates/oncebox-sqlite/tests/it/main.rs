@@ -1,5 +1,7 @@
 //! SQLite keeps the promises of every store, in a file and in memory.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod engine;
 mod fixture;
 mod migrate;

@@ -1,5 +1,7 @@
 //! The in-memory store keeps the promises of a store with no transaction to share.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod memory;
 
 oncebox_testing::conformance!(memory::fixture);
