@@ -116,7 +116,8 @@ impl Store for SqliteStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<SqliteTx, Error> {
-        let turn = self.turn(limits.lock_timeout).await?;
+        // The writer serves all keys: whoever does not want to wait for a copy still waits for others.
+        let turn = self.turn(limits.lock_timeout.max(BUSY_TIMEOUT)).await?;
         let pool = self.pool.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move { SqliteTx::begin(pool.acquire().await?, turn, limits).await });

@@ -11,6 +11,7 @@ mod sqlite;
 
 mod build;
 mod cancellation;
+mod copies_in_flight;
 mod every_store;
 mod handlers;
 mod hostile_input;

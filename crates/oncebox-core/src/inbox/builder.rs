@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::handler::{
     Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
 };
+use crate::inbox::gate::Gate;
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::{Inbox, InboxStore, Inner};
 use crate::observe::Observer;
@@ -256,6 +257,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             selectors: self.selectors,
             settings: self.settings,
             observer,
+            gate: Gate::default(),
             sweeper,
         }))
     }

@@ -1,6 +1,7 @@
 //! The inbox: takes deliveries in any number of copies, makes every handler take effect once.
 
 mod builder;
+mod gate;
 mod nested;
 mod once;
 mod resolve;
@@ -40,6 +41,7 @@ pub(crate) struct Inner<S: InboxStore> {
     selectors: Selectors,
     settings: InboxSettings,
     observer: Observer,
+    gate: gate::Gate,
     sweeper: sweeper::Sweeper,
 }
 

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::backoff::{backoff, spread};
 use crate::handler::AsyncFunc;
+use crate::inbox::gate::{Entry, Waited};
 use crate::inbox::unit::Ended;
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore, ONCE_KIND, unit_of};
@@ -55,7 +56,20 @@ impl<S: InboxStore> Inbox<S> {
         self.refuse_nested()?;
         name::check("handler name", handler)?;
         let unit = unit_of(handler, ONCE_KIND, &key.into())?;
-        let mut tx = match self.claim_or_wait(&unit).await? {
+        let settings = &self.inner.settings;
+        let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
+        let _pass = loop {
+            match self.inner.gate.enter(&unit) {
+                Entry::First(pass) => break pass,
+                // Whatever became of it, the marker tells.
+                Entry::Copy(copy) => {
+                    if let Waited::TimeIsUp = copy.wait(waiting.left()).await {
+                        return Err(busy(handler).into());
+                    }
+                }
+            }
+        };
+        let mut tx = match self.claim_or_wait(&unit, &waiting).await? {
             Claim::Ours(tx) => tx,
             Claim::Known(result) => return Ok(Once::Replayed(read_result(handler, result)?)),
         };
@@ -144,20 +158,22 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     /// Claims a unit, however long another copy takes, within the waiting time.
-    async fn claim_or_wait(&self, unit: &Unit) -> Result<Claim<S::Tx>, Error> {
+    async fn claim_or_wait(&self, unit: &Unit, waiting: &Waiting) -> Result<Claim<S::Tx>, Error> {
         let settings = &self.inner.settings;
-        let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
         let started = Instant::now();
         let mut troubles = 0;
         loop {
             let limits =
                 Limits { lock_timeout: waiting.lock_timeout(), handler_timeout: settings.handler_timeout };
-            let error = match self.try_claim(unit, limits).await {
-                Ok(claim) => return Ok(claim),
-                Err(error) => error,
+            let (error, over) = match self.inner.store.begin(limits).await {
+                Ok(tx) => match self.claim_in(tx, unit).await {
+                    Ok(claim) => return Ok(claim),
+                    Err(error) => (error, waiting.is_over()),
+                },
+                Err(error) => (error, waiting.is_over_for_the_writer()),
             };
             match S::classify(&error) {
-                Fault::LockTimeout if waiting.is_over() => return Err(busy(&unit.handler)),
+                Fault::LockTimeout if over => return Err(busy(&unit.handler)),
                 Fault::LockTimeout => {}
                 Fault::Connection | Fault::Transient if started.elapsed() < settings.patience => {
                     troubles += 1;
@@ -168,9 +184,8 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
-    async fn try_claim(&self, unit: &Unit, limits: Limits) -> Result<Claim<S::Tx>, Error> {
+    async fn claim_in(&self, mut tx: S::Tx, unit: &Unit) -> Result<Claim<S::Tx>, Error> {
         let store = &self.inner.store;
-        let mut tx = store.begin(limits).await?;
         match store.claim(&mut tx, std::slice::from_ref(unit)).await?.pop() {
             Some(Claimed::Fresh) => {
                 store.arm(&mut tx).await?;

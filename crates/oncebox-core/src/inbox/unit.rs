@@ -12,6 +12,7 @@ use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::handler::{Delivery, EffectId, Returned};
 use crate::inbox::builder::Registered;
+use crate::inbox::gate::{Entry, Waited};
 use crate::inbox::resolve::resolve;
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
@@ -27,7 +28,7 @@ const BODY_TRANSIENTS_MAX: u32 = 5;
 const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
 
 /// How a unit ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
     /// The handler's result, fresh or stored.
@@ -45,6 +46,8 @@ enum Tried {
     Ended(Ended),
     /// Another copy holds the marker.
     Locked,
+    /// Others are before us at the store's one writer.
+    NoTurn,
     /// The store does not answer now; nothing is decided.
     Infrastructure(Error),
     /// The store will not answer otherwise next time: a missing permission, a missing table.
@@ -123,10 +126,11 @@ impl<S: InboxStore> Inbox<S> {
             effect_id,
             states: self.inner.states.clone(),
         };
-        self.try_until_known(handler, &delivery, unit, prepared.message).await
+        self.pass_the_gate(handler, &delivery, unit, prepared.message).await
     }
 
-    async fn try_until_known(
+    /// Copies of what runs in this process wait for it, and hold no connection while they do.
+    async fn pass_the_gate(
         &self,
         handler: &Registered<S>,
         delivery: &Delivery,
@@ -134,8 +138,38 @@ impl<S: InboxStore> Inbox<S> {
         message: Box<dyn Any + Send>,
     ) -> Result<Ended, Error> {
         let settings = &self.inner.settings;
-        let mut decoded = Some(message);
         let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
+        let Some(unit) = unit else { return self.try_until_known(handler, delivery, None, message, &waiting).await };
+        loop {
+            match self.inner.gate.enter(&unit) {
+                Entry::First(pass) => {
+                    let ended = self.try_until_known(handler, delivery, Some(&unit), message, &waiting).await?;
+                    pass.tell(&ended);
+                    return Ok(ended);
+                }
+                Entry::Copy(copy) => match copy.wait(waiting.left()).await {
+                    Waited::Told(first) => {
+                        if let Some(ended) = first.means_for(&unit, settings.key_reuse) {
+                            return Ok(ended);
+                        }
+                    }
+                    Waited::Gone => {}
+                    Waited::TimeIsUp => return Ok(Outcome::Busy.into()),
+                },
+            }
+        }
+    }
+
+    async fn try_until_known(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Option<&Unit>,
+        message: Box<dyn Any + Send>,
+        waiting: &Waiting,
+    ) -> Result<Ended, Error> {
+        let settings = &self.inner.settings;
+        let mut decoded = Some(message);
         let mut troubled_since = None;
         let mut troubles = 0;
         let mut body_transients = 0;
@@ -153,7 +187,7 @@ impl<S: InboxStore> Inbox<S> {
                 lock_timeout: waiting.lock_timeout(),
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
-            match self.try_unit(handler, delivery, unit.as_ref(), message, limits).await {
+            match self.try_unit(handler, delivery, unit, message, limits).await {
                 Tried::Ended(Ended { outcome: Outcome::Duplicate, result }) if commit_unknown => {
                     // The marker that we were not sure of is there.
                     tracing::info!("a commit whose answer was lost had happened");
@@ -161,7 +195,8 @@ impl<S: InboxStore> Inbox<S> {
                 }
                 Tried::Ended(ended) => return Ok(ended),
                 Tried::Locked if waiting.is_over() => return Ok(Outcome::Busy.into()),
-                Tried::Locked => continue,
+                Tried::NoTurn if waiting.is_over_for_the_writer() => return Ok(Outcome::Busy.into()),
+                Tried::Locked | Tried::NoTurn => continue,
                 Tried::Hopeless(error) => return Err(error),
                 Tried::BodyTransient(failure) => {
                     body_transients += 1;
@@ -196,7 +231,12 @@ impl<S: InboxStore> Inbox<S> {
         let store = &self.inner.store;
         let mut tx = match store.begin(limits).await {
             Ok(tx) => tx,
-            Err(error) => return own_statement::<S>(error),
+            Err(error) => {
+                return match own_statement::<S>(error) {
+                    Tried::Locked => Tried::NoTurn,
+                    other => other,
+                };
+            }
         };
         if let Some(unit) = unit {
             match store.claim(&mut tx, std::slice::from_ref(unit)).await.map(|mut claimed| claimed.pop()) {

@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::policy::InFlight;
 
+/// The writer is busy with other keys, most of the time: one that does not want to wait for copies waits for it still.
+const WRITER_WAIT_MIN: Duration = Duration::from_secs(30);
+
 /// A copy's patience with the one that runs.
 pub(crate) struct Waiting {
     since: Instant,
@@ -24,9 +27,18 @@ impl Waiting {
         self.since.elapsed() >= self.max
     }
 
+    /// Whether even a store with one writer for all keys has kept it waiting for too long.
+    pub(crate) fn is_over_for_the_writer(&self) -> bool {
+        self.since.elapsed() >= self.max.max(WRITER_WAIT_MIN)
+    }
+
+    /// How long it may still wait.
+    pub(crate) fn left(&self) -> Duration {
+        self.max.saturating_sub(self.since.elapsed())
+    }
+
     /// How long the next claim may wait. Never zero: to a database, that means to wait for ever.
     pub(crate) fn lock_timeout(&self) -> Duration {
-        let left = self.max.saturating_sub(self.since.elapsed());
-        self.lock_timeout.min(left).max(Duration::from_millis(1))
+        self.lock_timeout.min(self.left()).max(Duration::from_millis(1))
     }
 }

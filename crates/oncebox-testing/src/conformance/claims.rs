@@ -132,6 +132,8 @@ pub async fn results_come_back_with_the_marker<F: Fixture>(fixture: F) {
     let result = [0, 255, b'"', b'\'', 10];
     let mut tx = store.begin(LIMITS).await.unwrap();
     store.claim(&mut tx, std::slice::from_ref(&unit)).await.unwrap();
+    store.arm(&mut tx).await.unwrap();
+    store.guard(&mut tx).await.unwrap();
     store.record_result(&mut tx, &unit, &result).await.unwrap();
     store.commit(tx).await.unwrap();
 

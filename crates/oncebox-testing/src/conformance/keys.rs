@@ -39,6 +39,8 @@ pub async fn keys_compare_byte_by_byte<F: Fixture>(fixture: F) {
             let unit = unit("h", "k", &key[..]);
             let mut tx = store.begin(LIMITS).await.unwrap();
             let fresh = store.claim(&mut tx, std::slice::from_ref(&unit)).await.unwrap()[0].is_fresh();
+            store.arm(&mut tx).await.unwrap();
+            store.guard(&mut tx).await.unwrap();
             store.commit(tx).await.unwrap();
             assert_eq!(fresh, round == 0, "round {round}, {:?}", Key::new(key));
             let marker = store.marker(&unit).await.unwrap().unwrap();

@@ -164,3 +164,26 @@ async fn the_retry_count_is_the_transport_s_own_business<F: Fixture>(fixture: F)
         assert_eq!(report.settlement(), Settlement::Retry { after: None });
     }
 }
+
+/// The recorder is the thread's, and this test stays on one thread.
+#[tokio::test]
+async fn processed_duplicate_and_missing_key_are_counted() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let sqlite = crate::sqlite::in_memory("metrics").await.unwrap();
+    let inbox = raw(&sqlite, MissingKey::Reject).await;
+    for key in ["a", "b", "a", "a", ""] {
+        inbox.process(Envelope::new("k", "").with_key(key)).await.unwrap();
+    }
+    let counters = snapshotter.snapshot().into_vec().into_iter().filter_map(|(key, _, _, value)| match value {
+        metrics_util::debugging::DebugValue::Counter(count) => Some((key.key().name().to_owned(), count)),
+        _ => None,
+    });
+    let counters: std::collections::HashMap<String, u64> = counters.collect();
+    for (name, count) in
+        [("oncebox_processed_total", 2), ("oncebox_duplicates_total", 2), ("oncebox_missing_key_total", 1)]
+    {
+        assert_eq!(counters.get(name), Some(&count), "{name}");
+    }
+}

@@ -1,0 +1,175 @@
+//! The gate: copies of a message that is running in this process wait here, outside the database.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::inbox::unit::Ended;
+use crate::outcome::{Outcome, Rejection};
+use crate::policy::KeyReuse;
+use crate::store::Unit;
+use crate::{Fingerprint, StoredKey};
+
+type Identity = (String, String, StoredKey);
+type News = watch::Receiver<Option<First>>;
+
+/// What is running in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    running: Mutex<HashMap<Identity, News>>,
+}
+
+/// How the first one ended, for those who waited.
+#[derive(Clone, Debug)]
+pub(crate) struct First {
+    ended: Ended,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// What the gate says to a newcomer.
+pub(crate) enum Entry<'g> {
+    /// Go on; nobody else of this process is there.
+    First(Pass<'g>),
+    /// Somebody is: wait for the news.
+    Copy(Copy),
+}
+
+/// Held by the one that runs.
+pub(crate) struct Pass<'g> {
+    gate: &'g Gate,
+    identity: Identity,
+    fingerprint: Option<Fingerprint>,
+    news: watch::Sender<Option<First>>,
+}
+
+/// Held by one that waits.
+pub(crate) struct Copy(News);
+
+impl Gate {
+    pub(crate) fn enter(&self, unit: &Unit) -> Entry<'_> {
+        let identity = (unit.handler.clone(), unit.kind.clone(), unit.key.clone());
+        let mut running = self.running();
+        if let Some(news) = running.get(&identity) {
+            return Entry::Copy(Copy(news.clone()));
+        }
+        let (news, listener) = watch::channel(None);
+        running.insert(identity.clone(), listener);
+        Entry::First(Pass { gate: self, identity, fingerprint: unit.fingerprint, news })
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<Identity, News>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pass<'_> {
+    /// Tells those who wait how it ended. Without this, as when the caller went away, one of them goes next.
+    pub(crate) fn tell(&self, ended: &Ended) {
+        self.news.send_replace(Some(First { ended: ended.clone(), fingerprint: self.fingerprint }));
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.gate.running().remove(&self.identity);
+    }
+}
+
+/// What a wait came to.
+pub(crate) enum Waited {
+    /// This is how the first one ended.
+    Told(First),
+    /// It is gone without a word.
+    Gone,
+    /// It still runs.
+    TimeIsUp,
+}
+
+impl Copy {
+    pub(crate) async fn wait(mut self, max: Duration) -> Waited {
+        match tokio::time::timeout(max, self.0.wait_for(Option::is_some)).await {
+            Ok(Ok(first)) => match &*first {
+                Some(first) => Waited::Told(first.clone()),
+                None => Waited::Gone,
+            },
+            Ok(Err(_gone)) => Waited::Gone,
+            Err(_elapsed) => Waited::TimeIsUp,
+        }
+    }
+}
+
+impl First {
+    /// What the first one's end means for a copy; `None` if the copy must find out for itself.
+    pub(crate) fn means_for(self, unit: &Unit, key_reuse: KeyReuse) -> Option<Ended> {
+        let same_body = self.fingerprint == unit.fingerprint;
+        let outcome = match (self.ended.outcome, same_body) {
+            (Outcome::Done | Outcome::Duplicate, true) => Outcome::Duplicate,
+            (Outcome::Done, false) => match key_reuse {
+                KeyReuse::Skip => Outcome::KeyReuse,
+                KeyReuse::Reject => Outcome::Rejected(Rejection::KeyReuse),
+            },
+            // It shares whatever else became of the same body.
+            (other, true) => other,
+            (_, false) => return None,
+        };
+        Some(Ended { outcome, result: self.ended.result })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use crate::outcome::cause;
+
+    fn unit(body: &str) -> Unit {
+        Unit {
+            handler: "h".into(),
+            kind: "k".into(),
+            key: Key::from("a").stored(),
+            fingerprint: Some(Fingerprint::of(body.as_bytes())),
+            waited: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_copy_shares_what_became_of_the_same_body() {
+        let retry = || Outcome::Retry { after: None, cause: cause("failed") };
+        let table = [
+            (Outcome::Done, "one", Some("duplicate")),
+            (Outcome::Done, "two", Some("key_reuse")),
+            (Outcome::Duplicate, "one", Some("duplicate")),
+            (Outcome::Duplicate, "two", None),
+            (Outcome::KeyReuse, "one", Some("key_reuse")),
+            (Outcome::KeyReuse, "two", None),
+            (retry(), "one", Some("retry")),
+            (retry(), "two", None),
+            (Outcome::Busy, "one", Some("busy")),
+            (Outcome::Rejected(Rejection::MissingKey), "one", Some("rejected")),
+        ];
+        for (outcome, body, expected) in table {
+            let first = First { ended: outcome.clone().into(), fingerprint: unit("one").fingerprint };
+            let means = first.means_for(&unit(body), KeyReuse::Skip);
+            assert_eq!(means.map(|ended| ended.outcome.name()), expected, "{outcome:?} {body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_goes_first_and_the_next_follows_when_it_is_gone() {
+        let gate = Gate::default();
+        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("nobody is there") };
+        let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
+        assert!(matches!(copy.wait(Duration::from_millis(1)).await, Waited::TimeIsUp));
+        let Entry::Copy(copy) = gate.enter(&unit("two")) else { panic!("the body does not matter") };
+        drop(pass);
+        assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Gone));
+        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("it is gone") };
+        let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
+        pass.tell(&Outcome::Done.into());
+        drop(pass);
+        assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Told(_)));
+        assert!(gate.running().is_empty());
+    }
+}
