@@ -22,13 +22,13 @@ pub enum Failure {
 
 impl Failure {
     /// Trying again cannot help.
-    pub fn permanent(error: impl Into<BoxError>) -> Self {
-        Self::Permanent(error.into())
+    pub fn permanent(error: impl Into<BoxError> + 'static) -> Self {
+        Self::Permanent(boxed(error))
     }
 
     /// Try again, but not before this time has passed.
-    pub fn after(delay: Duration, error: impl Into<BoxError>) -> Self {
-        Self::After(delay, error.into())
+    pub fn after(delay: Duration, error: impl Into<BoxError> + 'static) -> Self {
+        Self::After(delay, boxed(error))
     }
 
     /// The error behind it.
@@ -57,10 +57,26 @@ impl Failure {
     }
 }
 
-impl<E: Into<BoxError>> From<E> for Failure {
+impl<E: Into<BoxError> + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::Retry(error.into())
+        Self::Retry(boxed(error))
     }
+}
+
+/// Boxes an error so that its own type can be found again. `anyhow::Error` hides the type of what it holds when it is
+/// boxed the usual way, and with it whether that was a deadlock.
+fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
+    #[cfg(feature = "anyhow")]
+    {
+        let mut slot = Some(error);
+        let any: &mut dyn std::any::Any = &mut slot;
+        if let Some(error) = any.downcast_mut::<Option<anyhow::Error>>().and_then(Option::take) {
+            return error.reallocate_into_boxed_dyn_error_without_backtrace();
+        }
+        slot.map_or_else(|| "no error".into(), Into::into)
+    }
+    #[cfg(not(feature = "anyhow"))]
+    error.into()
 }
 
 impl fmt::Display for Failure {
@@ -83,6 +99,17 @@ mod tests {
     #[test]
     fn the_question_mark_makes_any_error_a_retry() {
         assert!(matches!(failing(), Err(Failure::Retry(_))));
+    }
+
+    #[cfg(feature = "anyhow")]
+    #[test]
+    fn anyhow_s_errors_keep_their_type() {
+        let not_found = || anyhow::Error::new(io::Error::new(io::ErrorKind::NotFound, "gone"));
+        for error in [not_found(), not_found().context("reading"), not_found().context("a").context("b")] {
+            let failure = Failure::from(error).permanent_if(|e: &io::Error| e.kind() == io::ErrorKind::NotFound);
+            assert!(matches!(failure, Failure::Permanent(_)), "{failure}");
+        }
+        assert_eq!(Failure::from(anyhow::anyhow!("plain")).to_string(), "plain");
     }
 
     #[test]

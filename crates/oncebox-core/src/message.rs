@@ -1,5 +1,7 @@
 //! The message: a typed value with a kind, a key and a codec.
 
+use std::fmt;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -82,6 +84,27 @@ impl<M: Serialize + DeserializeOwned> Codec<M> for Json {
     }
 
     fn decode(body: &[u8]) -> Result<M, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(serde_json::from_slice(body)?)
+        serde_json::from_slice(body).map_err(|error| NotTheJson(error).into())
+    }
+}
+
+/// Says where the JSON is wrong, but not what stands there: errors are logged, bodies are not. The cause has the rest.
+#[derive(Debug)]
+struct NotTheJson(serde_json::Error);
+
+impl fmt::Display for NotTheJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.0.classify() {
+            serde_json::error::Category::Eof => "it ends too early",
+            serde_json::error::Category::Data => "it is not of the expected form",
+            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is not JSON",
+        };
+        write!(f, "{what}: line {}, column {}", self.0.line(), self.0.column())
+    }
+}
+
+impl std::error::Error for NotTheJson {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
     }
 }

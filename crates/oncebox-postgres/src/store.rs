@@ -49,11 +49,10 @@ impl PostgresStore {
                 "the PostgreSQL URL cannot be read: use postgres://user:password@host:5432/database",
             )
         })?;
-        let options = if is_local(&options) || url.contains("sslmode=") {
-            options
-        } else {
-            options.ssl_mode(PgSslMode::Require)
-        };
+        // `Prefer` is what the driver takes when nothing is said; it goes on in plain text where TLS cannot be had.
+        let said = url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
+        let unsaid = !said && matches!(options.get_ssl_mode(), PgSslMode::Prefer);
+        let options = if unsaid && !is_local(&options) { options.ssl_mode(PgSslMode::Require) } else { options };
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
         let pool = pool.connect_with(options).await.map_err(|error| {
             Error::unavailable(

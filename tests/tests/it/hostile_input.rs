@@ -38,6 +38,12 @@ async fn bodies_that_cannot_be_decoded_are_rejected_and_leave_nothing<F: Fixture
         assert!(undecodable, "{:?}: {report:?}", String::from_utf8_lossy(&body[..body.len().min(40)]));
         assert_eq!(report.settlement(), Settlement::Reject);
     }
+    // What is logged says where the body is wrong, and nothing of what it says.
+    let card = Envelope::new("order.paid", r#"{"order_id":"a","cents":"4111-1111"}"#).with_key("k");
+    let report = inbox.process(card).await.unwrap();
+    let Some(Outcome::Rejected(rejection)) = report.outcome("h") else { panic!("{report:?}") };
+    let text = rejection.to_string();
+    assert!(text.contains("line 1, column") && !text.contains("4111"), "{text}");
     assert_eq!(fixture.effects("ran").await, 0);
     assert!(inbox.markers("k").await.unwrap().is_empty(), "the key is still free");
     let report = inbox.process(envelope("k")).await.unwrap();

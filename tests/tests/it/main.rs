@@ -11,13 +11,14 @@ mod sqlite;
 
 mod build;
 mod cancellation;
+mod coming_from;
+mod commit_unknown;
 mod copies_in_flight;
 mod every_store;
 mod handlers;
 mod hostile_input;
 mod observation;
 mod processes;
-mod seeds;
 mod transient;
 mod upkeep;
 mod worker;

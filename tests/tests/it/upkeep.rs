@@ -59,6 +59,11 @@ async fn a_failing_sweep_fails_the_health<F: Fixture + Breakable>(fixture: F) {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
+    // Signs of life go on; the trouble is still there.
+    for _ in 0..50 {
+        assert!(inbox.health().await.is_err());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// A fixture whose markers can be taken away under the inbox's feet.
@@ -68,12 +73,12 @@ trait Breakable {
 
 impl Breakable for crate::sqlite::Sqlite {
     async fn break_it(&self) {
-        sqlx::query("alter table oncebox_live rename to gone").execute(self.store.pool()).await.unwrap();
+        sqlx::query("alter table oncebox_marker rename to gone").execute(self.store.pool()).await.unwrap();
     }
 }
 
 impl Breakable for crate::postgres::Postgres {
     async fn break_it(&self) {
-        sqlx::query("alter table oncebox.live rename to gone").execute(self.store.pool()).await.unwrap();
+        sqlx::query("alter table oncebox.marker rename to gone").execute(self.store.pool()).await.unwrap();
     }
 }

@@ -114,7 +114,7 @@ impl First {
             (other, true) => other,
             (_, false) => return None,
         };
-        Some(Ended { outcome, result: self.ended.result })
+        Some(Ended { outcome, result: self.ended.result, shared: true })
     }
 }
 

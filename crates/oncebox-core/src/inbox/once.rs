@@ -94,7 +94,7 @@ impl<S: InboxStore> Inbox<S> {
             Error::new(ErrorKind::Codec, "the closure's result has no JSON form").with_source(error)
         })?;
         if let Err(error) = store.guard(&mut tx).await {
-            store.abandon(tx).await;
+            store.rollback(tx).await;
             return Err(error.into());
         }
         store.record_result(&mut tx, &unit, &result).await?;
@@ -134,7 +134,7 @@ impl<S: InboxStore> Inbox<S> {
                 envelope.kind()
             )));
         }
-        let Ended { outcome, result } = self.run_unit(registered, Arc::new(envelope)).await?;
+        let Ended { outcome, result, .. } = self.run_unit(registered, Arc::new(envelope)).await?;
         match outcome {
             Outcome::Done => Ok(Once::Fresh(read_result(handler, result)?)),
             Outcome::Duplicate => Ok(Once::Replayed(read_result(handler, result)?)),

@@ -16,22 +16,29 @@ use crate::store::Upkeep;
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     task: JoinHandle<()>,
-    trouble: Trouble,
+    troubles: Arc<Troubles>,
 }
 
-/// Why the last sweep failed, if it did.
-type Trouble = Arc<Mutex<Option<String>>>;
+/// Why the last try failed, if it did; each is over only when the same thing works again.
+#[derive(Debug, Default)]
+struct Troubles {
+    beat: Trouble,
+    sweep: Trouble,
+}
+
+#[derive(Debug, Default)]
+struct Trouble(Mutex<Option<String>>);
 
 impl Sweeper {
     pub(crate) fn start<S: Upkeep>(store: S, retention: Retention, observer: Observer) -> Self {
-        let trouble = Trouble::default();
-        let task = tokio::spawn(run(store, retention, observer, trouble.clone()));
-        Self { task, trouble }
+        let troubles = Arc::<Troubles>::default();
+        let task = tokio::spawn(run(store, retention, observer, troubles.clone()));
+        Self { task, troubles }
     }
 
-    /// Why the last sweep failed, if it did.
+    /// What does not work, if anything.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.troubles.sweep.text().or_else(|| self.troubles.beat.text())
     }
 }
 
@@ -41,15 +48,17 @@ impl Drop for Sweeper {
     }
 }
 
-async fn run<S: Upkeep>(store: S, retention: Retention, observer: Observer, trouble: Trouble) {
-    let mut next_sweep = Instant::now() + retention.every;
+async fn run<S: Upkeep>(store: S, retention: Retention, observer: Observer, troubles: Arc<Troubles>) {
+    // At once: a process that never lives for a whole interval sweeps too.
+    let mut next_sweep = Instant::now();
     loop {
-        let mut result = store.beat(retention.tolerance()).await;
-        if result.is_ok() && retention.automatic && Instant::now() >= next_sweep {
-            result = sweep(&store, retention, observer).await.map(drop);
-            next_sweep = Instant::now() + retention.every;
+        troubles.beat.note(store.beat(retention.tolerance()).await);
+        if retention.automatic && Instant::now() >= next_sweep {
+            let swept = sweep(&store, retention, observer).await.map(drop);
+            let pause = if swept.is_ok() { retention.every } else { retention.beat_every() };
+            next_sweep = Instant::now() + pause;
+            troubles.sweep.note(swept);
         }
-        note(&trouble, result);
         let pause = match retention.automatic {
             true => retention.beat_every().min(next_sweep.saturating_duration_since(Instant::now())),
             false => retention.beat_every(),
@@ -58,15 +67,22 @@ async fn run<S: Upkeep>(store: S, retention: Retention, observer: Observer, trou
     }
 }
 
-fn note(trouble: &Trouble, result: Result<(), Error>) {
-    let text = result.err().map(|error| chain(&error));
-    let mut noted = trouble.lock().unwrap_or_else(PoisonError::into_inner);
-    if text != *noted {
-        match &text {
-            Some(text) => tracing::error!(error = text, "upkeep fails: old markers stay until it does not"),
-            None => tracing::info!("upkeep works again"),
+impl Trouble {
+    fn text(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Logs when it changes, not every time.
+    fn note(&self, result: Result<(), Error>) {
+        let text = result.err().map(|error| chain(&error));
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if text != *noted {
+            match &text {
+                Some(text) => tracing::error!(error = text, "upkeep fails: old markers stay until it does not"),
+                None => tracing::info!("upkeep works again"),
+            }
+            *noted = text;
         }
-        *noted = text;
     }
 }
 

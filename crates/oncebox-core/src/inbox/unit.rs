@@ -33,11 +33,13 @@ pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
     /// The handler's result, fresh or stored.
     pub(crate) result: Option<Vec<u8>>,
+    /// Whether this is another copy's end; what failed was counted and logged there.
+    pub(crate) shared: bool,
 }
 
 impl From<Outcome> for Ended {
     fn from(outcome: Outcome) -> Self {
-        Self { outcome, result: None }
+        Self { outcome, result: None, shared: false }
     }
 }
 
@@ -74,7 +76,7 @@ impl<S: InboxStore> Inbox<S> {
         );
         let ended = self.decide_unit(handler, envelope.clone()).instrument(span.clone()).await?;
         span.record("outcome", ended.outcome.name());
-        span.in_scope(|| self.observe(handler, &envelope, &ended.outcome));
+        span.in_scope(|| self.observe(handler, &envelope, &ended));
         Ok(ended)
     }
 
@@ -188,10 +190,10 @@ impl<S: InboxStore> Inbox<S> {
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
             match self.try_unit(handler, delivery, unit, message, limits).await {
-                Tried::Ended(Ended { outcome: Outcome::Duplicate, result }) if commit_unknown => {
+                Tried::Ended(Ended { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
                     // The marker that we were not sure of is there.
                     tracing::info!("a commit whose answer was lost had happened");
-                    return Ok(Ended { outcome: Outcome::Done, result });
+                    return Ok(Ended { outcome: Outcome::Done, result, shared: false });
                 }
                 Tried::Ended(ended) => return Ok(ended),
                 Tried::Locked if waiting.is_over() => return Ok(Outcome::Busy.into()),
@@ -298,7 +300,7 @@ impl<S: InboxStore> Inbox<S> {
     async fn finish(&self, unit: Option<&Unit>, mut tx: S::Tx, mut returned: Vec<Returned>) -> Tried {
         let store = &self.inner.store;
         if let Err(error) = store.guard(&mut tx).await {
-            store.abandon(tx).await;
+            store.rollback(tx).await;
             return match error.kind() {
                 ErrorKind::Transaction => Tried::Ended(broken(error).into()),
                 _ => own_statement::<S>(error),
@@ -312,7 +314,7 @@ impl<S: InboxStore> Inbox<S> {
             return own_statement::<S>(error);
         }
         match store.commit(tx).await {
-            Ok(()) => Tried::Ended(Ended { outcome: Outcome::Done, result }),
+            Ok(()) => Tried::Ended(Ended { outcome: Outcome::Done, result, shared: false }),
             Err(error) => match S::classify(&error) {
                 Fault::Connection => Tried::CommitUnknown(error),
                 Fault::Transient | Fault::LockTimeout => Tried::BodyTransient(error.into()),
@@ -329,13 +331,13 @@ impl<S: InboxStore> Inbox<S> {
             (true, KeyReuse::Skip) => Outcome::KeyReuse,
             (true, KeyReuse::Reject) => Outcome::Rejected(Rejection::KeyReuse),
         };
-        Ended { outcome, result: marker.result }
+        Ended { outcome, result: marker.result, shared: false }
     }
 
-    fn observe(&self, handler: &Registered<S>, envelope: &Envelope, outcome: &Outcome) {
+    fn observe(&self, handler: &Registered<S>, envelope: &Envelope, ended: &Ended) {
         let observer = self.inner.observer;
         let name = &*handler.name;
-        match outcome {
+        match &ended.outcome {
             Outcome::Done => {
                 observer.count(observe::PROCESSED, name);
                 observer.time(observe::WAIT_SECONDS, name, envelope.arrived.elapsed());
@@ -351,6 +353,9 @@ impl<S: InboxStore> Inbox<S> {
             Outcome::Busy => {
                 observer.count(observe::BUSY, name);
                 tracing::debug!("another copy is still running");
+            }
+            Outcome::Retry { .. } | Outcome::Rejected(_) if ended.shared => {
+                tracing::debug!("a copy shares what became of the first");
             }
             Outcome::Retry { cause, .. } => {
                 observer.count(observe::FAILED, name);
