@@ -1,6 +1,7 @@
 //! Oncebox on PostgreSQL, version 13 or newer.
 //!
-//! It keeps no session state, so it works behind a transaction pooler (with the pool's statement cache off).
+//! It leaves no state in a session between two transactions. Behind a transaction pooler say so with
+//! [`PostgresStore::behind_pooler`], and switch the pool's statement cache off.
 
 #![forbid(unsafe_code)]
 

@@ -61,6 +61,7 @@ statements!(
     arm,
     beat,
     begin,
+    begin_shared,
     begin_live_time,
     claim,
     claim_in,

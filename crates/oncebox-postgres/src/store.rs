@@ -27,6 +27,16 @@ pub struct PostgresStore {
     pub(crate) schema: Schema,
     pub(crate) statements: Arc<Statements>,
     clock_offset_ms: Arc<AtomicI64>,
+    session: Session,
+}
+
+/// Whether a connection of the pool is one session of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// It is, and stays so: its settings are ours.
+    Own,
+    /// A transaction pooler hands it to others between two transactions.
+    Shared,
 }
 
 impl PostgresStore {
@@ -35,7 +45,7 @@ impl PostgresStore {
         // The constant is a good name: see the test beside `Schema`.
         let schema = Schema::new(SCHEMA).unwrap_or_else(|error| unreachable!("{error}"));
         let statements = Arc::new(Statements::new(&schema));
-        Self { pool, schema, statements, clock_offset_ms: Arc::default() }
+        Self { pool, schema, statements, clock_offset_ms: Arc::default(), session: Session::Own }
     }
 
     /// A store on a pool of its own, in the schema `oncebox`.
@@ -68,6 +78,15 @@ impl PostgresStore {
         let schema = Schema::new(schema)?;
         let statements = Arc::new(Statements::new(&schema));
         Ok(Self { schema, statements, ..self })
+    }
+
+    /// For connections through a transaction pooler, such as PgBouncer in transaction mode: leaves the settings of the
+    /// session alone, which others use in turn. Switch the pool's statement cache off too.
+    ///
+    /// What is lost: a handler that runs `ROLLBACK` itself and then writes on is found out, but what it wrote stays.
+    #[must_use]
+    pub fn behind_pooler(self) -> Self {
+        Self { session: Session::Shared, ..self }
     }
 
     /// The pool underneath.
@@ -106,10 +125,10 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
-        let (pool, statements) = (self.pool.clone(), self.statements.clone());
+        let (pool, statements, session) = (self.pool.clone(), self.statements.clone(), self.session);
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun =
-            tokio::spawn(async move { PostgresTx::begin(pool.acquire().await?, statements, limits).await });
+            tokio::spawn(async move { PostgresTx::begin(pool.acquire().await?, session, statements, limits).await });
         match begun.await {
             Ok(begun) => begun.map_err(failed("begin a transaction")),
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),

@@ -13,6 +13,7 @@ use sqlx_core::transaction::TransactionManager;
 
 use crate::fault::{failed, is_broken_transaction};
 use crate::statements::Statements;
+use crate::store::Session;
 
 type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
@@ -20,6 +21,7 @@ type Manager = <Postgres as sqlx::Database>::TransactionManager;
 pub struct PostgresTx {
     /// `None` once the transaction has ended.
     conn: Option<PoolConnection<Postgres>>,
+    session: Session,
     statements: Arc<Statements>,
     limits: Limits,
     /// What the guard compares; known once the transaction is armed.
@@ -35,11 +37,16 @@ struct Identity {
 impl PostgresTx {
     pub(crate) async fn begin(
         mut conn: PoolConnection<Postgres>,
+        session: Session,
         statements: Arc<Statements>,
         limits: Limits,
     ) -> Result<Self, sqlx::Error> {
-        Manager::begin(&mut conn, Some(statements.begin.clone())).await?;
-        Ok(Self { conn: Some(conn), statements, limits, identity: None })
+        let begin = match session {
+            Session::Own => &statements.begin,
+            Session::Shared => &statements.begin_shared,
+        };
+        Manager::begin(&mut conn, Some(begin.clone())).await?;
+        Ok(Self { conn: Some(conn), session, statements, limits, identity: None })
     }
 
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
@@ -117,7 +124,7 @@ impl PostgresTx {
 
     pub(crate) async fn rollback(mut self) {
         if let Some(conn) = self.conn.take() {
-            rollback(conn, &self.statements).await;
+            rollback(conn, self.session, &self.statements).await;
         }
     }
 
@@ -136,8 +143,9 @@ impl PostgresTx {
 }
 
 /// Ends a transaction with nothing kept, and gives the connection back as it was.
-async fn rollback(mut conn: PoolConnection<Postgres>, statements: &Statements) {
+async fn rollback(mut conn: PoolConnection<Postgres>, session: Session, statements: &Statements) {
     let rolled_back = match Manager::get_transaction_depth(&conn) {
+        1 if session == Session::Shared => Ok(()),
         1 => conn.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
         // A nested transaction that was forgotten: not worth taking apart.
         _ => Err(sqlx::Error::InvalidSavePointStatement),
@@ -158,8 +166,8 @@ impl Drop for PostgresTx {
         let Some(mut conn) = self.conn.take() else { return };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => {
-                let statements = self.statements.clone();
-                runtime.spawn(async move { rollback(conn, &statements).await });
+                let (session, statements) = (self.session, self.statements.clone());
+                runtime.spawn(async move { rollback(conn, session, &statements).await });
             }
             Err(_no_runtime) => conn.close_on_drop(),
         }

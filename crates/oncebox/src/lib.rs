@@ -1,4 +1,4 @@
-#![doc = include_str!("../../../docs/tour.md")]
+#![doc = include_str!("tour.md")]
 #![forbid(unsafe_code)]
 
 pub use oncebox_core::*;
@@ -10,3 +10,14 @@ pub use oncebox_derive::Message;
 pub use oncebox_postgres::{PostgresStore, PostgresTx};
 #[cfg(feature = "sqlite")]
 pub use oncebox_sqlite::{SqliteStore, SqliteTx};
+
+/// The guides' examples, compiled and run.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/guarantees.md")]
+    mod guarantees {}
+    #[doc = include_str!("../../../docs/production.md")]
+    mod production {}
+}
