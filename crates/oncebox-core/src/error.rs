@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
 /// Any error, boxed; what user code hands back.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
@@ -25,8 +26,12 @@ pub enum ErrorKind {
     KeyReuse,
     /// A body or a stored result could not be read or written.
     Codec,
-    /// The handler failed.
+    /// The body is larger than the inbox takes.
+    TooLarge,
+    /// The handler failed; another try may help.
     Handler,
+    /// The handler said that no other try will help.
+    Rejected,
     /// The handler ended or broke the transaction that it was lent.
     Transaction,
     /// A lease ran out before its work was done; another claimant has it now.
@@ -43,12 +48,13 @@ pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     source: Option<BoxError>,
+    retry_after: Option<Duration>,
 }
 
 impl Error {
     /// An error of a kind, with a message that says what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, retry_after: None }
     }
 
     /// Keeps the cause.
@@ -61,6 +67,16 @@ impl Error {
     /// What went wrong, in a form to match on.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// How long to wait before the next try, if the handler said so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    pub(crate) fn with_retry_after(mut self, after: Option<Duration>) -> Self {
+        self.retry_after = after;
+        self
     }
 
     /// The store does not answer; the cause says why.

@@ -106,7 +106,8 @@ mod tests {
     fn anyhow_s_errors_keep_their_type() {
         let not_found = || anyhow::Error::new(io::Error::new(io::ErrorKind::NotFound, "gone"));
         for error in [not_found(), not_found().context("reading"), not_found().context("a").context("b")] {
-            let failure = Failure::from(error).permanent_if(|e: &io::Error| e.kind() == io::ErrorKind::NotFound);
+            let failure =
+                Failure::from(error).permanent_if(|e: &io::Error| e.kind() == io::ErrorKind::NotFound);
             assert!(matches!(failure, Failure::Permanent(_)), "{failure}");
         }
         assert_eq!(Failure::from(anyhow::anyhow!("plain")).to_string(), "plain");

@@ -103,28 +103,22 @@ pub enum Piece<'a> {
     Part(Cow<'a, [u8]>),
 }
 
-/// Joins pieces so that different parts always give different keys: in each part, `%` and every byte that
-/// occurs in the template's literal text are percent-escaped.
+/// Joins pieces so that different parts always give different keys: in each part, `%` and every byte that occurs in the
+/// literal text between two parts are percent-escaped. A single part needs none of that and stays as it is. `None` if a
+/// part is empty: it identifies nothing.
 ///
 /// `#[derive(Message)]` calls this. Two parts with no literal between them, or with a `%` in the literal text,
 /// could not be told apart; the derive refuses such a template.
-pub fn compose(pieces: &[Piece<'_>]) -> Key {
-    let literals: Vec<u8> = pieces
-        .iter()
-        .filter_map(|piece| match piece {
-            Piece::Literal(text) => Some(text.as_bytes()),
-            Piece::Part(_) => None,
-        })
-        .flatten()
-        .copied()
-        .collect();
+pub fn compose(pieces: &[Piece<'_>]) -> Option<Key> {
+    let separators = separators(pieces);
     let mut key = Vec::new();
     for piece in pieces {
         match piece {
             Piece::Literal(text) => key.extend_from_slice(text.as_bytes()),
+            Piece::Part(part) if part.is_empty() => return None,
             Piece::Part(part) => {
                 for &byte in part.iter() {
-                    if byte == b'%' || literals.contains(&byte) {
+                    if separators.contains(&byte) {
                         key.extend_from_slice(format!("%{byte:02X}").as_bytes());
                     } else {
                         key.push(byte);
@@ -133,7 +127,26 @@ pub fn compose(pieces: &[Piece<'_>]) -> Key {
             }
         }
     }
-    Key::new(key)
+    Some(Key::new(key))
+}
+
+/// The bytes that a part must not contain as they are; none where there is one part only.
+fn separators(pieces: &[Piece<'_>]) -> Vec<u8> {
+    let is_part = |piece: &Piece<'_>| matches!(piece, Piece::Part(_));
+    let (Some(first), Some(last)) = (pieces.iter().position(is_part), pieces.iter().rposition(is_part))
+    else {
+        return Vec::new();
+    };
+    if first == last {
+        return Vec::new();
+    }
+    let mut separators = vec![b'%'];
+    for piece in &pieces[first..last] {
+        if let Piece::Literal(text) = piece {
+            separators.extend_from_slice(text.as_bytes());
+        }
+    }
+    separators
 }
 
 #[cfg(test)]
@@ -143,7 +156,9 @@ mod tests {
     use super::*;
 
     fn pair(a: &[u8], b: &[u8]) -> Key {
-        compose(&[Piece::Part(a.into()), Piece::Literal(":"), Piece::Part(b.into())])
+        // Never empty: an empty part is a missing one.
+        let part = |bytes: &[u8]| Piece::Part([b"x", bytes].concat().into());
+        compose(&[part(a), Piece::Literal(":"), part(b)]).unwrap()
     }
 
     #[test]
@@ -151,20 +166,32 @@ mod tests {
         assert_ne!(pair(b"a:b", b"c"), pair(b"a", b"b:c"));
         assert_ne!(pair(b"a", b"bc"), pair(b"ab", b"c"));
         assert_ne!(pair(b"a%3A", b"c"), pair(b"a:", b"c"));
-        assert_eq!(pair(b"a:b", b"c"), Key::from("a%3Ab:c"));
+        assert_eq!(pair(b"a:b", b"c%"), Key::from("xa%3Ab:xc%25"));
     }
 
     #[test]
     fn a_template_with_hexadecimal_literals_still_tells_parts_apart() {
-        let key = |a: &'static str, b: &'static str| {
-            compose(&[
-                Piece::Part(a.as_bytes().into()),
-                Piece::Literal("3A"),
-                Piece::Part(b.as_bytes().into()),
-            ])
-        };
-        assert_ne!(key("x", "3A"), key("x3A", ""));
-        assert_ne!(key("%", ""), key("%25", ""));
+        let part = |text: &'static str| Piece::Part(text.as_bytes().into());
+        let key = |a: &'static str, b: &'static str| compose(&[part(a), Piece::Literal("3A"), part(b)]);
+        assert_ne!(key("x", "3Ay"), key("x3A", "y"));
+        assert_ne!(key("%", "y"), key("%25", "y"));
+    }
+
+    #[test]
+    fn a_single_part_stays_readable() {
+        let part = || Piece::Part(b"evt_1:%e"[..].into());
+        let key = compose(&[Piece::Literal("stripe:"), part(), Piece::Literal("!")]);
+        assert_eq!(key, Some(Key::from("stripe:evt_1:%e!")));
+        // Only what stands between two parts could be mistaken.
+        let key = compose(&[Piece::Literal("stripe:"), part(), Piece::Literal("/"), part()]);
+        assert_eq!(key, Some(Key::from("stripe:evt_1:%25e/evt_1:%25e")));
+    }
+
+    #[test]
+    fn an_empty_part_is_a_missing_one() {
+        let empty = || Piece::Part(b""[..].into());
+        assert_eq!(compose(&[Piece::Literal("stripe:"), empty()]), None);
+        assert_eq!(compose(&[Piece::Part(b"a"[..].into()), Piece::Literal(":"), empty()]), None);
     }
 
     #[test]

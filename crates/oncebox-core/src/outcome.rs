@@ -78,6 +78,19 @@ pub enum Rejection {
     EndedTransaction(Cause),
 }
 
+impl Rejection {
+    /// The error behind it, if there is one.
+    pub fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::BadKey(cause)
+            | Self::Undecodable(cause)
+            | Self::Permanent(cause)
+            | Self::EndedTransaction(cause) => Some(cause.clone()),
+            Self::MissingKey | Self::KeyReuse | Self::TooLarge { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -76,7 +76,7 @@ impl Writer<'_> {
         let body = match template.pieces() {
             [Piece::Part(field)] => {
                 let part = self.part(field, text)?;
-                quote!(#oncebox::Key::new(#part))
+                quote!(::core::option::Option::Some(#oncebox::Key::new(#part)))
             }
             pieces => {
                 let pieces =
@@ -90,7 +90,7 @@ impl Writer<'_> {
         };
         Ok(quote! {
             fn #name(&self) -> ::core::option::Option<#oncebox::Key> {
-                ::core::option::Option::Some(#body)
+                #body
             }
         })
     }

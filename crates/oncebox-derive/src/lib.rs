@@ -49,10 +49,10 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `crate` | `path::to::oncebox` | Where `oncebox` is found, if not at `::oncebox`. |
 ///
 /// A key field is text, bytes, an integer, a `Uuid`, or a type of your own that implements `KeyPart`. If a
-/// field is `None`, the message has no key. With neither `key` nor `key_fn` it never has one of its own.
+/// field is `None`, or empty in a template, the message has no key. With neither `key` nor `key_fn` it never has one of its own.
 ///
-/// In a template, `%` and every character of the template's own text are escaped in the fields' values, so
-/// that different values always make different keys:
+/// In a template of several fields, `%` and every character that stands between two of them are escaped in
+/// the fields' values, so that different values always make different keys:
 ///
 /// ```
 /// # use oncebox::{Key, Message};

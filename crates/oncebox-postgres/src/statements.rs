@@ -62,7 +62,6 @@ statements!(
     beat,
     begin,
     begin_shared,
-    begin_live_time,
     claim,
     claim_in,
     end_statement,

@@ -60,9 +60,11 @@ impl PostgresStore {
             )
         })?;
         // `Prefer` is what the driver takes when nothing is said; it goes on in plain text where TLS cannot be had.
-        let said = url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
+        let said =
+            url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
         let unsaid = !said && matches!(options.get_ssl_mode(), PgSslMode::Prefer);
-        let options = if unsaid && !is_local(&options) { options.ssl_mode(PgSslMode::Require) } else { options };
+        let options =
+            if unsaid && !is_local(&options) { options.ssl_mode(PgSslMode::Require) } else { options };
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
         let pool = pool.connect_with(options).await.map_err(|error| {
             Error::unavailable(
@@ -127,8 +129,9 @@ impl Store for PostgresStore {
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
         let (pool, statements, session) = (self.pool.clone(), self.statements.clone(), self.session);
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let begun =
-            tokio::spawn(async move { PostgresTx::begin(pool.acquire().await?, session, statements, limits).await });
+        let begun = tokio::spawn(async move {
+            PostgresTx::begin(pool.acquire().await?, session, statements, limits).await
+        });
         match begun.await {
             Ok(begun) => begun.map_err(failed("begin a transaction")),
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),

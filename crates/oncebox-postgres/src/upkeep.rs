@@ -11,20 +11,12 @@ use crate::store::PostgresStore;
 
 impl Upkeep for PostgresStore {
     async fn beat(&self, tolerance: Duration) -> Result<(), Error> {
-        let doing = "record that a process is alive";
-        let prolonged = sqlx::query(self.statements.beat.clone())
+        sqlx::query(self.statements.beat.clone())
             .bind(i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX))
             .bind(self.clock_offset_ms())
             .execute(&self.pool)
             .await
-            .map_err(failed(doing))?;
-        if prolonged.rows_affected() == 0 {
-            sqlx::query(self.statements.begin_live_time.clone())
-                .bind(self.clock_offset_ms())
-                .execute(&self.pool)
-                .await
-                .map_err(failed(doing))?;
-        }
+            .map_err(failed("record that a process is alive"))?;
         Ok(())
     }
 

@@ -93,12 +93,16 @@ impl<S: InboxStore> Harness<S> {
 
     /// Delivers a message; await what it returns.
     pub fn deliver<M: Message>(&self, message: &M) -> Deliver<'_, S> {
-        self.deliver_envelope(Envelope::of(message))
+        self.deliver_result(Envelope::of(message))
     }
 
     /// Delivers an envelope; await what it returns.
-    pub fn deliver_envelope(&self, envelope: impl Into<Result<Envelope, Error>>) -> Deliver<'_, S> {
-        Deliver { harness: self, envelope: envelope.into(), copies: 1, before_commit: 0, after_commit: 0 }
+    pub fn deliver_envelope(&self, envelope: Envelope) -> Deliver<'_, S> {
+        self.deliver_result(Ok(envelope))
+    }
+
+    fn deliver_result(&self, envelope: Result<Envelope, Error>) -> Deliver<'_, S> {
+        Deliver { harness: self, envelope, copies: 1, before_commit: 0, after_commit: 0 }
     }
 
     /// The inbox, for everything else.

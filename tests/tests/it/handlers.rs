@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oncebox::{
-    Attempt, BoxError, Delivery, EffectId, Envelope, Failure, Headers, Inbox, Key, Outcome, Rejection,
-    Settlement, State,
+    Attempt, BoxError, Delivery, EffectId, Envelope, ErrorKind, Failure, Headers, Inbox, Key, Outcome,
+    Rejection, Settlement, State,
 };
 use oncebox_testing::Fixture;
 
@@ -21,6 +21,7 @@ on_every_store!(
     permanent_if_sees_the_error_s_own_type,
     a_retry_after_runs_later_once,
     an_error_type_of_one_s_own_needs_nothing,
+    a_call_s_error_tells_bad_input_from_a_refusal,
 );
 
 async fn extractors_tell_about_the_delivery<F: Fixture>(fixture: F) {
@@ -200,4 +201,27 @@ async fn an_error_type_of_one_s_own_needs_nothing<F: Fixture>(fixture: F) {
     let error = inbox.call::<(), _>("h", &order("o-1")).await.unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("no ledger"), "{cause}");
+}
+
+async fn a_call_s_error_tells_bad_input_from_a_refusal<F: Fixture>(fixture: F) {
+    let handler = async |order: OrderPaid, _: &mut Conn<F>| -> Result<(), Failure> {
+        match &*order.order_id {
+            "later" => Err(Failure::after(Duration::from_secs(9), "busy")),
+            "never" => Err(Failure::permanent("no such customer")),
+            _ => Ok(()),
+        }
+    };
+    let inbox = Inbox::builder(fixture.store()).max_body_bytes(100).on("h", handler).build().await.unwrap();
+    let call = async |envelope: Envelope| inbox.call_envelope::<()>("h", envelope).await.unwrap_err();
+    assert_eq!(call(envelope("never")).await.kind(), ErrorKind::Rejected);
+    assert_eq!(call(envelope("")).await.kind(), ErrorKind::Key);
+    assert_eq!(call(envelope("a").with_key(vec![0; 70_000])).await.kind(), ErrorKind::Key);
+    assert_eq!(call(Envelope::new("order.paid", "?").with_key("a")).await.kind(), ErrorKind::Codec);
+    assert_eq!(
+        call(Envelope::new("order.paid", [b' '; 101]).with_key("a")).await.kind(),
+        ErrorKind::TooLarge
+    );
+    assert_eq!(call(Envelope::new("other", "")).await.kind(), ErrorKind::Configuration);
+    let later = call(envelope("later")).await;
+    assert_eq!((later.kind(), later.retry_after()), (ErrorKind::Handler, Some(Duration::from_secs(9))));
 }

@@ -138,17 +138,12 @@ impl<S: InboxStore> Inbox<S> {
         match outcome {
             Outcome::Done => Ok(Once::Fresh(read_result(handler, result)?)),
             Outcome::Duplicate => Ok(Once::Replayed(read_result(handler, result)?)),
-            Outcome::KeyReuse | Outcome::Rejected(Rejection::KeyReuse) => {
-                Err(Error::new(ErrorKind::KeyReuse, Rejection::KeyReuse.to_string()))
-            }
-            Outcome::Rejected(rejection @ Rejection::MissingKey) => {
-                Err(Error::new(ErrorKind::Key, rejection.to_string()))
-            }
-            Outcome::Rejected(rejection) => Err(Error::new(ErrorKind::Handler, rejection.to_string())),
+            Outcome::KeyReuse => Err(rejected(&Rejection::KeyReuse)),
+            Outcome::Rejected(rejection) => Err(rejected(&rejection)),
             Outcome::Busy => Err(busy(handler)),
-            Outcome::Retry { cause, .. } => {
-                Err(Error::new(ErrorKind::Handler, format!("the handler {handler:?} failed"))
-                    .with_source(cause))
+            Outcome::Retry { cause, after } => {
+                let error = Error::new(ErrorKind::Handler, format!("the handler {handler:?} failed"));
+                Err(error.with_source(cause).with_retry_after(after))
             }
             Outcome::Queued => Err(Error::new(
                 ErrorKind::NoResult,
@@ -218,9 +213,26 @@ fn read_result<R: DeserializeOwned>(handler: &str, result: Option<Vec<u8>>) -> R
     })
 }
 
+/// A rejection as an error of the caller, which can tell bad input from a refusal.
+fn rejected(rejection: &Rejection) -> Error {
+    let kind = match rejection {
+        Rejection::MissingKey | Rejection::BadKey(_) => ErrorKind::Key,
+        Rejection::KeyReuse => ErrorKind::KeyReuse,
+        Rejection::TooLarge { .. } => ErrorKind::TooLarge,
+        Rejection::Undecodable(_) => ErrorKind::Codec,
+        Rejection::Permanent(_) => ErrorKind::Rejected,
+        Rejection::EndedTransaction(_) => ErrorKind::Transaction,
+    };
+    let error = Error::new(kind, rejection.to_string());
+    match rejection.cause() {
+        Some(cause) => error.with_source(cause),
+        None => error,
+    }
+}
+
 fn busy(handler: &str) -> Error {
-    Error::new(
-        ErrorKind::Busy,
-        format!("another copy of this message is still running in {handler:?}: try again later"),
-    )
+    let message = format!(
+        "{handler:?} is still at work on a copy of this message, or the store on others: try again later"
+    );
+    Error::new(ErrorKind::Busy, message)
 }

@@ -23,9 +23,8 @@ pub(crate) fn resolve(prepared: &Prepared, envelope: &Envelope) -> Option<Key> {
 /// Message ids are unique per source only, so the source is part of the key.
 fn delivery_key(headers: &Headers) -> Option<Key> {
     let id = headers.get(Headers::MESSAGE_ID).filter(|id| !id.is_empty())?;
-    let source = headers.get(Headers::SOURCE).unwrap_or_default();
     let part = |text: &str| Piece::Part(Cow::Owned(text.as_bytes().to_vec()));
-    Some(compose(&[part(source), Piece::Literal(":"), part(id)]))
+    compose(&[part(headers.get(Headers::SOURCE)?), Piece::Literal(":"), part(id)])
 }
 
 #[cfg(test)]

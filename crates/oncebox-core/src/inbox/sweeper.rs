@@ -78,7 +78,9 @@ impl Trouble {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if text != *noted {
             match &text {
-                Some(text) => tracing::error!(error = text, "upkeep fails: old markers stay until it does not"),
+                Some(text) => {
+                    tracing::error!(error = text, "upkeep fails: old markers stay until it does not")
+                }
                 None => tracing::info!("upkeep works again"),
             }
             *noted = text;

@@ -141,11 +141,14 @@ impl<S: InboxStore> Inbox<S> {
     ) -> Result<Ended, Error> {
         let settings = &self.inner.settings;
         let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
-        let Some(unit) = unit else { return self.try_until_known(handler, delivery, None, message, &waiting).await };
+        let Some(unit) = unit else {
+            return self.try_until_known(handler, delivery, None, message, &waiting).await;
+        };
         loop {
             match self.inner.gate.enter(&unit) {
                 Entry::First(pass) => {
-                    let ended = self.try_until_known(handler, delivery, Some(&unit), message, &waiting).await?;
+                    let ended =
+                        self.try_until_known(handler, delivery, Some(&unit), message, &waiting).await?;
                     pass.tell(&ended);
                     return Ok(ended);
                 }
@@ -361,9 +364,14 @@ impl<S: InboxStore> Inbox<S> {
                 observer.count(observe::FAILED, name);
                 tracing::warn!(error = chain(&**cause), "the handler failed and was rolled back");
             }
-            Outcome::Rejected(rejection) => {
+            Outcome::Rejected(rejection @ (Rejection::Permanent(_) | Rejection::EndedTransaction(_))) => {
                 observer.count(observe::REJECTED, name);
                 tracing::error!(error = %rejection, "rejected");
+            }
+            // What anybody outside can send.
+            Outcome::Rejected(rejection) => {
+                observer.count(observe::REJECTED, name);
+                tracing::warn!(error = %rejection, "rejected");
             }
             Outcome::Queued => {}
         }

@@ -114,6 +114,7 @@ impl From<Error> for Refusal {
             ErrorKind::KeyReuse => {
                 Self::new(StatusCode::CONFLICT, "this id was delivered before, with another event")
             }
+            ErrorKind::TooLarge => Self::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
             ErrorKind::Busy | ErrorKind::Unavailable => Self::unavailable(error),
             // The inbox has logged why.
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncebox::{Failure, InFlight, Inbox, Key, Message, Reply, SqliteStore};
+use oncebox::{Failure, InFlight, Inbox, Message, Reply, SqliteStore};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::SqliteConnection;
@@ -15,17 +15,12 @@ pub(crate) const HANDLER: &str = "stripe";
 /// A second event under the same id is compared by these fields only. That is on purpose: other fields, such as
 /// a counter of pending deliveries, differ between two deliveries of one event.
 #[derive(Message, Serialize, Deserialize)]
-#[message(kind = "stripe.webhook", key_fn = event_key)]
+#[message(kind = "stripe.webhook", key = "stripe:{id}")]
 pub(crate) struct StripeWebhook {
     id: String,
     #[serde(rename = "type")]
     event_type: String,
     data: Value,
-}
-
-/// `stripe:evt_1`. An event with an empty id has no key, and is rejected.
-fn event_key(event: &StripeWebhook) -> Option<Key> {
-    (!event.id.is_empty()).then(|| Key::from(format!("stripe:{}", event.id)))
 }
 
 /// What the handler answers. It is stored with the marker, and duplicates get it too.

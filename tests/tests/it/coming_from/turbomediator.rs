@@ -135,7 +135,7 @@ async fn recording_cannot_fail_after_the_handler_has_succeeded<F: Fixture>(fixtu
         })
     });
     let harness = harness.await.unwrap();
-    let delivered = harness.deliver_envelope(Ok(envelope("a"))).crash_before_commit(3).await.unwrap();
+    let delivered = harness.deliver_envelope(envelope("a")).crash_before_commit(3).await.unwrap();
     assert_eq!((delivered.crashes, delivered.done("h")), (3, 1));
     assert_eq!(fixture.effects("a").await, 1);
 }

@@ -176,10 +176,11 @@ async fn processed_duplicate_and_missing_key_are_counted() {
     for key in ["a", "b", "a", "a", ""] {
         inbox.process(Envelope::new("k", "").with_key(key)).await.unwrap();
     }
-    let counters = snapshotter.snapshot().into_vec().into_iter().filter_map(|(key, _, _, value)| match value {
-        metrics_util::debugging::DebugValue::Counter(count) => Some((key.key().name().to_owned(), count)),
-        _ => None,
-    });
+    let counters =
+        snapshotter.snapshot().into_vec().into_iter().filter_map(|(key, _, _, value)| match value {
+            metrics_util::debugging::DebugValue::Counter(count) => Some((key.key().name().to_owned(), count)),
+            _ => None,
+        });
     let counters: std::collections::HashMap<String, u64> = counters.collect();
     for (name, count) in
         [("oncebox_processed_total", 2), ("oncebox_duplicates_total", 2), ("oncebox_missing_key_total", 1)]
