@@ -79,7 +79,7 @@ impl Trouble {
         if text != *noted {
             match &text {
                 Some(text) => {
-                    tracing::error!(error = text, "upkeep fails: old markers stay until it does not")
+                    tracing::error!(error = text, "upkeep fails: old markers stay until it does not");
                 }
                 None => tracing::info!("upkeep works again"),
             }
