@@ -85,7 +85,7 @@ impl Envelope {
         self
     }
 
-    /// Says which messages it must stay in order with.
+    /// Says which messages it must stay in order with. Carried along; inline, the order is that of the calls.
     #[must_use]
     pub fn with_order_by(mut self, order_by: impl Into<Key>) -> Self {
         self.order_by = Some(order_by.into());
@@ -99,7 +99,7 @@ impl Envelope {
         self
     }
 
-    /// Says when the message is to be handled, if not at once.
+    /// Says when the message is to be handled, if not at once. Carried along; inline, it is handled at once.
     #[must_use]
     pub fn with_due_at(mut self, at: SystemTime) -> Self {
         self.due_at = Some(at);

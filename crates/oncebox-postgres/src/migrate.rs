@@ -18,7 +18,8 @@ impl PostgresStore {
         let store = self.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let migrated = tokio::spawn(async move {
-            let mut tx = pool.begin().await?;
+            // Whatever the default is: what is read behind the lock must be newer than the lock.
+            let mut tx = pool.begin_with(store.statements.begin_shared.clone()).await?;
             sqlx::query(store.statements.migration_lock.clone()).execute(&mut *tx).await?;
             let from = usize::try_from(store.version(&mut tx).await?).unwrap_or(0);
             for step in MIGRATIONS.iter().skip(from) {

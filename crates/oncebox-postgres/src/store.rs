@@ -67,10 +67,14 @@ impl PostgresStore {
             if unsaid && !is_local(&options) { options.ssl_mode(PgSslMode::Require) } else { options };
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
         let pool = pool.connect_with(options).await.map_err(|error| {
-            Error::unavailable(
-                "PostgreSQL cannot be reached: check host, port, user, password and database",
-                error,
-            )
+            let message = match error {
+                sqlx::Error::Tls(_) => {
+                    "the connection to PostgreSQL cannot be encrypted: enable the feature `tls` of oncebox and TLS on the \
+                     server, or say sslmode=disable in the URL"
+                }
+                _ => "PostgreSQL cannot be reached: check host, port, user, password and database",
+            };
+            Error::unavailable(message, error)
         })?;
         Ok(Self::new(pool))
     }

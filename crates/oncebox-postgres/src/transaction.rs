@@ -10,6 +10,8 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::{Executor, PgConnection, PgPool, Postgres, Row};
 use sqlx_core::transaction::TransactionManager;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::fault::{failed, is_broken_transaction};
 use crate::statements::Statements;
@@ -45,7 +47,11 @@ impl PostgresTx {
             Session::Own => &statements.begin,
             Session::Shared => &statements.begin_shared,
         };
-        Manager::begin(&mut conn, Some(begin.clone())).await?;
+        if let Err(error) = Manager::begin(&mut conn, Some(begin.clone())).await {
+            // Nobody knows how far the message was carried out.
+            conn.close_on_drop();
+            return Err(error);
+        }
         Ok(Self { conn: Some(conn), session, statements, limits, identity: None })
     }
 
@@ -123,8 +129,22 @@ impl PostgresTx {
     }
 
     pub(crate) async fn rollback(mut self) {
-        if let Some(conn) = self.conn.take() {
-            rollback(conn, self.session, &self.statements).await;
+        if let Some(rollback) = self.start_rollback() {
+            let _ = rollback.await;
+        }
+    }
+
+    /// Rolls back in a task of its own: whoever waits for it may go away, and the connection is given back clean all the
+    /// same.
+    fn start_rollback(&mut self) -> Option<JoinHandle<()>> {
+        let mut conn = self.conn.take()?;
+        let (session, statements) = (self.session, self.statements.clone());
+        match Handle::try_current() {
+            Ok(runtime) => Some(runtime.spawn(async move { rollback(conn, session, &statements).await })),
+            Err(_no_runtime) => {
+                conn.close_on_drop();
+                None
+            }
         }
     }
 
@@ -161,16 +181,8 @@ async fn rollback(mut conn: PoolConnection<Postgres>, session: Session, statemen
 }
 
 impl Drop for PostgresTx {
-    /// A caller that went away waits for nothing; its transaction ends in the background.
     fn drop(&mut self) {
-        let Some(mut conn) = self.conn.take() else { return };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                let (session, statements) = (self.session, self.statements.clone());
-                runtime.spawn(async move { rollback(conn, session, &statements).await });
-            }
-            Err(_no_runtime) => conn.close_on_drop(),
-        }
+        self.start_rollback();
     }
 }
 

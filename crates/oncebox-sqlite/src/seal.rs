@@ -13,6 +13,9 @@ use sqlx::SqliteConnection;
 /// Instructions of SQLite's virtual machine between two looks at the clock.
 const INSTRUCTIONS_BETWEEN_LOOKS: i32 = 10_000;
 
+/// A deadline that has passed already, as soon as a statement takes a millisecond.
+const EXPIRED: u64 = 1;
+
 /// Shared by a transaction and the hooks on its connection. An open seal without deadline lets everything
 /// through, so hooks that outlive their transaction do no harm.
 #[derive(Clone, Debug)]
@@ -24,17 +27,26 @@ struct State {
     since: Instant,
     /// Milliseconds after `since`; 0 for none.
     deadline_ms: AtomicU64,
+    refused: AtomicBool,
 }
 
 impl Seal {
     /// Hooks an open seal into a connection.
     pub(crate) async fn install(conn: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
-        let state =
-            State { closed: AtomicBool::new(false), since: Instant::now(), deadline_ms: AtomicU64::new(0) };
+        let state = State {
+            closed: AtomicBool::new(false),
+            since: Instant::now(),
+            deadline_ms: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+        };
         let seal = Self(Arc::new(state));
         let mut handle = conn.lock_handle().await?;
         let commit = seal.clone();
-        handle.set_commit_hook(move || !commit.0.closed.load(Ordering::SeqCst));
+        handle.set_commit_hook(move || {
+            let closed = commit.0.closed.load(Ordering::SeqCst);
+            commit.0.refused.fetch_or(closed, Ordering::SeqCst);
+            !closed
+        });
         let progress = seal.clone();
         handle.set_progress_handler(INSTRUCTIONS_BETWEEN_LOOKS, move || !progress.is_late());
         Ok(seal)
@@ -47,6 +59,16 @@ impl Seal {
         self.0.closed.store(true, Ordering::SeqCst);
     }
 
+    /// Ends the statement that is running; still nothing commits.
+    pub(crate) fn expire(&self) {
+        self.0.deadline_ms.store(EXPIRED, Ordering::SeqCst);
+    }
+
+    /// Whether a commit was refused.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.0.refused.load(Ordering::SeqCst)
+    }
+
     /// Lets everything through again.
     pub(crate) fn open(&self) {
         self.0.closed.store(false, Ordering::SeqCst);
@@ -55,6 +77,6 @@ impl Seal {
 
     fn is_late(&self) -> bool {
         let deadline = self.0.deadline_ms.load(Ordering::Relaxed);
-        deadline != 0 && self.0.since.elapsed().as_millis() > u128::from(deadline)
+        deadline != 0 && self.0.since.elapsed().as_millis() >= u128::from(deadline)
     }
 }

@@ -2,25 +2,31 @@
 
 use std::fmt;
 
-use oncebox_core::store::Limits;
+use oncebox_core::store::{Fault, Limits};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
 
-use crate::fault::failed;
+use crate::fault::{classify, failed};
 use crate::seal::Seal;
 
 type Manager = <Sqlite as sqlx::Database>::TransactionManager;
 
 /// An open transaction. Dropping it rolls back.
 pub struct SqliteTx {
-    pub(crate) conn: PoolConnection<Sqlite>,
+    /// `None` once the transaction has ended.
+    held: Option<Held>,
     seal: Seal,
     limits: Limits,
-    open: bool,
-    /// Held for as long as the transaction lasts; the next in line gets it then.
+}
+
+/// What the transaction holds for as long as it lasts: a connection, and the turn, which the next in line gets then.
+struct Held {
+    conn: PoolConnection<Sqlite>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -35,60 +41,86 @@ impl SqliteTx {
         end_all(&mut conn).await?;
         let seal = Seal::install(&mut conn).await?;
         Manager::begin(&mut conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
-        Ok(Self { conn, seal, limits, open: true, _turn: turn })
+        Ok(Self { held: Some(Held { conn, _turn: turn }), seal, limits })
     }
 
     /// Sets the savepoint that only a whole transaction still has afterwards, and closes the seal.
     pub(crate) async fn arm(&mut self) -> Result<(), Error> {
-        self.conn.execute("SAVEPOINT oncebox_guard").await.map_err(failed("set the guard"))?;
+        self.connection().execute("SAVEPOINT oncebox_guard").await.map_err(failed("set the guard"))?;
         self.seal.close(self.limits.handler_timeout);
         Ok(())
     }
 
     /// Proves that the transaction is still the one that was armed, then opens the seal for the commit.
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
-        let ended = || {
-            Error::new(
-                ErrorKind::Transaction,
-                "the handler ended the transaction that it was lent: do not run COMMIT, ROLLBACK or OR ROLLBACK in a \
-                 handler; use begin() on the connection for a nested one",
-            )
-        };
-        self.seal.open();
-        match self.conn.execute("RELEASE SAVEPOINT oncebox_guard").await {
+        match self.connection().execute("RELEASE SAVEPOINT oncebox_guard").await {
             Ok(_) => {}
-            Err(sqlx::Error::Database(_)) => return Err(ended()),
+            Err(error @ sqlx::Error::Database(_)) if classify(&error) == Fault::Other => {
+                return Err(self.ended(error));
+            }
             Err(error) => return Err(failed("check the guard")(error)),
         }
         // Read after a statement: a nested transaction that was dropped rolls back in the background, in turn.
-        if Manager::get_transaction_depth(&self.conn) != 1 {
+        if Manager::get_transaction_depth(self.connection()) != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
+        self.seal.open();
         Ok(())
+    }
+
+    /// A handler that ran COMMIT will do so again. One that lost its transaction otherwise may have swallowed an error
+    /// after which SQLite rolls back by itself, such as a full disk: that has a cause, and another try.
+    fn ended(&self, cause: sqlx::Error) -> Error {
+        let error = Error::new(
+            ErrorKind::Transaction,
+            "the handler ended the transaction that it was lent, or swallowed an error that did: do not run COMMIT, ROLLBACK \
+             or OR ROLLBACK in a handler; use begin() on the connection for a nested one",
+        );
+        if self.seal.has_refused() { error } else { error.with_source(cause) }
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
         self.seal.open();
         // On failure the transaction is still open, and dropping `self` ends it.
-        Manager::commit(&mut self.conn).await.map_err(failed("commit"))?;
-        self.open = false;
+        Manager::commit(self.connection()).await.map_err(failed("commit"))?;
+        self.held = None;
         Ok(())
     }
 
     pub(crate) async fn rollback(mut self) {
-        self.seal.open();
-        match end_all(&mut self.conn).await {
-            Ok(()) => self.open = false,
-            Err(error) => {
-                tracing::debug!(%error, "a connection that cannot roll back is closed");
-                self.conn.close_on_drop();
+        if let Some(rollback) = self.start_rollback() {
+            let _ = rollback.await;
+        }
+    }
+
+    /// Rolls back in a task of its own: whoever waits for it may go away, and the connection is given back clean all the
+    /// same, before the next in line gets its turn.
+    fn start_rollback(&mut self) -> Option<JoinHandle<()>> {
+        let mut held = self.held.take()?;
+        let seal = self.seal.clone();
+        // A statement may still be running: nobody waits for its result any more.
+        seal.expire();
+        match Handle::try_current() {
+            Ok(runtime) => Some(runtime.spawn(async move {
+                if let Err(error) = end_all(&mut held.conn).await {
+                    tracing::debug!(%error, "a connection that cannot roll back is closed");
+                    held.conn.close_on_drop();
+                }
+                seal.open();
+            })),
+            Err(_no_runtime) => {
+                held.conn.close_on_drop();
+                None
             }
         }
     }
 
     pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
-        &mut self.conn
+        match &mut self.held {
+            Some(held) => &mut held.conn,
+            None => unreachable!("only what consumes the transaction takes its connection"),
+        }
     }
 }
 
@@ -117,12 +149,7 @@ async fn rebuild(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
 
 impl Drop for SqliteTx {
     fn drop(&mut self) {
-        self.seal.open();
-        if self.open {
-            for _ in 0..Manager::get_transaction_depth(&self.conn).max(1) {
-                Manager::start_rollback(&mut self.conn);
-            }
-        }
+        self.start_rollback();
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use oncebox::{BoxError, Inbox, Outcome, PostgresStore, SqliteStore};
+use oncebox::{BoxError, Error, Inbox, Outcome, PostgresStore, SqliteStore};
 use oncebox_testing::Fixture;
 use sqlx::postgres::PgPoolOptions;
 
@@ -28,48 +28,87 @@ impl<T> Future for GoAwayAfter<T> {
     }
 }
 
-/// Lets go at the first await, at the second, and so on until a call comes through; each time the next unit must find
-/// everything clean.
-async fn the_next_unit_is_clean<F: Fixture>(fixture: F, store: F::Store, rounds: usize) {
-    let handler = {
-        let fixture = fixture.clone();
-        async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
-            tokio::task::yield_now().await;
-            fixture.effect(conn, &order.order_id).await?;
-            tokio::task::yield_now().await;
-            tokio::task::yield_now().await;
-            Ok(())
-        }
+/// A fixture whose pool can be used as an application would, besides the inbox.
+trait OwnWrites: Fixture {
+    /// Writes one row with no inbox around it, on the pool that the inbox uses.
+    async fn write(&self, store: &Self::Store, name: &str);
+}
+
+impl OwnWrites for crate::sqlite::Sqlite {
+    async fn write(&self, store: &SqliteStore, name: &str) {
+        sqlx::query("insert into effect (name) values (?)").bind(name).execute(store.pool()).await.unwrap();
+    }
+}
+
+impl OwnWrites for crate::postgres::Postgres {
+    async fn write(&self, store: &PostgresStore, name: &str) {
+        sqlx::query("insert into effect (name) values ($1)").bind(name).execute(store.pool()).await.unwrap();
+    }
+}
+
+/// Lets go at the first await, at the second, and so on until a call comes through. Each time the next one who uses the
+/// connection must find it clean: the application itself, whose row others see, and the next unit.
+async fn whoever_comes_next_finds_it_clean<F: OwnWrites>(fixture: F, store: F::Store, rounds: usize) {
+    let effects = fixture.clone();
+    let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        tokio::task::yield_now().await;
+        effects.effect(conn, &order.order_id).await?;
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        if order.order_id.starts_with("fails") { Err("on purpose".into()) } else { Ok(()) }
     };
-    let inbox = Inbox::builder(store).on("h", handler).build().await.unwrap();
+    let inbox = Inbox::builder(store.clone()).on("h", handler).build().await.unwrap();
+    inbox.process(envelope("duplicate")).await.unwrap();
+    let effects = fixture.clone();
+    let calls = ["succeeds", "fails", "duplicate", "once"];
     let mut gone = 0;
-    for round in 0..rounds {
+    for (round, call) in (0..rounds).flat_map(|round| calls.map(|call| (round, call))) {
         for polls in 1.. {
-            let id = format!("left-{round}-{polls}");
-            let call = inbox.clone();
-            let future = {
-                let id = id.clone();
-                async move { call.process(envelope(&id)).await }
+            let id = if call == "duplicate" { call.to_owned() } else { format!("{call}-{round}-{polls}") };
+            let (inbox_of_call, effects, id_of_call) = (inbox.clone(), effects.clone(), id.clone());
+            let future: Pin<Box<dyn Future<Output = ()> + Send>> = if call == "once" {
+                Box::pin(async move {
+                    let body = async |conn: &mut Conn<F>| -> Result<(), Error> {
+                        effects
+                            .effect(conn, &id_of_call)
+                            .await
+                            .map_err(|error| Error::unavailable("effect", error))?;
+                        tokio::task::yield_now().await;
+                        Ok(())
+                    };
+                    inbox_of_call.once("o", &id_of_call, body).await.map(drop).unwrap();
+                })
+            } else {
+                Box::pin(async move { drop(inbox_of_call.process(envelope(&id_of_call)).await.unwrap()) })
             };
-            let answer = GoAwayAfter { future: Box::pin(future), polls_left: polls }.await;
-            let report = inbox.process(envelope(&id)).await.unwrap();
-            let settled = matches!(report.outcome("h"), Some(Outcome::Done | Outcome::Duplicate));
-            assert!(settled, "after {polls} polls: {report:?}");
-            assert_eq!(fixture.effects(&id).await, 1, "after {polls} polls");
-            if answer.is_some() {
+            let answered = GoAwayAfter { future, polls_left: polls }.await.is_some();
+
+            let own = format!("own-{call}-{round}-{polls}");
+            fixture.write(&store, &own).await;
+            assert_eq!(
+                fixture.effects(&own).await,
+                1,
+                "{call}, {polls} polls: the application's own row is lost"
+            );
+            let next = format!("next-{call}-{round}-{polls}");
+            let report = inbox.process(envelope(&next)).await.unwrap();
+            assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{call}, {polls} polls: {report:?}");
+            assert_eq!(fixture.effects(&next).await, 1, "{call}, {polls} polls");
+            assert!(fixture.effects(&id).await <= 1, "{call}, {polls} polls");
+            if answered {
                 break;
             }
             gone += 1;
         }
     }
-    assert!(gone >= rounds * 3, "the callers never went away: {gone}");
+    assert!(gone >= rounds * calls.len(), "the callers never went away: {gone}");
 }
 
 #[tokio::test]
 async fn on_sqlite_with_a_single_connection() {
     let sqlite = crate::sqlite::in_memory("cancellation").await.unwrap();
     let store: SqliteStore = sqlite.store();
-    the_next_unit_is_clean(sqlite, store, 20).await;
+    whoever_comes_next_finds_it_clean(sqlite, store, 5).await;
 }
 
 #[tokio::test]
@@ -78,5 +117,5 @@ async fn on_postgres_with_a_single_connection() {
         return;
     };
     let pool = PgPoolOptions::new().max_connections(1).connect(&postgres.database.url()).await.unwrap();
-    the_next_unit_is_clean(postgres, PostgresStore::new(pool), 20).await;
+    whoever_comes_next_finds_it_clean(postgres, PostgresStore::new(pool), 10).await;
 }

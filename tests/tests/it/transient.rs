@@ -4,13 +4,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context;
-use oncebox::{BoxError, Inbox, Outcome};
+use oncebox::{BoxError, Failure, Inbox, Outcome};
 use oncebox_testing::Fixture;
 use sqlx::{Executor, PgConnection};
 
 use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
 
-on_every_store!(a_transient_error_for_ever_is_the_body_s_own_fault);
+on_every_store!(
+    a_transient_error_for_ever_is_the_body_s_own_fault,
+    a_handler_that_has_made_up_its_mind_is_believed
+);
+
+/// Permanent is permanent, whatever the error inside.
+async fn a_handler_that_has_made_up_its_mind_is_believed<F: Fixture>(fixture: F) {
+    let tries = Arc::new(AtomicU32::new(0));
+    let counted = tries.clone();
+    let handler = async move |_: OrderPaid, _: &mut Conn<F>| -> Result<(), Failure> {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Err(Failure::permanent(sqlx::Error::PoolTimedOut))
+    };
+    let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();
+    let report = inbox.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Rejected(_))), "{report:?}");
+    assert_eq!(tries.load(Ordering::SeqCst), 1);
+}
 
 /// Five times, and the delivery goes back to its broker; else a lane of messages would never advance.
 async fn a_transient_error_for_ever_is_the_body_s_own_fault<F: Fixture>(fixture: F) {
@@ -40,7 +57,6 @@ async fn a_deadlock_s_victim_runs_again_by_itself() {
     let rows =
         "create table account (id int primary key, cents int); insert into account values (1, 0), (2, 0)";
     sqlx::raw_sql(rows).execute(pool).await.unwrap();
-    sqlx::query("alter database current set deadlock_timeout = '20ms'").execute(pool).await.ok();
     let tries = Arc::new(AtomicU32::new(0));
     let both_hold_one = Arc::new(tokio::sync::Barrier::new(2));
     let handler = {

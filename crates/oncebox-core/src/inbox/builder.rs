@@ -205,7 +205,8 @@ impl<S: InboxStore> InboxBuilder<S> {
     }
 
     /// How long a call keeps trying while the store does not answer, before it returns
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 5 s.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 5 s. A try that has begun is waited for: keep the pool's
+    /// own time limit for a connection below this.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.settings.patience = patience;
         self
@@ -236,7 +237,7 @@ impl<S: InboxStore> InboxBuilder<S> {
     }
 
     /// Checks everything that can be checked before the first message: names, states, settings, the store's
-    /// schema. Changes nothing in the store.
+    /// schema, which it never alters. Starts the sweeper.
     pub async fn build(self) -> Result<Inbox<S>, Error> {
         self.check()?;
         self.store.check().await?;
@@ -284,6 +285,11 @@ impl<S: InboxStore> InboxBuilder<S> {
             }
             for kind in &handler.kinds {
                 name::check("kind", kind)?;
+            }
+            if handler.settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
+                return Err(Error::configuration(format!(
+                    "the timeout of the handler {handler_name:?} is zero: set a time greater than that"
+                )));
             }
             if let Some(missing) = handler.requirements.iter().find(|one| !self.states.has(**one)) {
                 return Err(Error::configuration(format!(

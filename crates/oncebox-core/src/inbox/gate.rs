@@ -33,7 +33,7 @@ pub(crate) enum Entry<'g> {
     /// Go on; nobody else of this process is there.
     First(Pass<'g>),
     /// Somebody is: wait for the news.
-    Copy(Copy),
+    Copy(Waiter),
 }
 
 /// Held by the one that runs.
@@ -45,14 +45,14 @@ pub(crate) struct Pass<'g> {
 }
 
 /// Held by one that waits.
-pub(crate) struct Copy(News);
+pub(crate) struct Waiter(News);
 
 impl Gate {
     pub(crate) fn enter(&self, unit: &Unit) -> Entry<'_> {
         let identity = (unit.handler.clone(), unit.kind.clone(), unit.key.clone());
         let mut running = self.running();
         if let Some(news) = running.get(&identity) {
-            return Entry::Copy(Copy(news.clone()));
+            return Entry::Copy(Waiter(news.clone()));
         }
         let (news, listener) = watch::channel(None);
         running.insert(identity.clone(), listener);
@@ -87,7 +87,7 @@ pub(crate) enum Waited {
     TimeIsUp,
 }
 
-impl Copy {
+impl Waiter {
     pub(crate) async fn wait(mut self, max: Duration) -> Waited {
         match tokio::time::timeout(max, self.0.wait_for(Option::is_some)).await {
             Ok(Ok(first)) => match &*first {

@@ -63,7 +63,8 @@ impl<S: InboxStore> Inbox<S> {
     /// Hands a delivery to every handler of its kind, each in a transaction of its own, and says what became of
     /// it. Acknowledge by [`Report::settlement`], never before.
     ///
-    /// An error is about the store only, never about the message: deliver again.
+    /// An error is about the store, never about the message: deliver again. (Or it says that a handler called its own
+    /// inbox.)
     pub async fn process(&self, envelope: Envelope) -> Result<Report, Error> {
         self.refuse_nested()?;
         let Some(handlers) = self.inner.by_kind.get(envelope.kind()) else {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::backoff::{backoff, spread};
 use crate::handler::AsyncFunc;
 use crate::inbox::gate::{Entry, Waited};
-use crate::inbox::unit::Ended;
+use crate::inbox::unit::{Ended, TIMEOUT_GRACE};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore, ONCE_KIND, unit_of};
 use crate::outcome::{Outcome, Rejection};
@@ -76,7 +76,11 @@ impl<S: InboxStore> Inbox<S> {
 
         let store = &self.inner.store;
         let limit = self.inner.settings.handler_timeout;
-        let ran = tokio::time::timeout(limit, self.inside(body(S::connection(&mut tx)))).await;
+        let ran = tokio::time::timeout(
+            limit.saturating_add(TIMEOUT_GRACE),
+            self.inside(body(S::connection(&mut tx))),
+        )
+        .await;
         let value = match ran {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
@@ -101,10 +105,14 @@ impl<S: InboxStore> Inbox<S> {
         match store.commit(tx).await {
             Ok(()) => Ok(Once::Fresh(value)),
             Err(error) if S::classify(&error) == Fault::Connection => {
-                // Nobody knows; the marker does.
-                match store.marker(&unit).await? {
-                    Some(_) => Ok(Once::Fresh(value)),
-                    None => Err(error.into()),
+                // Nobody knows; another claim does, even if the commit is still under way.
+                let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
+                match self.claim_or_wait(&unit, &waiting).await? {
+                    Claim::Known(_) => Ok(Once::Fresh(value)),
+                    Claim::Ours(tx) => {
+                        store.rollback(tx).await;
+                        Err(error.into())
+                    }
                 }
             }
             Err(error) => Err(error.into()),

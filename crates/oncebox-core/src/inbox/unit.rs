@@ -25,7 +25,7 @@ use crate::{Envelope, Error, ErrorKind, Failure, Headers, name};
 /// A transient error that a body raises this often is the body's own fault.
 const BODY_TRANSIENTS_MAX: u32 = 5;
 /// The server ends a statement first, so that the handler sees why; the process steps in this much later.
-const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
+pub(crate) const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
 
 /// How a unit ended.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ enum Tried {
     Infrastructure(Error),
     /// The store will not answer otherwise next time: a missing permission, a missing table.
     Hopeless(Error),
-    /// The same, while committing: the effect may be there.
+    /// The store did not answer a commit: the effect may be there.
     CommitUnknown(Error),
     /// The body met an error that another try may not meet.
     BodyTransient(Failure),
@@ -192,6 +192,7 @@ impl<S: InboxStore> Inbox<S> {
                 lock_timeout: waiting.lock_timeout(),
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
+            let tried_at = Instant::now();
             match self.try_unit(handler, delivery, unit, message, limits).await {
                 Tried::Ended(Ended { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
                     // The marker that we were not sure of is there.
@@ -211,12 +212,15 @@ impl<S: InboxStore> Inbox<S> {
                     tracing::debug!(error = %failure, "another try after a transient error");
                 }
                 Tried::Infrastructure(error) | Tried::CommitUnknown(error)
-                    if troubled_since.get_or_insert_with(Instant::now).elapsed() >= settings.patience =>
+                    if troubled_since.get_or_insert(tried_at).elapsed() >= settings.patience =>
                 {
                     return Err(error);
                 }
-                Tried::Infrastructure(_) => {}
-                Tried::CommitUnknown(_) => {
+                Tried::Infrastructure(error) => {
+                    tracing::debug!(error = chain(&error), "another try: the store did not answer");
+                }
+                Tried::CommitUnknown(error) => {
+                    tracing::debug!(error = chain(&error), "the answer to a commit was lost: finding out");
                     commit_unknown = true;
                 }
             }
@@ -276,13 +280,13 @@ impl<S: InboxStore> Inbox<S> {
             Ok(Ok(Ok(returned))) => returned,
             Ok(Ok(Err(failure))) => {
                 store.rollback(tx).await;
-                return match S::classify(failure.error()) {
-                    Fault::Connection | Fault::Transient | Fault::LockTimeout => {
+                let failure = handler.settings.judge(failure);
+                return match (S::classify(failure.error()), &failure) {
+                    // Unless the handler has made up its mind.
+                    (Fault::Connection | Fault::Transient | Fault::LockTimeout, Failure::Retry(_)) => {
                         Tried::BodyTransient(failure)
                     }
-                    Fault::StatementTimeout | Fault::Other => {
-                        Tried::Ended(failed(handler.settings.judge(failure)).into())
-                    }
+                    _ => Tried::Ended(failed(failure).into()),
                 };
             }
             Ok(Err(panic)) => {

@@ -11,7 +11,7 @@ mod memory;
 use std::time::Duration;
 
 pub use leased::{Lease, LeaseTx, Leased};
-pub use memory::MemoryStore;
+pub use memory::{Memory, MemoryStore};
 
 use crate::store::{Marker, Unit};
 use crate::{Error, StoredKey};

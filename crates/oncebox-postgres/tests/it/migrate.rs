@@ -8,6 +8,11 @@ use sqlx::AssertSqlSafe;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_starters_at_once_migrate_once() {
     let Some(database) = test_database("twenty_starters_at_once_migrate_once").await else { return };
+    // What a server's settings may be must not matter.
+    let admin = PostgresStore::connect(&database.url()).await.unwrap();
+    let name = database.url().rsplit('/').next().unwrap().to_owned();
+    let setting = format!("alter database {name} set default_transaction_isolation = 'repeatable read'");
+    sqlx::query(AssertSqlSafe(setting)).execute(admin.pool()).await.unwrap();
     let starters: Vec<_> = (0..20)
         .map(|_| {
             let url = database.url();

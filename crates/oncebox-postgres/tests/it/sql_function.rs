@@ -87,7 +87,7 @@ async fn a_claim_waits_for_the_other_driver_s_transaction() {
         fresh
     });
     // Until the server itself says that somebody waits for a transaction to end.
-    let blocked = "select count(*) from pg_stat_activity where wait_event = 'transactionid'";
+    let blocked = "select count(*) from pg_stat_activity where wait_event = 'transactionid' and datname = current_database()";
     while sqlx::query_scalar::<_, i64>(blocked).fetch_one(postgres.store.pool()).await.unwrap() == 0 {
         tokio::task::yield_now().await;
     }
