@@ -22,6 +22,8 @@ pub const UNHANDLED: &str = "oncebox_unhandled_total";
 pub const SWEPT: &str = "oncebox_swept_total";
 /// Seconds from a message's arrival to its commit.
 pub const WAIT_SECONDS: &str = "oncebox_wait_seconds";
+/// Messages that shared a transaction.
+pub const BATCH_SIZE: &str = "oncebox_batch_size";
 /// Seconds that a handler ran.
 pub const HANDLE_SECONDS: &str = "oncebox_handle_seconds";
 
@@ -38,6 +40,7 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (SWEPT, "counter", "", "markers removed by sweeps"),
     (WAIT_SECONDS, "histogram", "handler", "seconds from a message's arrival to its commit"),
     (HANDLE_SECONDS, "histogram", "handler", "seconds that a handler ran"),
+    (BATCH_SIZE, "histogram", "handler", "messages that shared a transaction, where several did"),
 ];
 
 /// Records metrics through the `metrics` facade, or nothing at all.
@@ -53,6 +56,9 @@ impl Observer {
         }
         for &(name, kind, _, meaning) in METRICS {
             match kind {
+                "histogram" if name == BATCH_SIZE => {
+                    metrics::describe_histogram!(name, metrics::Unit::Count, meaning);
+                }
                 "histogram" => metrics::describe_histogram!(name, metrics::Unit::Seconds, meaning),
                 _ => metrics::describe_counter!(name, meaning),
             }
@@ -62,6 +68,13 @@ impl Observer {
     pub(crate) fn count(self, name: &'static str, handler: &str) {
         if self.enabled {
             metrics::counter!(name, "handler" => handler.to_owned()).increment(1);
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "batches are small")]
+    pub(crate) fn batch(self, handler: &str, units: usize) {
+        if self.enabled {
+            metrics::histogram!(BATCH_SIZE, "handler" => handler.to_owned()).record(units as f64);
         }
     }
 

@@ -125,6 +125,10 @@ impl Store for PostgresStore {
     type Conn = PgConnection;
     type Tx = PostgresTx;
 
+    fn capacity(&self) -> usize {
+        self.pool.options().get_max_connections() as usize
+    }
+
     async fn check(&self) -> Result<(), Error> {
         self.check_version().await?;
         self.check_durability().await

@@ -110,6 +110,11 @@ impl Store for SqliteStore {
     type Conn = SqliteConnection;
     type Tx = SqliteTx;
 
+    /// One writer.
+    fn capacity(&self) -> usize {
+        1
+    }
+
     async fn check(&self) -> Result<(), Error> {
         self.check_version().await?;
         self.check_durability().await

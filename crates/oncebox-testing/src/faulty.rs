@@ -75,6 +75,10 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     type Conn = S::Conn;
     type Tx = S::Tx;
 
+    fn capacity(&self) -> usize {
+        self.store.capacity()
+    }
+
     fn check(&self) -> impl Future<Output = Result<(), Error>> + Send {
         self.store.check()
     }

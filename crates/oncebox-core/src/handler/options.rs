@@ -41,6 +41,7 @@ pub struct HandlerOptions<M> {
 #[derive(Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) dedup_off: bool,
+    pub(crate) isolated: bool,
     pub(crate) timeout: Option<Duration>,
     judges: Vec<Judge>,
 }
@@ -60,6 +61,13 @@ impl<M> HandlerOptions<M> {
     /// Runs on every delivery, with no marker: for handlers that are naturally idempotent.
     pub fn without_dedup(mut self) -> Self {
         self.settings.dedup_off = true;
+        self
+    }
+
+    /// Always runs alone in its transaction, however many messages wait: for handlers that change the transaction itself
+    /// (`SET LOCAL`, row-level security, advisory locks), which neighbours would share.
+    pub fn isolated(mut self) -> Self {
+        self.settings.isolated = true;
         self
     }
 
@@ -99,6 +107,7 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("dedup_off", &self.dedup_off)
+            .field("isolated", &self.isolated)
             .field("timeout", &self.timeout)
             .field("judges", &self.judges.len())
             .finish()

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::handler::{
     Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
 };
+use crate::inbox::batch::Batches;
 use crate::inbox::gate::Gate;
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::{Inbox, InboxStore, Inner};
@@ -18,7 +19,9 @@ use crate::{Envelope, Error, Headers, Key, Message, name};
 
 /// A handler under its name.
 pub(crate) struct Registered<S: InboxStore> {
+    pub(crate) index: usize,
     pub(crate) name: Arc<str>,
+    pub(crate) batches: Batches,
     pub(crate) kinds: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) handler: Box<dyn Erased<S>>,
@@ -37,6 +40,8 @@ pub(crate) struct InboxSettings {
     pub(crate) handler_timeout: Duration,
     pub(crate) patience: Duration,
     pub(crate) max_body_bytes: usize,
+    pub(crate) max_batch: usize,
+    pub(crate) max_in_flight: Option<usize>,
     pub(crate) dedup_off: bool,
     pub(crate) retention: Retention,
 }
@@ -51,6 +56,8 @@ impl Default for InboxSettings {
             handler_timeout: Duration::from_secs(30),
             patience: Duration::from_secs(5),
             max_body_bytes: 1024 * 1024,
+            max_batch: 64,
+            max_in_flight: None,
             dedup_off: false,
             retention: Retention::default(),
         }
@@ -147,7 +154,10 @@ impl<S: InboxStore> InboxBuilder<S> {
         Marker: 'static,
     {
         self.handlers.push(Registered {
+            index: self.handlers.len(),
             name: name.into(),
+            // The real ones need to know all handlers: see build().
+            batches: Batches::new(1, 1),
             kinds,
             settings: options.settings,
             handler: erase(handler, options.selector),
@@ -218,6 +228,19 @@ impl<S: InboxStore> InboxBuilder<S> {
         self
     }
 
+    /// The most messages of one handler that share a transaction when many wait. 64; 1 gives each its own.
+    pub fn max_batch(mut self, units: usize) -> Self {
+        self.settings.max_batch = units;
+        self
+    }
+
+    /// The most transactions in flight for all handlers together, before messages wait and share one. What the store's
+    /// pool has, unless set; fast handlers use half of it.
+    pub fn max_in_flight(mut self, transactions: usize) -> Self {
+        self.settings.max_in_flight = Some(transactions);
+        self
+    }
+
     /// Runs every handler on every delivery, with no markers: the inbox is optional.
     pub fn without_dedup(mut self) -> Self {
         self.settings.dedup_off = true;
@@ -238,9 +261,14 @@ impl<S: InboxStore> InboxBuilder<S> {
 
     /// Checks everything that can be checked before the first message: names, states, settings, the store's
     /// schema, which it never alters. Starts the sweeper.
-    pub async fn build(self) -> Result<Inbox<S>, Error> {
+    pub async fn build(mut self) -> Result<Inbox<S>, Error> {
         self.check()?;
         self.store.check().await?;
+        let in_flight = self.settings.max_in_flight.unwrap_or_else(|| self.store.capacity());
+        let each = in_flight / self.handlers.len().max(1);
+        for handler in &mut self.handlers {
+            handler.batches = Batches::new(self.settings.max_batch, each);
+        }
         let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();
         for (n, handler) in self.handlers.iter().enumerate() {
             for kind in &handler.kinds {
@@ -309,6 +337,9 @@ impl<S: InboxStore> InboxBuilder<S> {
             if value.is_zero() {
                 return Err(Error::configuration(format!("{option} is zero: set a time greater than that")));
             }
+        }
+        if settings.max_batch == 0 || settings.max_in_flight == Some(0) {
+            return Err(Error::configuration("max_batch or max_in_flight is zero: nothing could ever run"));
         }
         if settings.retention.batch == 0 {
             return Err(Error::configuration("retention.batch is zero: a sweep could delete nothing"));

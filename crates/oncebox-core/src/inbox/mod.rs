@@ -1,5 +1,7 @@
 //! The inbox: takes deliveries in any number of copies, makes every handler take effect once.
 
+mod batch;
+mod batch_size;
 mod builder;
 mod gate;
 mod nested;

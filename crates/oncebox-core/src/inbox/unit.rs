@@ -43,6 +43,20 @@ impl From<Outcome> for Ended {
     }
 }
 
+/// A unit on its way into its first transaction.
+pub(crate) struct Attempt {
+    /// Decoded already, unless it was used up.
+    pub(crate) message: Option<Box<dyn Any + Send>>,
+    /// Whether an earlier commit may have happened.
+    pub(crate) commit_unknown: bool,
+}
+
+impl Attempt {
+    pub(crate) fn first(message: Box<dyn Any + Send>) -> Self {
+        Self { message: Some(message), commit_unknown: false }
+    }
+}
+
 /// What one transaction came to.
 enum Tried {
     Ended(Ended),
@@ -142,13 +156,12 @@ impl<S: InboxStore> Inbox<S> {
         let settings = &self.inner.settings;
         let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
         let Some(unit) = unit else {
-            return self.try_until_known(handler, delivery, None, message, &waiting).await;
+            return self.try_until_known(handler, delivery, None, Attempt::first(message), &waiting).await;
         };
         loop {
             match self.inner.gate.enter(&unit) {
                 Entry::First(pass) => {
-                    let ended =
-                        self.try_until_known(handler, delivery, Some(&unit), message, &waiting).await?;
+                    let ended = self.run_or_queue(handler, delivery, &unit, message, waiting).await?;
                     pass.tell(&ended);
                     return Ok(ended);
                 }
@@ -165,20 +178,19 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
-    async fn try_until_known(
+    /// Runs a unit in a transaction of its own, as often as it takes to know what became of it.
+    pub(crate) async fn try_until_known(
         &self,
         handler: &Registered<S>,
         delivery: &Delivery,
         unit: Option<&Unit>,
-        message: Box<dyn Any + Send>,
+        Attempt { message: mut decoded, mut commit_unknown }: Attempt,
         waiting: &Waiting,
     ) -> Result<Ended, Error> {
         let settings = &self.inner.settings;
-        let mut decoded = Some(message);
         let mut troubled_since = None;
         let mut troubles = 0;
         let mut body_transients = 0;
-        let mut commit_unknown = false;
         loop {
             // A body that runs again gets a message of its own again.
             let message = match decoded.take() {
@@ -275,6 +287,7 @@ impl<S: InboxStore> Inbox<S> {
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let ran = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await;
         self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
+        handler.batches.took(1, started.elapsed());
 
         let returned = match ran {
             Ok(Ok(Ok(returned))) => returned,
@@ -331,7 +344,7 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
-    fn known(&self, unit: &Unit, marker: Marker) -> Ended {
+    pub(crate) fn known(&self, unit: &Unit, marker: Marker) -> Ended {
         let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
         let outcome = match (reused, self.inner.settings.key_reuse) {
             (false, _) => Outcome::Duplicate,

@@ -8,6 +8,7 @@ use crate::policy::InFlight;
 const WRITER_WAIT_MIN: Duration = Duration::from_secs(30);
 
 /// A copy's patience with the one that runs.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     since: Instant,
     max: Duration,

@@ -126,6 +126,11 @@ impl<L: Leases> Store for Leased<L> {
     type Conn = Lease;
     type Tx = LeaseTx<L>;
 
+    /// Leases are taken one by one: there is nothing to gain from sharing.
+    fn capacity(&self) -> usize {
+        usize::MAX
+    }
+
     async fn check(&self) -> Result<(), Error> {
         self.leases.now_ms().await.map(drop)
     }

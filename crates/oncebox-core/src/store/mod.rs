@@ -74,6 +74,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// An open transaction. Dropping it rolls back.
     type Tx: Send + 'static;
 
+    /// How many transactions it can have in flight. Where more units come at once they share transactions.
+    fn capacity(&self) -> usize;
+
     /// Whether the schema is the one that this version needs and the settings keep what is acknowledged.
     /// Changes nothing.
     fn check(&self) -> impl Future<Output = Result<(), Error>> + Send;

@@ -1,0 +1,317 @@
+//! Natural batching: while transactions are in flight new units queue, and the next transaction takes what waits.
+//!
+//! There is no timer and no wait when idle. A batch is an attempt only: it runs with no savepoints, and whatever goes
+//! wrong in it rolls all of it back and runs each unit in a transaction of its own, as if there had been no batch.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+use crate::Error;
+use crate::handler::{Delivery, Returned};
+use crate::inbox::batch_size::BatchSize;
+use crate::inbox::builder::Registered;
+use crate::inbox::unit::{Attempt, Ended, TIMEOUT_GRACE};
+use crate::inbox::waiting::Waiting;
+use crate::inbox::{Inbox, InboxStore};
+use crate::observe;
+use crate::outcome::Outcome;
+use crate::store::{Claimed, Fault, Limits, Unit};
+
+/// A key that another process holds must not keep its neighbours waiting: past this the batch is taken apart.
+const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The units of one handler that wait for a transaction.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    state: Mutex<State>,
+    /// How many transactions may be in flight: usually, and where handlers are slow.
+    slots: usize,
+    slots_if_slow: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Job>,
+    in_flight: usize,
+    size: BatchSize,
+}
+
+/// One unit in the queue, and whom to tell.
+#[derive(Debug)]
+struct Job {
+    unit: Unit,
+    delivery: Delivery,
+    message: Option<Box<dyn Any + Send>>,
+    waiting: Waiting,
+    answer: oneshot::Sender<Result<Ended, Error>>,
+}
+
+impl Batches {
+    pub(crate) fn new(max_batch: usize, max_in_flight: usize) -> Self {
+        let state = State { queue: VecDeque::new(), in_flight: 0, size: BatchSize::new(max_batch) };
+        Self {
+            state: Mutex::new(state),
+            slots: (max_in_flight / 2).max(1),
+            slots_if_slow: max_in_flight.max(1),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handlers of so many units took so long together.
+    pub(crate) fn took(&self, units: usize, time: Duration) {
+        self.state().size.took(units, time);
+    }
+
+    /// Takes a slot if one is free.
+    fn try_slot(&self) -> bool {
+        let mut state = self.state();
+        let slots = if state.size.is_slow() { self.slots_if_slow } else { self.slots };
+        let free = state.in_flight < slots;
+        state.in_flight += usize::from(free);
+        free
+    }
+
+    /// The next batch; with none left the slot is given back.
+    fn take(&self) -> Vec<Job> {
+        let mut state = self.state();
+        // Whoever went away while waiting wants nothing done.
+        state.queue.retain(|job| !job.answer.is_closed());
+        let size = state.size.next().min(state.queue.len());
+        let jobs: Vec<Job> = state.queue.drain(..size).collect();
+        if jobs.is_empty() {
+            state.in_flight -= 1;
+        }
+        jobs
+    }
+
+    /// Whether the slot of one that is done is needed for those who wait; given back otherwise.
+    fn hand_over(&self) -> bool {
+        let mut state = self.state();
+        let needed = !state.queue.is_empty();
+        state.in_flight -= usize::from(!needed);
+        needed
+    }
+}
+
+/// A transaction in flight that a caller runs itself; what waits when it ends goes on in the background.
+struct Slot<'a, S: InboxStore> {
+    inbox: &'a Inbox<S>,
+    handler: usize,
+}
+
+impl<S: InboxStore> Drop for Slot<'_, S> {
+    fn drop(&mut self) {
+        if !self.inbox.inner.handlers[self.handler].batches.hand_over() {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let (inbox, handler) = (self.inbox.clone(), self.handler);
+            runtime.spawn(async move { inbox.run_batches(handler).await });
+        }
+    }
+}
+
+/// What became of a batch.
+enum Batched {
+    /// All of it is known, in the order of the jobs.
+    Together(Vec<Ended>),
+    /// Each must run alone; `commit_unknown` if all of it may be there.
+    Apart { commit_unknown: bool },
+}
+
+impl<S: InboxStore> Inbox<S> {
+    /// Runs a unit: at once if there is a free slot, else with others that wait for one.
+    pub(crate) async fn run_or_queue(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: &Unit,
+        message: Box<dyn Any + Send>,
+        waiting: Waiting,
+    ) -> Result<Ended, Error> {
+        if handler.settings.isolated {
+            return self
+                .try_until_known(handler, delivery, Some(unit), Attempt::first(message), &waiting)
+                .await;
+        }
+        if handler.batches.try_slot() {
+            let _slot = Slot { inbox: self, handler: handler.index };
+            let ended = self
+                .try_until_known(handler, delivery, Some(unit), Attempt::first(message), &waiting)
+                .await?;
+            if matches!(ended.outcome, Outcome::Done) {
+                handler.batches.state().size.clean(1);
+            }
+            return Ok(ended);
+        }
+        let (answer, answered) = oneshot::channel();
+        let job =
+            Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
+        handler.batches.state().queue.push_back(job);
+        match answered.await {
+            Ok(ended) => ended,
+            Err(gone) => Err(Error::unavailable("the runtime is shutting down", gone)),
+        }
+    }
+
+    /// Works on what waits until nothing does.
+    async fn run_batches(&self, handler: usize) {
+        let handler = &self.inner.handlers[handler];
+        loop {
+            let jobs = handler.batches.take();
+            if jobs.is_empty() {
+                return;
+            }
+            let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
+            self.run_batch(handler, jobs).instrument(span).await;
+        }
+    }
+
+    async fn run_batch(&self, handler: &Registered<S>, mut jobs: Vec<Job>) {
+        let mut commit_unknown = false;
+        if jobs.len() > 1 {
+            // Sorted as every batch is: two that overlap never wait for each other in a circle.
+            jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
+            match self.try_batch(handler, &mut jobs).await {
+                Batched::Together(ended) => {
+                    for (job, ended) in jobs.into_iter().zip(ended) {
+                        let _ = job.answer.send(Ok(ended));
+                    }
+                    return;
+                }
+                Batched::Apart { commit_unknown: unknown } => commit_unknown = unknown,
+            }
+            handler.batches.state().size.trouble();
+        }
+        let alone = jobs.into_iter().map(|job| self.run_alone(handler, job, commit_unknown));
+        alone.collect::<FuturesUnordered<_>>().collect::<()>().await;
+    }
+
+    /// Runs one unit of the queue in a transaction of its own, as long as somebody wants to know.
+    async fn run_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) {
+        let Job { unit, delivery, message, waiting, mut answer } = job;
+        let attempt = Attempt { message, commit_unknown };
+        let ended = tokio::select! {
+            ended = self.try_until_known(handler, &delivery, Some(&unit), attempt, &waiting) => ended,
+            () = answer.closed() => return,
+        };
+        if let Ok(Ended { outcome: Outcome::Done, .. }) = &ended {
+            handler.batches.state().size.clean(1);
+        }
+        let _ = answer.send(ended);
+    }
+
+    async fn try_batch(&self, handler: &Registered<S>, jobs: &mut [Job]) -> Batched {
+        const APART: Batched = Batched::Apart { commit_unknown: false };
+        let store = &self.inner.store;
+        let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
+        let limits = Limits {
+            lock_timeout: BATCH_LOCK_TIMEOUT,
+            handler_timeout: handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout),
+        };
+        let Ok(mut tx) = store.begin(limits).await else { return APART };
+        let claimed = match store.claim(&mut tx, &units).await {
+            Ok(claimed) if claimed.len() == units.len() => claimed,
+            Ok(_) | Err(_) => {
+                store.rollback(tx).await;
+                return APART;
+            }
+        };
+        let fresh: Vec<usize> = (0..jobs.len()).filter(|&n| claimed[n].is_fresh()).collect();
+        let mut ended: Vec<Ended> = claimed
+            .into_iter()
+            .zip(&units)
+            .map(|(claimed, unit)| match claimed {
+                Claimed::Known(marker) => self.known(unit, marker),
+                Claimed::Fresh => Outcome::Done.into(),
+            })
+            .collect();
+        if fresh.is_empty() {
+            store.rollback(tx).await;
+            return Batched::Together(ended);
+        }
+        if store.arm(&mut tx).await.is_err() {
+            store.rollback(tx).await;
+            return APART;
+        }
+
+        let deliveries: Vec<Delivery> = fresh.iter().map(|&n| jobs[n].delivery.clone()).collect();
+        let messages: Vec<_> = fresh.iter().filter_map(|&n| jobs[n].message.take()).collect();
+        let started = Instant::now();
+        let body = handler.handler.call(messages, &deliveries, S::connection(&mut tx));
+        let body = self.inside(AssertUnwindSafe(body).catch_unwind());
+        let body = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body);
+        let ran = tokio::select! {
+            ran = body => ran,
+            () = any_gone(jobs, &fresh) => {
+                store.rollback(tx).await;
+                return APART;
+            }
+        };
+        let took = started.elapsed();
+        let returned: Vec<Returned> = match ran {
+            Ok(Ok(Ok(returned))) if returned.len() == fresh.len() => returned,
+            Ok(_) => {
+                store.rollback(tx).await;
+                return APART;
+            }
+            Err(_elapsed) => {
+                store.abandon(tx).await;
+                return APART;
+            }
+        };
+
+        if store.guard(&mut tx).await.is_err() {
+            store.rollback(tx).await;
+            return APART;
+        }
+        for (&n, returned) in fresh.iter().zip(returned) {
+            if let Some(result) = &returned.result
+                && store.record_result(&mut tx, &units[n], result).await.is_err()
+            {
+                store.rollback(tx).await;
+                return APART;
+            }
+            ended[n].result = returned.result;
+        }
+        if let Err(error) = store.commit(tx).await {
+            return Batched::Apart { commit_unknown: S::classify(&error) == Fault::Connection };
+        }
+        handler.batches.took(fresh.len(), took);
+        handler.batches.state().size.clean(fresh.len());
+        self.observe_batch(handler, fresh.len(), took);
+        Batched::Together(ended)
+    }
+
+    fn observe_batch(&self, handler: &Registered<S>, units: usize, took: Duration) {
+        let observer = self.inner.observer;
+        observer.batch(&handler.name, units);
+        let each = took / u32::try_from(units.max(1)).unwrap_or(u32::MAX);
+        for _ in 0..units {
+            observer.time(observe::HANDLE_SECONDS, &handler.name, each);
+        }
+    }
+}
+
+/// Returns when one of the callers has gone away: its work must not be committed on behalf of nobody, and its neighbours
+/// can do without it.
+async fn any_gone(jobs: &mut [Job], fresh: &[usize]) {
+    std::future::poll_fn(|cx| match fresh.iter().any(|&n| jobs[n].answer.poll_closed(cx).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
