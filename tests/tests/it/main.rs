@@ -9,6 +9,7 @@ mod postgres;
 #[path = "../../../crates/oncebox-sqlite/tests/it/fixture.rs"]
 mod sqlite;
 
+mod batching;
 mod build;
 mod cancellation;
 mod coming_from;

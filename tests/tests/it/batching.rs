@@ -1,0 +1,251 @@
+//! Units that share a transaction: faster, and otherwise as if each had its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use oncebox::{BoxError, Failure, Inbox, InboxBuilder, Outcome};
+use oncebox_testing::Fixture;
+use sqlx::{Executor, PgConnection};
+
+use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
+
+on_every_store!(
+    units_that_wait_share_a_transaction,
+    nothing_is_shared_if_so_wished,
+    an_isolated_handler_shares_nothing,
+    neighbours_of_failing_units_are_unharmed,
+    neighbours_of_a_unit_that_hangs_are_unharmed,
+    neighbours_of_a_caller_that_goes_away_are_unharmed,
+    duplicates_in_a_batch_are_duplicates,
+    replies_find_their_callers,
+    two_inboxes_with_the_same_keys_never_stand_in_each_other_s_way,
+);
+
+/// A set handler that writes an effect each, and notes the largest set that it was given.
+fn counting<F: Fixture>(
+    fixture: &F,
+    largest: &Arc<AtomicUsize>,
+    options: impl FnOnce(oncebox::HandlerOptions<OrderPaid>) -> oncebox::HandlerOptions<OrderPaid>,
+) -> InboxBuilder<F::Store> {
+    let (effects, largest) = (fixture.clone(), largest.clone());
+    let handler = async move |orders: Vec<OrderPaid>, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        largest.fetch_max(orders.len(), Ordering::SeqCst);
+        for order in orders {
+            effects.effect(conn, &order.order_id).await?;
+        }
+        Ok(())
+    };
+    Inbox::builder(fixture.store()).on_with("h", handler, options)
+}
+
+/// Delivers so many messages at once; the names of the outcomes.
+async fn deliver<F: Fixture>(
+    inbox: &Inbox<F::Store>,
+    ids: impl Iterator<Item = String>,
+) -> Vec<&'static str> {
+    let calls = ids.map(|id| {
+        let inbox = inbox.clone();
+        tokio::spawn(async move { inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().name() })
+    });
+    join_all(calls).await.into_iter().map(Result::unwrap).collect()
+}
+
+fn ids(range: std::ops::Range<usize>) -> impl Iterator<Item = String> {
+    range.map(|n| format!("o-{n}"))
+}
+
+async fn units_that_wait_share_a_transaction<F: Fixture>(fixture: F) {
+    let largest = Arc::new(AtomicUsize::new(0));
+    let inbox = counting(&fixture, &largest, |options| options).build().await.unwrap();
+    let outcomes = deliver::<F>(&inbox, ids(0..300)).await;
+    assert!(outcomes.iter().all(|name| *name == "done"), "{outcomes:?}");
+    for id in ids(0..300) {
+        assert_eq!(fixture.effects(&id).await, 1, "{id}");
+    }
+    let largest = largest.load(Ordering::SeqCst);
+    assert!((2..=64).contains(&largest), "{largest}");
+}
+
+async fn nothing_is_shared_if_so_wished<F: Fixture>(fixture: F) {
+    let largest = Arc::new(AtomicUsize::new(0));
+    let inbox = counting(&fixture, &largest, |options| options).max_batch(1).build().await.unwrap();
+    deliver::<F>(&inbox, ids(0..100)).await;
+    assert_eq!(largest.load(Ordering::SeqCst), 1);
+}
+
+async fn an_isolated_handler_shares_nothing<F: Fixture>(fixture: F) {
+    let largest = Arc::new(AtomicUsize::new(0));
+    let inbox = counting(&fixture, &largest, |options| options.isolated()).build().await.unwrap();
+    deliver::<F>(&inbox, ids(0..100)).await;
+    assert_eq!(largest.load(Ordering::SeqCst), 1);
+}
+
+async fn neighbours_of_failing_units_are_unharmed<F: Fixture>(fixture: F) {
+    let expected = |n: usize| match n {
+        _ if n % 7 == 0 => "retry",
+        _ if n % 11 == 0 => "retry",
+        _ if n % 13 == 0 => "rejected",
+        _ => "done",
+    };
+    let effects = fixture.clone();
+    let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), Failure> {
+        effects.effect(conn, &order.order_id).await?;
+        let n: usize = order.order_id[2..].parse()?;
+        match n {
+            _ if n % 7 == 0 => Err("fails".into()),
+            _ if n % 11 == 0 => panic!("panics"),
+            _ if n % 13 == 0 => Err(Failure::permanent("never")),
+            _ => Ok(()),
+        }
+    };
+    let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();
+    for round in 0..2 {
+        let outcomes = deliver::<F>(&inbox, ids(0..200)).await;
+        for (n, outcome) in outcomes.into_iter().enumerate() {
+            let done = if round == 0 { "done" } else { "duplicate" };
+            let expected = if expected(n) == "done" { done } else { expected(n) };
+            assert_eq!(outcome, expected, "round {round}, {n}");
+        }
+    }
+    for (n, id) in ids(0..200).enumerate() {
+        assert_eq!(fixture.effects(&id).await, u64::from(expected(n) == "done"), "{id}");
+        assert_eq!(
+            inbox.markers(id.as_str()).await.unwrap().len(),
+            usize::from(expected(n) == "done"),
+            "{id}"
+        );
+    }
+}
+
+async fn neighbours_of_a_unit_that_hangs_are_unharmed<F: Fixture>(fixture: F) {
+    let effects = fixture.clone();
+    let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        effects.effect(conn, &order.order_id).await?;
+        if order.order_id == "o-30" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    };
+    let inbox = Inbox::builder(fixture.store())
+        .handler_timeout(Duration::from_millis(300))
+        .on("h", handler)
+        .build()
+        .await
+        .unwrap();
+    let outcomes = deliver::<F>(&inbox, ids(0..60)).await;
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        assert_eq!(outcome, if n == 30 { "retry" } else { "done" }, "{n}");
+        assert_eq!(fixture.effects(&format!("o-{n}")).await, u64::from(n != 30), "{n}");
+    }
+}
+
+async fn neighbours_of_a_caller_that_goes_away_are_unharmed<F: Fixture>(fixture: F) {
+    let effects = fixture.clone();
+    let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        effects.effect(conn, &order.order_id).await?;
+        tokio::task::yield_now().await;
+        Ok(())
+    };
+    let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();
+    let calls: Vec<_> = ids(0..200)
+        .map(|id| {
+            let inbox = inbox.clone();
+            tokio::spawn(
+                async move { inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().name() },
+            )
+        })
+        .collect();
+    for leaving in calls.iter().step_by(5) {
+        leaving.abort();
+        tokio::task::yield_now().await;
+    }
+    for (n, call) in calls.into_iter().enumerate() {
+        match call.await {
+            Ok(outcome) => assert_eq!(outcome, "done", "{n}"),
+            Err(aborted) => assert!(n % 5 == 0 && aborted.is_cancelled(), "{n}"),
+        }
+    }
+    // Delivered again, those who went away have their effect too, and nobody has two.
+    deliver::<F>(&inbox, ids(0..200)).await;
+    for id in ids(0..200) {
+        assert_eq!(fixture.effects(&id).await, 1, "{id}");
+    }
+}
+
+async fn duplicates_in_a_batch_are_duplicates<F: Fixture>(fixture: F) {
+    let largest = Arc::new(AtomicUsize::new(0));
+    let inbox = counting(&fixture, &largest, |options| options).build().await.unwrap();
+    deliver::<F>(&inbox, ids(0..100)).await;
+    let outcomes = deliver::<F>(&inbox, ids(50..150)).await;
+    for (n, outcome) in (50..150).zip(outcomes) {
+        assert_eq!(outcome, if n < 100 { "duplicate" } else { "done" }, "{n}");
+    }
+    for id in ids(0..150) {
+        assert_eq!(fixture.effects(&id).await, 1, "{id}");
+    }
+}
+
+async fn replies_find_their_callers<F: Fixture>(fixture: F) {
+    let handler = async |order: OrderPaid, _: &mut Conn<F>| oncebox::Reply(order.order_id);
+    let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();
+    for replayed in [false, true] {
+        let calls = ids(0..150).map(|id| {
+            let inbox = inbox.clone();
+            tokio::spawn(
+                async move { (inbox.call_envelope::<String>("h", envelope(&id)).await.unwrap(), id) },
+            )
+        });
+        for call in join_all(calls).await {
+            let (once, id) = call.unwrap();
+            assert_eq!((once.is_replayed(), once.into_inner()), (replayed, id));
+        }
+    }
+}
+
+/// As two processes with the same deliveries in different order: no deadlock, one effect each.
+async fn two_inboxes_with_the_same_keys_never_stand_in_each_other_s_way<F: Fixture>(fixture: F) {
+    let largest = Arc::new(AtomicUsize::new(0));
+    let one = counting(&fixture, &largest, |options| options).build().await.unwrap();
+    let other = counting(&fixture, &largest, |options| options).build().await.unwrap();
+    for round in 0..3 {
+        let range = round * 200..(round + 1) * 200;
+        let backwards = ids(range.clone()).collect::<Vec<_>>().into_iter().rev();
+        let (a, b) = tokio::join!(deliver::<F>(&one, ids(range.clone())), deliver::<F>(&other, backwards));
+        let done = a.iter().chain(&b).filter(|name| **name == "done").count();
+        let duplicates = a.iter().chain(&b).filter(|name| **name == "duplicate").count();
+        assert_eq!((done, duplicates), (200, 200), "round {round}");
+        for id in ids(range) {
+            assert_eq!(fixture.effects(&id).await, 1, "{id}");
+        }
+    }
+}
+
+/// A neighbour that swallows an SQL error, or ends the transaction, fails alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neighbours_of_a_unit_that_breaks_the_transaction_are_unharmed() {
+    let test = "neighbours_of_a_unit_that_breaks_the_transaction_are_unharmed";
+    let Some(postgres) = crate::postgres::as_owner(test).await else { return };
+    let handler = async |order: OrderPaid, db: &mut PgConnection| -> Result<(), sqlx::Error> {
+        sqlx::query("insert into effect (name) values ($1)").bind(&order.order_id).execute(&mut *db).await?;
+        let n: usize = order.order_id[2..].parse().unwrap_or_default();
+        let _ = match n % 20 {
+            3 => db.execute("select 1/0").await,
+            7 => db.execute("ROLLBACK").await,
+            11 => db.execute("COMMIT").await,
+            _ => db.execute("select 1").await,
+        };
+        Ok(())
+    };
+    let inbox = Inbox::builder(postgres.store.clone()).on("h", handler).build().await.unwrap();
+    let calls = ids(0..200).map(|id| {
+        let inbox = inbox.clone();
+        tokio::spawn(async move { inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().clone() })
+    });
+    for (n, outcome) in join_all(calls).await.into_iter().enumerate() {
+        let breaks = [3, 7, 11].contains(&(n % 20));
+        assert_eq!(matches!(outcome.unwrap(), Outcome::Done), !breaks, "{n}");
+        assert_eq!(postgres.effects(&format!("o-{n}")).await, u64::from(!breaks), "{n}");
+    }
+}
