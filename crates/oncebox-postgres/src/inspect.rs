@@ -16,6 +16,27 @@ impl Inspect for PostgresStore {
         let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
         find_marker(&self.statements, &mut conn, unit).await
     }
+
+    async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
+        let doing = "read markers";
+        let rows = sqlx::query(self.statements.find_markers.clone())
+            // Planned anew each time: a plan made while the table was small would scan it for ever.
+            .persistent(false)
+            .bind(units.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
+            .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
+            .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        let mut markers = vec![None; units.len()];
+        for row in &rows {
+            let ordinal: i64 = row.try_get("n").map_err(failed(doing))?;
+            if let Some(slot) = usize::try_from(ordinal - 1).ok().and_then(|n| markers.get_mut(n)) {
+                *slot = Some(read_marker(row).map_err(failed(doing))?);
+            }
+        }
+        Ok(markers)
+    }
 }
 
 pub(crate) async fn find_marker(

@@ -66,6 +66,7 @@ statements!(
     claim_in,
     end_statement,
     find_marker,
+    find_markers,
     forget_live_time,
     guard,
     has_version_table,

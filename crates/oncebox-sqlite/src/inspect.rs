@@ -15,6 +15,15 @@ impl Inspect for SqliteStore {
         let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
         find_marker(&mut conn, unit).await
     }
+
+    async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
+        let mut conn = self.pool.acquire().await.map_err(failed("read markers"))?;
+        let mut markers = Vec::with_capacity(units.len());
+        for unit in units {
+            markers.push(find_marker(&mut conn, unit).await?);
+        }
+        Ok(markers)
+    }
 }
 
 pub(crate) async fn find_marker(conn: &mut SqliteConnection, unit: &Unit) -> Result<Option<Marker>, Error> {

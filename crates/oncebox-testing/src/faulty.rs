@@ -163,6 +163,10 @@ impl<S: Inspect, F: Faults> Inspect for Faulty<S, F> {
     fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send {
         self.store.marker(unit)
     }
+
+    fn markers(&self, units: &[Unit]) -> impl Future<Output = Result<Vec<Option<Marker>>, Error>> + Send {
+        self.store.markers(units)
+    }
 }
 
 impl<S: Upkeep, F: Faults> Upkeep for Faulty<S, F> {

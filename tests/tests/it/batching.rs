@@ -84,9 +84,9 @@ async fn an_isolated_handler_shares_nothing<F: Fixture>(fixture: F) {
 
 async fn neighbours_of_failing_units_are_unharmed<F: Fixture>(fixture: F) {
     let expected = |n: usize| match n {
-        _ if n % 7 == 0 => "retry",
-        _ if n % 11 == 0 => "retry",
-        _ if n % 13 == 0 => "rejected",
+        _ if n.is_multiple_of(7) => "retry",
+        _ if n.is_multiple_of(11) => "retry",
+        _ if n.is_multiple_of(13) => "rejected",
         _ => "done",
     };
     let effects = fixture.clone();
@@ -94,9 +94,9 @@ async fn neighbours_of_failing_units_are_unharmed<F: Fixture>(fixture: F) {
         effects.effect(conn, &order.order_id).await?;
         let n: usize = order.order_id[2..].parse()?;
         match n {
-            _ if n % 7 == 0 => Err("fails".into()),
-            _ if n % 11 == 0 => panic!("panics"),
-            _ if n % 13 == 0 => Err(Failure::permanent("never")),
+            _ if n.is_multiple_of(7) => Err("fails".into()),
+            _ if n.is_multiple_of(11) => panic!("panics"),
+            _ if n.is_multiple_of(13) => Err(Failure::permanent("never")),
             _ => Ok(()),
         }
     };
@@ -164,7 +164,7 @@ async fn neighbours_of_a_caller_that_goes_away_are_unharmed<F: Fixture>(fixture:
     for (n, call) in calls.into_iter().enumerate() {
         match call.await {
             Ok(outcome) => assert_eq!(outcome, "done", "{n}"),
-            Err(aborted) => assert!(n % 5 == 0 && aborted.is_cancelled(), "{n}"),
+            Err(aborted) => assert!(n.is_multiple_of(5) && aborted.is_cancelled(), "{n}"),
         }
     }
     // Delivered again, those who went away have their effect too, and nobody has two.

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
@@ -29,6 +29,9 @@ use crate::store::{Claimed, Fault, Limits, Unit};
 
 /// A key that another process holds must not keep its neighbours waiting: past this the batch is taken apart.
 const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// How long the units of a batch that was taken apart keep its slot.
+const ALONE_MAX: Duration = Duration::from_millis(500);
 
 /// The units of one handler that wait for a transaction.
 #[derive(Debug)]
@@ -107,7 +110,7 @@ impl Batches {
 }
 
 /// A transaction in flight that a caller runs itself; what waits when it ends goes on in the background.
-struct Slot<'a, S: InboxStore> {
+pub(crate) struct Slot<'a, S: InboxStore> {
     inbox: &'a Inbox<S>,
     handler: usize,
 }
@@ -142,24 +145,22 @@ impl<S: InboxStore> Inbox<S> {
         message: Box<dyn Any + Send>,
         waiting: Waiting,
     ) -> Result<Ended, Error> {
+        let attempt = Attempt::first(message);
         if handler.settings.isolated {
-            return self
-                .try_until_known(handler, delivery, Some(unit), Attempt::first(message), &waiting)
-                .await;
+            return self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, None).await;
         }
         if handler.batches.try_slot() {
-            let _slot = Slot { inbox: self, handler: handler.index };
-            let ended = self
-                .try_until_known(handler, delivery, Some(unit), Attempt::first(message), &waiting)
-                .await?;
+            let slot = Slot { inbox: self, handler: handler.index };
+            let ended =
+                self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, Some(slot)).await?;
             if matches!(ended.outcome, Outcome::Done) {
                 handler.batches.state().size.clean(1);
             }
             return Ok(ended);
         }
+        let message = attempt.message;
         let (answer, answered) = oneshot::channel();
-        let job =
-            Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
+        let job = Job { unit: unit.clone(), delivery: delivery.clone(), message, waiting, answer };
         handler.batches.state().queue.push_back(job);
         match answered.await {
             Ok(ended) => ended,
@@ -185,6 +186,9 @@ impl<S: InboxStore> Inbox<S> {
         if jobs.len() > 1 {
             // Sorted as every batch is: two that overlap never wait for each other in a circle.
             jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
+            jobs = self.answer_known(jobs).await;
+        }
+        if jobs.len() > 1 {
             match self.try_batch(handler, &mut jobs).await {
                 Batched::Together(ended) => {
                     for (job, ended) in jobs.into_iter().zip(ended) {
@@ -196,16 +200,42 @@ impl<S: InboxStore> Inbox<S> {
             }
             handler.batches.state().size.trouble();
         }
-        let alone = jobs.into_iter().map(|job| self.run_alone(handler, job, commit_unknown));
-        alone.collect::<FuturesUnordered<_>>().collect::<()>().await;
+        let alone: Vec<_> = jobs
+            .into_iter()
+            .map(|job| {
+                let (inbox, handler) = (self.clone(), handler.index);
+                tokio::spawn(async move { inbox.run_alone(handler, job, commit_unknown).await })
+            })
+            .collect();
+        // A unit that waits for another process may take long; those who wait here go on without it.
+        let _ = tokio::time::timeout(ALONE_MAX, join_all(alone)).await;
+    }
+
+    /// Answers duplicates with one read and no write; the rest is left to do.
+    async fn answer_known(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
+        // It only saves work: if it fails, the claim finds out.
+        let Ok(markers) = self.inner.store.markers(&units).await else { return jobs };
+        let mut left = Vec::with_capacity(jobs.len());
+        for (job, marker) in jobs.into_iter().zip(markers) {
+            match marker {
+                Some(marker) => {
+                    let ended = self.known(&job.unit, marker);
+                    let _ = job.answer.send(Ok(ended));
+                }
+                None => left.push(job),
+            }
+        }
+        left
     }
 
     /// Runs one unit of the queue in a transaction of its own, as long as somebody wants to know.
-    async fn run_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) {
+    async fn run_alone(&self, handler: usize, job: Job, commit_unknown: bool) {
+        let handler = &self.inner.handlers[handler];
         let Job { unit, delivery, message, waiting, mut answer } = job;
         let attempt = Attempt { message, commit_unknown };
         let ended = tokio::select! {
-            ended = self.try_until_known(handler, &delivery, Some(&unit), attempt, &waiting) => ended,
+            ended = self.try_until_known(handler, &delivery, Some(&unit), attempt, &waiting, None) => ended,
             () = answer.closed() => return,
         };
         if let Ok(Ended { outcome: Outcome::Done, .. }) = &ended {

@@ -242,6 +242,14 @@ impl<L: Leases> Inspect for Leased<L> {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
         self.leases.marker(unit).await
     }
+
+    async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
+        let mut markers = Vec::with_capacity(units.len());
+        for unit in units {
+            markers.push(self.leases.marker(unit).await?);
+        }
+        Ok(markers)
+    }
 }
 
 impl<L: Leases> Upkeep for Leased<L> {

@@ -39,4 +39,7 @@ pub struct Marker {
 pub trait Inspect: Store {
     /// The marker of a unit.
     fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send;
+
+    /// The markers of several units, in their order; one statement where the store can.
+    fn markers(&self, units: &[Unit]) -> impl Future<Output = Result<Vec<Option<Marker>>, Error>> + Send;
 }

@@ -123,6 +123,9 @@ pub async fn a_batch_of_claims_answers_in_order<F: Fixture>(fixture: F) {
     let claimed = store.claim(&mut tx, &units).await.unwrap();
     store.rollback(tx).await;
     assert_eq!(claimed.iter().map(Claimed::is_fresh).collect::<Vec<_>>(), [true, false, true]);
+    let markers = store.markers(&units).await.unwrap();
+    assert_eq!(markers.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(markers[1].as_ref().map(|marker| marker.key.to_string()), Some("2".to_owned()));
 }
 
 /// A result that was recorded comes back with the marker, byte for byte.
