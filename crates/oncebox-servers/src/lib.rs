@@ -5,6 +5,7 @@
 //!
 //! - [`postgres`]: a private PostgreSQL server.
 //! - [`database`]: a fresh database for one test.
+//! - [`proxy`]: loses the answer to a commit.
 //! - [`skip`]: what a test does when its server is missing.
 //!
 //! The rest is what every server needs: an [`account`] to run as, a [`folder`] to keep data in, a [`port`] to
@@ -19,5 +20,6 @@ mod guard;
 pub mod port;
 pub mod postgres;
 pub mod process;
+pub mod proxy;
 pub mod skip;
 mod url;
