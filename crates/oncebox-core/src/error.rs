@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Transaction,
     /// A lease ran out before its work was done; another claimant has it now.
     LeaseLost,
+    /// The inbox was closed; nothing was done.
+    Closed,
     /// A handler called its own inbox from inside.
     Nested,
     /// The message was handled, but no result was stored with it.

@@ -21,6 +21,7 @@ on_every_store!(
     duplicates_in_a_batch_are_duplicates,
     replies_find_their_callers,
     two_inboxes_with_the_same_keys_never_stand_in_each_other_s_way,
+    closing_finishes_what_is_under_way,
 );
 
 /// A set handler that writes an effect each, and notes the largest set that it was given.
@@ -247,5 +248,34 @@ async fn neighbours_of_a_unit_that_breaks_the_transaction_are_unharmed() {
         let breaks = [3, 7, 11].contains(&(n % 20));
         assert_eq!(matches!(outcome.unwrap(), Outcome::Done), !breaks, "{n}");
         assert_eq!(postgres.effects(&format!("o-{n}")).await, u64::from(!breaks), "{n}");
+    }
+}
+
+async fn closing_finishes_what_is_under_way<F: Fixture>(fixture: F) {
+    let largest = Arc::new(AtomicUsize::new(0));
+    let inbox = counting(&fixture, &largest, |options| options).build().await.unwrap();
+    let mut calls = Box::pin(join_all(ids(0..100).map(|id| {
+        let inbox = inbox.clone();
+        async move { inbox.process(envelope(&id)).await }
+    })));
+    // One poll lets all of them in.
+    std::future::poll_fn(|cx| {
+        assert!(calls.as_mut().poll(cx).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+    let closing = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.close().await }
+    });
+    for report in calls.await {
+        assert!(matches!(report.unwrap().outcome("h"), Some(Outcome::Done)));
+    }
+    closing.await.unwrap();
+    let refused = inbox.process(envelope("late")).await.unwrap_err();
+    assert_eq!(refused.kind(), oncebox::ErrorKind::Closed);
+    assert_eq!(fixture.effects("late").await, 0);
+    for id in ids(0..100) {
+        assert_eq!(fixture.effects(&id).await, 1, "{id}");
     }
 }

@@ -9,6 +9,7 @@ use crate::handler::{
     Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
 };
 use crate::inbox::batch::Batches;
+use crate::inbox::doors::Doors;
 use crate::inbox::gate::Gate;
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::{Inbox, InboxStore, Inner};
@@ -16,6 +17,9 @@ use crate::observe::Observer;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
 use crate::{Envelope, Error, Headers, Key, Message, name};
+
+/// What a pool needs beyond the transactions in flight.
+const SPARE_CONNECTIONS: usize = 3;
 
 /// A handler under its name.
 pub(crate) struct Registered<S: InboxStore> {
@@ -264,7 +268,19 @@ impl<S: InboxStore> InboxBuilder<S> {
     pub async fn build(mut self) -> Result<Inbox<S>, Error> {
         self.check()?;
         self.store.check().await?;
-        let in_flight = self.settings.max_in_flight.unwrap_or_else(|| self.store.capacity());
+        let capacity = self.store.capacity();
+        if let Some(max) = self.settings.max_in_flight
+            && capacity != usize::MAX
+            && capacity > 1
+            && max.saturating_add(SPARE_CONNECTIONS) > capacity
+        {
+            return Err(Error::configuration(format!(
+                "max_in_flight({max}) needs a pool of {} connections, {SPARE_CONNECTIONS} of them for upkeep and look-ups, and \
+                 the pool has {capacity}: give it more, or set less",
+                max.saturating_add(SPARE_CONNECTIONS)
+            )));
+        }
+        let in_flight = self.settings.max_in_flight.unwrap_or(capacity);
         let each = in_flight / self.handlers.len().max(1);
         for handler in &mut self.handlers {
             handler.batches = Batches::new(self.settings.max_batch, each);
@@ -286,6 +302,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             selectors: self.selectors,
             settings: self.settings,
             observer,
+            doors: Doors::open(),
             gate: Gate::default(),
             sweeper,
         }))

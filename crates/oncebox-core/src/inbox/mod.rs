@@ -3,6 +3,7 @@
 mod batch;
 mod batch_size;
 mod builder;
+mod doors;
 mod gate;
 mod nested;
 mod once;
@@ -43,6 +44,7 @@ pub(crate) struct Inner<S: InboxStore> {
     selectors: Selectors,
     settings: InboxSettings,
     observer: Observer,
+    doors: doors::Doors,
     gate: gate::Gate,
     sweeper: sweeper::Sweeper,
 }
@@ -69,6 +71,7 @@ impl<S: InboxStore> Inbox<S> {
     /// inbox.)
     pub async fn process(&self, envelope: Envelope) -> Result<Report, Error> {
         self.refuse_nested()?;
+        let _visit = self.inner.doors.enter()?;
         let Some(handlers) = self.inner.by_kind.get(envelope.kind()) else {
             tracing::warn!(kind = envelope.kind(), "nobody handles this kind of message");
             self.inner.observer.unhandled(envelope.kind());
@@ -178,6 +181,14 @@ impl<S: InboxStore> Inbox<S> {
             return Err(Error::new(ErrorKind::Unavailable, format!("upkeep fails: {trouble}")));
         }
         self.inner.store.live_time().await.map(drop)
+    }
+
+    /// Stops gracefully: lets no further message in ([`ErrorKind::Closed`]), and returns when all that are being handled
+    /// are settled. Dropping an inbox without this loses nothing either: what is cut off rolls back and is delivered
+    /// again.
+    pub async fn close(&self) {
+        self.inner.doors.close().await;
+        self.inner.sweeper.stop();
     }
 
     /// The store underneath.

@@ -54,6 +54,7 @@ impl<S: InboxStore> Inbox<S> {
         E: From<Error> + Send,
     {
         self.refuse_nested()?;
+        let _visit = self.inner.doors.enter()?;
         name::check("handler name", handler)?;
         let unit = unit_of(handler, ONCE_KIND, &key.into())?;
         let settings = &self.inner.settings;
@@ -135,6 +136,7 @@ impl<S: InboxStore> Inbox<S> {
         envelope: Envelope,
     ) -> Result<Once<T>, Error> {
         self.refuse_nested()?;
+        let _visit = self.inner.doors.enter()?;
         let registered = self.registered(handler)?;
         if !registered.kinds.iter().any(|kind| kind == envelope.kind()) {
             return Err(Error::configuration(format!(

@@ -36,6 +36,11 @@ impl Sweeper {
         Self { task, troubles }
     }
 
+    /// Sweeps no more.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+
     /// What does not work, if anything.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.troubles.sweep.text().or_else(|| self.troubles.beat.text())
@@ -44,7 +49,7 @@ impl Sweeper {
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        self.task.abort();
+        self.stop();
     }
 }
 

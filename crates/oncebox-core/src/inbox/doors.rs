@@ -1,0 +1,76 @@
+//! The doors: who is inside, and whether anybody may still come in.
+
+use tokio::sync::watch;
+
+use crate::{Error, ErrorKind};
+
+/// Counts the calls that are running, and closes behind them.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    inside: watch::Sender<Inside>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Inside {
+    calls: usize,
+    closed: bool,
+}
+
+/// A call that is running.
+#[derive(Debug)]
+pub(crate) struct Visit<'d>(&'d Doors);
+
+impl Doors {
+    pub(crate) fn open() -> Self {
+        Self { inside: watch::Sender::new(Inside::default()) }
+    }
+
+    /// Lets a call in, unless the doors are closed.
+    pub(crate) fn enter(&self) -> Result<Visit<'_>, Error> {
+        let entered = self.inside.send_if_modified(|inside| {
+            inside.calls += usize::from(!inside.closed);
+            !inside.closed
+        });
+        match entered {
+            true => Ok(Visit(self)),
+            false => Err(Error::new(
+                ErrorKind::Closed,
+                "the inbox is closed: deliver to another process, or later",
+            )),
+        }
+    }
+
+    /// Lets nobody in any more, and returns when everybody is out.
+    pub(crate) async fn close(&self) {
+        self.inside.send_modify(|inside| inside.closed = true);
+        // The sender is ours: the wait cannot end by its absence.
+        let _ = self.inside.subscribe().wait_for(|inside| inside.calls == 0).await;
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.inside.send_modify(|inside| inside.calls -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_closes_behind_those_who_are_inside() {
+        let doors = Doors::open();
+        let visit = doors.enter().unwrap();
+        let mut closing = Box::pin(doors.close());
+        std::future::poll_fn(|cx| {
+            assert!(closing.as_mut().poll(cx).is_pending(), "somebody is inside");
+            std::task::Poll::Ready(())
+        })
+        .await;
+        assert_eq!(doors.enter().unwrap_err().kind(), ErrorKind::Closed);
+        drop(visit);
+        closing.await;
+        doors.close().await;
+    }
+}
