@@ -27,16 +27,22 @@ impl Claims for PostgresStore {
             .bind(lock)
             .bind(statement)
             .bind(idle)
+            .bind(units.iter().map(Unit::lock_id).collect::<Vec<_>>())
+            .bind(units.len() > 1)
             .fetch_one(tx.connection())
             .await
             .map_err(failed("claim keys"))?;
         tx.armed_by(&row).map_err(failed("claim keys"))?;
         let fresh: Vec<i64> = row.try_get("fresh").map_err(failed("claim keys"))?;
+        let busy: Vec<i64> = row.try_get("busy").map_err(failed("claim keys"))?;
         let mut claimed = Vec::with_capacity(units.len());
         for (ordinal, unit) in (1..).zip(units) {
-            claimed.push(match fresh.contains(&ordinal) {
-                true => Claimed::Fresh,
-                false => self.known_or_claim(tx.connection(), unit).await?,
+            claimed.push(if fresh.contains(&ordinal) {
+                Claimed::Fresh
+            } else if busy.contains(&ordinal) {
+                Claimed::Busy
+            } else {
+                self.known_or_claim(tx.connection(), unit).await?
             });
         }
         Ok(claimed)

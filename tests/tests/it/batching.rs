@@ -279,3 +279,46 @@ async fn closing_finishes_what_is_under_way<F: Fixture>(fixture: F) {
         assert_eq!(fixture.effects(&id).await, 1, "{id}");
     }
 }
+
+/// As another process would: holds a key in a transaction of its own. The others of its batches do not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_another_process_holds_does_not_stall_its_batch() {
+    let test = "a_key_that_another_process_holds_does_not_stall_its_batch";
+    let Some(postgres) = crate::postgres::as_owner(test).await else { return };
+    let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let let_go = Arc::new(tokio::sync::Semaphore::new(0));
+    let hold = let_go.clone();
+    let holding = async move |_: OrderPaid, _: &mut PgConnection| -> Result<(), BoxError> {
+        let _ = begins.send(());
+        hold.acquire().await?.forget();
+        Ok(())
+    };
+    let other_process = Inbox::builder(postgres.store.clone()).on("h", holding).build().await.unwrap();
+    let held = tokio::spawn(async move { other_process.process(envelope("o-50")).await });
+    begun.recv().await.unwrap();
+
+    let largest = Arc::new(AtomicUsize::new(0));
+    let inbox = counting(&postgres, &largest, |options| options).build().await.unwrap();
+    let calls: Vec<_> = ids(0..300)
+        .map(|id| {
+            let inbox = inbox.clone();
+            tokio::spawn(
+                async move { inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().name() },
+            )
+        })
+        .collect();
+    let mut busy = None;
+    for (n, call) in calls.into_iter().enumerate() {
+        match n {
+            // All others are done while this one waits.
+            50 => busy = Some(call),
+            _ => assert_eq!(call.await.unwrap(), "done", "{n}"),
+        }
+    }
+    let busy = busy.unwrap();
+    assert!(!busy.is_finished());
+    assert!(largest.load(Ordering::SeqCst) > 1, "nothing was shared");
+    let_go.add_permits(1);
+    held.await.unwrap().unwrap();
+    assert_eq!(busy.await.unwrap(), "duplicate");
+}

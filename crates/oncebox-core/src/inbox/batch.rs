@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::Error;
@@ -129,8 +130,8 @@ impl<S: InboxStore> Drop for Slot<'_, S> {
 
 /// What became of a batch.
 enum Batched {
-    /// All of it is known, in the order of the jobs.
-    Together(Vec<Ended>),
+    /// All of it is known, in the order of the jobs; but for those that another process has in hand.
+    Together(Vec<Option<Ended>>),
     /// Each must run alone; `commit_unknown` if all of it may be there.
     Apart { commit_unknown: bool },
 }
@@ -192,7 +193,11 @@ impl<S: InboxStore> Inbox<S> {
             match self.try_batch(handler, &mut jobs).await {
                 Batched::Together(ended) => {
                     for (job, ended) in jobs.into_iter().zip(ended) {
-                        let _ = job.answer.send(Ok(ended));
+                        match ended {
+                            Some(ended) => drop(job.answer.send(Ok(ended))),
+                            // It waits for the other process alone, and nobody waits for it.
+                            None => drop(self.spawn_alone(handler, job, false)),
+                        }
                     }
                     return;
                 }
@@ -200,15 +205,15 @@ impl<S: InboxStore> Inbox<S> {
             }
             handler.batches.state().size.trouble();
         }
-        let alone: Vec<_> = jobs
-            .into_iter()
-            .map(|job| {
-                let (inbox, handler) = (self.clone(), handler.index);
-                tokio::spawn(async move { inbox.run_alone(handler, job, commit_unknown).await })
-            })
-            .collect();
+        let alone: Vec<_> =
+            jobs.into_iter().map(|job| self.spawn_alone(handler, job, commit_unknown)).collect();
         // A unit that waits for another process may take long; those who wait here go on without it.
         let _ = tokio::time::timeout(ALONE_MAX, join_all(alone)).await;
+    }
+
+    fn spawn_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> JoinHandle<()> {
+        let (inbox, handler) = (self.clone(), handler.index);
+        tokio::spawn(async move { inbox.run_alone(handler, job, commit_unknown).await })
     }
 
     /// Answers duplicates with one read and no write; the rest is left to do.
@@ -261,12 +266,13 @@ impl<S: InboxStore> Inbox<S> {
             }
         };
         let fresh: Vec<usize> = (0..jobs.len()).filter(|&n| claimed[n].is_fresh()).collect();
-        let mut ended: Vec<Ended> = claimed
+        let mut ended: Vec<Option<Ended>> = claimed
             .into_iter()
             .zip(&units)
             .map(|(claimed, unit)| match claimed {
-                Claimed::Known(marker) => self.known(unit, marker),
-                Claimed::Fresh => Outcome::Done.into(),
+                Claimed::Known(marker) => Some(self.known(unit, marker)),
+                Claimed::Fresh => Some(Outcome::Done.into()),
+                Claimed::Busy => None,
             })
             .collect();
         if fresh.is_empty() {
@@ -315,7 +321,9 @@ impl<S: InboxStore> Inbox<S> {
                 store.rollback(tx).await;
                 return APART;
             }
-            ended[n].result = returned.result;
+            if let Some(ended) = &mut ended[n] {
+                ended.result = returned.result;
+            }
         }
         if let Err(error) = store.commit(tx).await {
             return Batched::Apart { commit_unknown: S::classify(&error) == Fault::Connection };

@@ -200,7 +200,10 @@ impl<S: InboxStore> Inbox<S> {
                 store.rollback(tx).await;
                 Ok(Claim::Known(marker.result))
             }
-            None => Err(Error::new(ErrorKind::Unavailable, format!("the store {} gave no answer", S::NAME))),
+            Some(Claimed::Busy) | None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the store {} gave no answer to a claim", S::NAME),
+            )),
         }
     }
 }

@@ -275,6 +275,10 @@ impl<S: InboxStore> Inbox<S> {
                     store.rollback(tx).await;
                     return Tried::Ended(self.known(unit, marker));
                 }
+                Ok(Some(Claimed::Busy)) => {
+                    store.rollback(tx).await;
+                    return Tried::Locked;
+                }
                 Ok(None) => {
                     let message = format!("the store {} gave no answer to a claim", S::NAME);
                     return Tried::Infrastructure(Error::new(ErrorKind::Unavailable, message));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 use crate::store::{Marker, Store};
 use crate::{Error, Fingerprint, StoredKey};
 
@@ -20,6 +22,20 @@ pub struct Unit {
     pub waited: Duration,
 }
 
+impl Unit {
+    /// A number for locks that are named by numbers. Two units may share one: then one of them is only busy for a while.
+    pub fn lock_id(&self) -> i64 {
+        let mut hash = Sha256::new();
+        for part in [self.handler.as_bytes(), self.kind.as_bytes(), self.key.as_bytes()] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.finalize()[..8]);
+        i64::from_be_bytes(first)
+    }
+}
+
 /// The answer to a claim.
 #[derive(Clone, Debug)]
 pub enum Claimed {
@@ -27,6 +43,8 @@ pub enum Claimed {
     Fresh,
     /// The marker was there.
     Known(Marker),
+    /// Another transaction holds the marker, and the others of the batch did not wait for it.
+    Busy,
 }
 
 impl Claimed {
@@ -39,9 +57,10 @@ impl Claimed {
 /// Decides who may run.
 pub trait Claims: Store {
     /// Inserts the markers of all units, sorted by handler, kind and key, in one statement where the store can;
-    /// equal units are not passed. Waits for a concurrent transaction that holds the same marker: if that one
+    /// equal units are not passed. One unit waits for a concurrent transaction that holds the same marker: if that one
     /// commits the answer is [`Claimed::Known`], if it rolls back this claim takes over. The answers are in the
-    /// order of the units.
+    /// order of the units. Among several units, one that would have to wait may be [`Claimed::Busy`] instead, so that it does
+    /// not keep the others waiting.
     fn claim(
         &self,
         tx: &mut Self::Tx,
