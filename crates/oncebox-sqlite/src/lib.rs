@@ -12,6 +12,7 @@ mod migrate;
 mod seal;
 mod store;
 mod transaction;
+mod turn;
 mod upkeep;
 mod write;
 

@@ -10,10 +10,10 @@ use oncebox_core::store::{Fault, Guarantee, Limits, Store};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::fault::{classify, failed, writer_busy};
+use crate::fault::{classify, failed};
 use crate::transaction::SqliteTx;
+use crate::turn::Line;
 
 /// How long SQLite itself waits for the writer of another process before the store asks again.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,8 +25,8 @@ const CONNECTIONS: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
     pub(crate) pool: SqlitePool,
-    /// One permit: SQLite has one writer. First come, first served.
-    turn: Arc<Semaphore>,
+    /// SQLite has one writer.
+    pub(crate) line: Line,
     clock_offset_ms: Arc<AtomicI64>,
 }
 
@@ -35,7 +35,12 @@ impl SqliteStore {
     ///
     /// The connections should use WAL and `synchronous = FULL`; `check` says so where they do not.
     pub fn new(pool: SqlitePool) -> Self {
-        Self { pool, turn: Arc::new(Semaphore::new(1)), clock_offset_ms: Arc::default() }
+        let options = pool.connect_options();
+        let file = options.get_filename();
+        // The driver names databases in memory so.
+        let in_memory = file.to_string_lossy().starts_with("file:");
+        let line = Line::new((!in_memory).then_some(file));
+        Self { pool, line, clock_offset_ms: Arc::default() }
     }
 
     /// A store on a database file, which is created if need be, or in memory: `sqlite://orders.db`,
@@ -93,15 +98,6 @@ impl SqliteStore {
     pub(crate) fn clock_offset_ms(&self) -> i64 {
         self.clock_offset_ms.load(Ordering::SeqCst)
     }
-
-    /// Waits in line for the writer.
-    pub(crate) async fn turn(&self, max: Duration) -> Result<OwnedSemaphorePermit, Error> {
-        match tokio::time::timeout(max, self.turn.clone().acquire_owned()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            Ok(Err(closed)) => Err(Error::unavailable("the writer's queue is closed", closed)),
-            Err(_elapsed) => Err(writer_busy()),
-        }
-    }
 }
 
 impl Store for SqliteStore {
@@ -122,7 +118,7 @@ impl Store for SqliteStore {
 
     async fn begin(&self, limits: Limits) -> Result<SqliteTx, Error> {
         // The writer serves all keys: whoever does not want to wait for a copy still waits for others.
-        let turn = self.turn(limits.lock_timeout.max(BUSY_TIMEOUT)).await?;
+        let turn = self.line.wait(limits.lock_timeout.max(BUSY_TIMEOUT)).await?;
         let pool = self.pool.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move { SqliteTx::begin(pool.acquire().await?, turn, limits).await });

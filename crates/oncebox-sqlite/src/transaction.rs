@@ -8,11 +8,11 @@ use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
 use crate::fault::{classify, failed};
 use crate::seal::Seal;
+use crate::turn::Turn;
 
 type Manager = <Sqlite as sqlx::Database>::TransactionManager;
 
@@ -27,14 +27,14 @@ pub struct SqliteTx {
 /// What the transaction holds for as long as it lasts: a connection, and the turn, which the next in line gets then.
 struct Held {
     conn: PoolConnection<Sqlite>,
-    _turn: OwnedSemaphorePermit,
+    _turn: Turn,
 }
 
 impl SqliteTx {
     /// Begins on a connection, as the writer.
     pub(crate) async fn begin(
         mut conn: PoolConnection<Sqlite>,
-        turn: OwnedSemaphorePermit,
+        turn: Turn,
         limits: Limits,
     ) -> Result<Self, sqlx::Error> {
         // A transaction that was dropped in the middle of a handler's own ROLLBACK leaves one behind.

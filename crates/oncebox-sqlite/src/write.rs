@@ -21,7 +21,7 @@ impl SqliteStore {
             + Send,
         R: Send,
     {
-        let _turn = self.turn(PATIENCE).await?;
+        let _turn = self.line.wait(PATIENCE).await?;
         let mut tx = self.begin_write().await.map_err(failed(doing))?;
         let result = statements(&mut tx).await.map_err(failed(doing))?;
         tx.commit().await.map_err(failed(doing))?;

@@ -287,3 +287,46 @@ async fn a_closure_that_times_out_frees_the_writer() {
     }
     assert_eq!(effects(&fixture.store).await, 0);
 }
+
+/// Two stores on one file are to each other as two processes are. A busy one must not starve the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_process_lets_the_other_have_its_turn() {
+    let fixture = fixture::in_a_file("turns").await.unwrap();
+    let other = SqliteStore::connect(&fixture.path()).await.unwrap();
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let inbox = async |store: SqliteStore| {
+        Inbox::builder(store)
+            .max_batch(1)
+            .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| {
+                db.execute(EFFECT).await.map(drop)
+            })
+            .build()
+            .await
+            .unwrap()
+    };
+    let (busy, calm) = (inbox(fixture.store.clone()).await, inbox(other).await);
+    let callers: Vec<_> = (0..8)
+        .map(|caller| {
+            let (busy, done) = (busy.clone(), done.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    busy.process(envelope(&format!("busy-{caller}-{n}"))).await.unwrap();
+                    done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    let count = || done.load(std::sync::atomic::Ordering::SeqCst);
+    while count() < 20 {
+        tokio::task::yield_now().await;
+    }
+    let before = count();
+    for n in 0..30 {
+        calm.process(envelope(&format!("calm-{n}"))).await.unwrap();
+    }
+    let meanwhile = count() - before;
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+    // In turn, it is about one to one; without turns it was hundreds to one.
+    println!("RATIO {meanwhile}");
+    assert!(meanwhile < 30 * 10, "{meanwhile} turns against 30");
+}
