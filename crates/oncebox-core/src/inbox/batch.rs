@@ -31,6 +31,9 @@ use crate::store::{Claimed, Fault, Limits, Unit};
 /// A key that another process holds must not keep its neighbours waiting: past this the batch is taken apart.
 const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// Fast handlers use this part of the transactions that may be in flight: fewer at once make larger batches.
+const FAST_SHARE: usize = 4;
+
 /// How long the units of a batch that was taken apart keep its slot.
 const ALONE_MAX: Duration = Duration::from_millis(500);
 
@@ -48,6 +51,8 @@ struct State {
     queue: VecDeque<Job>,
     in_flight: usize,
     size: BatchSize,
+    /// Whether the last batch had duplicates: then a look before the next one saves writes.
+    duplicates: bool,
 }
 
 /// One unit in the queue, and whom to tell.
@@ -62,10 +67,15 @@ struct Job {
 
 impl Batches {
     pub(crate) fn new(max_batch: usize, max_in_flight: usize) -> Self {
-        let state = State { queue: VecDeque::new(), in_flight: 0, size: BatchSize::new(max_batch) };
+        let state = State {
+            queue: VecDeque::new(),
+            in_flight: 0,
+            size: BatchSize::new(max_batch),
+            duplicates: false,
+        };
         Self {
             state: Mutex::new(state),
-            slots: (max_in_flight / 2).max(1),
+            slots: (max_in_flight / FAST_SHARE).max(1),
             slots_if_slow: max_in_flight.max(1),
         }
     }
@@ -82,8 +92,12 @@ impl Batches {
     /// Takes a slot if one is free.
     fn try_slot(&self) -> bool {
         let mut state = self.state();
-        let slots = if state.size.is_slow() { self.slots_if_slow } else { self.slots };
-        let free = state.in_flight < slots;
+        let free = if state.size.is_slow() {
+            state.in_flight < self.slots_if_slow
+        } else {
+            // Whoever waits makes a batch of it.
+            state.in_flight < self.slots && state.queue.is_empty()
+        };
         state.in_flight += usize::from(free);
         free
     }
@@ -187,7 +201,9 @@ impl<S: InboxStore> Inbox<S> {
         if jobs.len() > 1 {
             // Sorted as every batch is: two that overlap never wait for each other in a circle.
             jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
-            jobs = self.answer_known(jobs).await;
+            if handler.batches.state().duplicates {
+                jobs = self.answer_known(handler, jobs).await;
+            }
         }
         if jobs.len() > 1 {
             match self.try_batch(handler, &mut jobs).await {
@@ -217,7 +233,7 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     /// Answers duplicates with one read and no write; the rest is left to do.
-    async fn answer_known(&self, jobs: Vec<Job>) -> Vec<Job> {
+    async fn answer_known(&self, handler: &Registered<S>, jobs: Vec<Job>) -> Vec<Job> {
         let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
         // It only saves work: if it fails, the claim finds out.
         let Ok(markers) = self.inner.store.markers(&units).await else { return jobs };
@@ -231,6 +247,7 @@ impl<S: InboxStore> Inbox<S> {
                 None => left.push(job),
             }
         }
+        handler.batches.state().duplicates = left.len() < units.len();
         left
     }
 
@@ -275,6 +292,7 @@ impl<S: InboxStore> Inbox<S> {
                 Claimed::Busy => None,
             })
             .collect();
+        handler.batches.state().duplicates |= fresh.len() < units.len();
         if fresh.is_empty() {
             store.rollback(tx).await;
             return Batched::Together(ended);

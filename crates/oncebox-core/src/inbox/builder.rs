@@ -239,7 +239,7 @@ impl<S: InboxStore> InboxBuilder<S> {
     }
 
     /// The most transactions in flight for all handlers together, before messages wait and share one. What the store's
-    /// pool has, unless set; fast handlers use half of it.
+    /// pool has, unless set; fast handlers use a quarter of it.
     pub fn max_in_flight(mut self, transactions: usize) -> Self {
         self.settings.max_in_flight = Some(transactions);
         self
