@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
+mod bench;
 mod ci;
 mod interrupt;
 mod postgres;
@@ -27,6 +28,8 @@ enum Command {
     Test(test::Options),
     /// Check formatting, lints and docs, then do all that `test` does
     Ci,
+    /// Measure Oncebox beside other inboxes and beside none: `bench inline`
+    Bench(bench::Options),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -37,6 +40,7 @@ async fn main() -> Result<ExitCode> {
     let result = match command {
         Command::Test(options) => test::run(&workspace, &options, &mut steps).await,
         Command::Ci => ci::run(&workspace, &mut steps).await,
+        Command::Bench(options) => match bench::run(&workspace, &options)? {},
     };
     steps.print_summary();
     Ok(match result {

@@ -1,0 +1,157 @@
+//! One database, and contenders that enter it one after the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use sqlx::Pool;
+
+use crate::business::Work;
+use crate::contenders::{Contender, Name, Tally};
+use crate::feed::{Feed, Order};
+use crate::measure::{Pace, throughput};
+use crate::options::Options;
+use crate::report::figure;
+use crate::store::{Engine, Ground, Server};
+
+/// How often each size of pool is tried.
+const TRIES: u32 = 2;
+const CHOOSING_CALLERS: usize = 64;
+
+/// What a contender is put to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) work: Work,
+    pub(crate) order: Order,
+    pub(crate) callers: usize,
+}
+
+impl Task {
+    pub(crate) fn fresh(callers: usize) -> Task {
+        Task { work: Work::Insert, order: Order::Fresh, callers }
+    }
+
+    fn pace<E: Engine>(self, options: &Options) -> Pace {
+        let pace = options.pace();
+        match self.work {
+            // PostgreSQL looks for deadlocks after a second; a shorter slice would catch one or miss it.
+            Work::HotRow if !E::ONE_WRITER => {
+                Pace { slice: pace.slice.max(Duration::from_millis(1_500)), ..pace }
+            }
+            _ => pace,
+        }
+    }
+}
+
+/// A contender on its tables.
+pub(crate) struct Entrant<E: Engine> {
+    pub(crate) contender: Arc<dyn Contender>,
+    pub(crate) pool: Pool<E>,
+}
+
+impl<E: Engine> Entrant<E> {
+    pub(crate) async fn leave(self) {
+        drop(self.contender);
+        self.pool.close().await;
+    }
+}
+
+/// Where contenders are measured.
+pub(crate) struct Arena<'a, E: Engine> {
+    pub(crate) options: &'a Options,
+    server: E::Server,
+    // The best size of pool, once known.
+    pools: HashMap<(Name, usize), u32>,
+}
+
+impl<'a, E: Engine> Arena<'a, E> {
+    pub(crate) async fn open(options: &'a Options) -> Result<Arena<'a, E>> {
+        eprintln!("{}: starting", E::STORE);
+        let server = E::Server::start().await.with_context(|| format!("starting {}", E::STORE))?;
+        Ok(Arena { options, server, pools: HashMap::new() })
+    }
+
+    pub(crate) async fn fresh(&self) -> Result<E::Ground> {
+        self.server.fresh().await
+    }
+
+    /// Lets a contender begin with the pool that suits it.
+    pub(crate) async fn enter(&mut self, name: Name, ground: &E::Ground, task: Task) -> Result<Entrant<E>> {
+        let size = self.pool_size(name, task).await?;
+        enter(name, ground, size, task.work).await
+    }
+
+    /// Measures one contender on fresh tables; messages per second.
+    pub(crate) async fn rate(&mut self, name: Name, task: Task) -> Result<f64> {
+        let size = self.pool_size(name, task).await?;
+        self.rate_with(name, task, size, task.pace::<E>(self.options)).await
+    }
+
+    async fn rate_with(&self, name: Name, task: Task, size: u32, pace: Pace) -> Result<f64> {
+        let ground = self.fresh().await?;
+        let entrant = enter::<E>(name, &ground, size, task.work).await?;
+        let feed = Feed::new(task.order);
+        let measured = throughput(&entrant.contender, feed, task.callers, pace).await;
+        entrant.leave().await;
+        let measured = measured.with_context(|| format!("measuring {name}"))?;
+        self.check(name, &ground, task, measured.tally).await?;
+        ground.discard().await?;
+        Ok(measured.rate)
+    }
+
+    // Whoever reports messages as done has their effect in the database, once.
+    async fn check(&self, name: Name, ground: &E::Ground, task: Task, tally: Tally) -> Result<()> {
+        // Without an inbox or a transaction around it, what a failed handler wrote stays.
+        let exact = task.work != Work::Failing || !name.chooses_its_pool();
+        if task.work.fills_the_ledger() && exact {
+            let rows = ground.ledger_rows().await?;
+            ensure!(
+                rows == tally.done,
+                "{name} reports {} messages as done, the ledger has {rows}",
+                tally.done
+            );
+        }
+        Ok(())
+    }
+
+    async fn pool_size(&mut self, name: Name, task: Task) -> Result<u32> {
+        if !name.chooses_its_pool() {
+            return Ok(E::INBOX_POOL);
+        }
+        if let [only] = E::POOLS {
+            return Ok(*only);
+        }
+        // A quick run asks once and takes the answer for every number of callers.
+        let callers = if self.options.quick { CHOOSING_CALLERS } else { task.callers };
+        if let Some(&size) = self.pools.get(&(name, callers)) {
+            return Ok(size);
+        }
+        let size = self.best_pool(name, callers).await?;
+        self.pools.insert((name, callers), size);
+        Ok(size)
+    }
+
+    // The size that did best at its best, so that no passing trouble of the machine decides.
+    async fn best_pool(&self, name: Name, callers: usize) -> Result<u32> {
+        let mut best = (0.0, E::POOLS[0]);
+        for _ in 0..TRIES {
+            for &size in E::POOLS {
+                let pace = self.options.short_pace();
+                let rate = self.rate_with(name, Task::fresh(callers), size, pace).await?;
+                if rate > best.0 {
+                    best = (rate, size);
+                }
+            }
+        }
+        let (rate, size) = best;
+        eprintln!("{}: {name} does best on a pool of {size}: {}/s", E::STORE, figure(rate));
+        Ok(size)
+    }
+}
+
+async fn enter<E: Engine>(name: Name, ground: &E::Ground, size: u32, work: Work) -> Result<Entrant<E>> {
+    let pool = ground.pool(size).await?;
+    let contender = name.enter::<E>(ground, pool.clone(), work).await?;
+    Ok(Entrant { contender, pool })
+}

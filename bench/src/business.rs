@@ -1,0 +1,99 @@
+//! What a handler does with a message: the same for every contender.
+
+use std::time::Duration;
+
+use oncebox::Failure;
+
+use crate::message::{OrderPaid, scatter};
+use crate::store::{Engine, Value};
+
+const INSERT: &str = "INSERT INTO ledger (order_id, customer, cents, note) VALUES ($1, $2, $3, $4)";
+const UPDATE: &str = "UPDATE account SET cents = cents + $2 WHERE id = $1";
+
+const SLOW: Duration = Duration::from_millis(20);
+const HOT_ROWS: u64 = 10;
+const ONE_IN_FAILS: u64 = 20;
+
+/// A handler's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// One insert.
+    Insert,
+    /// An update of one of ten rows.
+    HotRow,
+    /// One insert, and then 5 % fail.
+    Failing,
+    /// 20 ms of waiting, then one insert.
+    Slow,
+}
+
+/// Why a handler did not succeed.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// Because it was meant to.
+    Meant,
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Trouble {
+    fn from(error: sqlx::Error) -> Trouble {
+        Trouble::Database(error)
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Meant => "one in twenty fails".into(),
+            Trouble::Database(error) => error.into(),
+        }
+    }
+}
+
+impl Work {
+    /// Does the work for one message.
+    pub(crate) async fn run<E: Engine>(
+        self,
+        paid: &OrderPaid,
+        conn: &mut E::Connection,
+    ) -> Result<(), Trouble> {
+        match self {
+            Work::Insert => insert::<E>(paid, conn).await?,
+            Work::HotRow => {
+                let row = i64::try_from(chance(paid) % HOT_ROWS).unwrap_or_default();
+                E::execute(conn, UPDATE, &[Value::Int(row), Value::Int(paid.cents)]).await?;
+            }
+            Work::Failing => {
+                insert::<E>(paid, conn).await?;
+                if chance(paid).is_multiple_of(ONE_IN_FAILS) {
+                    return Err(Trouble::Meant);
+                }
+            }
+            Work::Slow => {
+                tokio::time::sleep(SLOW).await;
+                insert::<E>(paid, conn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether each message that succeeds leaves a row in the ledger.
+    pub(crate) fn fills_the_ledger(self) -> bool {
+        self != Work::HotRow
+    }
+}
+
+async fn insert<E: Engine>(paid: &OrderPaid, conn: &mut E::Connection) -> Result<(), sqlx::Error> {
+    let values = [
+        Value::Uuid(paid.order_id),
+        Value::Text(&paid.customer),
+        Value::Int(paid.cents),
+        Value::Text(&paid.note),
+    ];
+    E::execute(conn, INSERT, &values).await.map(drop)
+}
+
+// Looks random, and is the same for each contender.
+fn chance(paid: &OrderPaid) -> u64 {
+    scatter(paid.order_id.as_u64_pair().0)
+}

@@ -1,0 +1,151 @@
+//! Who is measured: Oncebox, the inboxes of others, and no inbox at all.
+
+mod bare;
+mod bulk;
+mod claim_loop;
+mod modulus;
+mod oncebox;
+mod turbomediator;
+mod vulthil;
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use sqlx::Pool;
+
+use crate::business::{Trouble, Work};
+use crate::feed::Feed;
+use crate::message::OrderPaid;
+use crate::store::{Batching, Engine, Ground};
+
+/// The name of the one handler.
+pub(crate) const HANDLER: &str = "ledger";
+
+/// Something that takes deliveries.
+pub(crate) trait Contender: Send + Sync {
+    /// Takes the next delivery, or the next few, and settles them; `None` when there are no more.
+    fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>>;
+}
+
+/// What became of deliveries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) done: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) failed: u64,
+}
+
+impl Tally {
+    pub(crate) const DONE: Tally = Tally { done: 1, duplicates: 0, failed: 0 };
+    pub(crate) const DUPLICATE: Tally = Tally { done: 0, duplicates: 1, failed: 0 };
+    pub(crate) const FAILED: Tally = Tally { done: 0, duplicates: 0, failed: 1 };
+
+    pub(crate) fn settled(self) -> u64 {
+        self.done + self.duplicates + self.failed
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.done += other.done;
+        self.duplicates += other.duplicates;
+        self.failed += other.failed;
+    }
+}
+
+/// The contenders by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Name {
+    Oncebox,
+    OnceboxSet,
+    /// The same inbox with every message in a transaction of its own.
+    OnePerTx,
+    /// One message per transaction, written by hand.
+    ClaimLoop,
+    Modulus,
+    TurboMediator,
+    Vulthil,
+    Bare,
+    Bulk,
+}
+
+impl Name {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Name::Oncebox => "oncebox",
+            Name::OnceboxSet => "oncebox-set",
+            Name::OnePerTx => "one-per-tx",
+            Name::ClaimLoop => "claim-loop",
+            Name::Modulus => "modulus",
+            Name::TurboMediator => "turbomediator",
+            Name::Vulthil => "vulthil",
+            Name::Bare => "bare",
+            Name::Bulk => "bulk",
+        }
+    }
+
+    /// Whether it gets the best of several sizes of pool. The others all get the inbox's.
+    pub(crate) fn chooses_its_pool(self) -> bool {
+        !matches!(self, Name::Oncebox | Name::OnceboxSet | Name::OnePerTx | Name::ClaimLoop)
+    }
+
+    /// Lets it begin on fresh tables.
+    pub(crate) async fn enter<E: Engine>(
+        self,
+        ground: &E::Ground,
+        pool: Pool<E>,
+        work: Work,
+    ) -> Result<Arc<dyn Contender>> {
+        Ok(match self {
+            Name::Oncebox => Arc::new(oncebox::Oncebox(ground.inbox(pool, Batching::Singles, work).await?)),
+            Name::OnceboxSet => Arc::new(oncebox::Oncebox(ground.inbox(pool, Batching::Sets, work).await?)),
+            Name::OnePerTx => Arc::new(oncebox::Oncebox(ground.inbox(pool, Batching::Off, work).await?)),
+            Name::ClaimLoop => Arc::new(claim_loop::ClaimLoop { pool, work }),
+            Name::Modulus => Arc::new(modulus::Modulus { pool, work }),
+            Name::TurboMediator => Arc::new(turbomediator::TurboMediator { pool, work }),
+            Name::Vulthil => Arc::new(vulthil::Vulthil { pool, work }),
+            Name::Bare => Arc::new(bare::Bare { pool, work }),
+            Name::Bulk => Arc::new(bulk::Bulk { pool }),
+        })
+    }
+
+    /// Writes what a baseline leaves behind for each of the messages, in one transaction; `false` if it can only
+    /// process them.
+    pub(crate) async fn remember<E: Engine>(self, pool: &Pool<E>, feed: &Feed) -> Result<bool> {
+        let mut tx = pool.begin_with(E::BEGIN).await?;
+        while let Some(body) = feed.next() {
+            match self {
+                Name::Modulus => modulus::remember::<E>(&mut tx, &body).await?,
+                Name::TurboMediator => turbomediator::remember::<E>(&mut tx, &body).await?,
+                Name::Vulthil => vulthil::remember::<E>(&mut tx, &body).await?,
+                _ => return Ok(false),
+            }
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+fn decode(body: &[u8]) -> Result<OrderPaid> {
+    Ok(serde_json::from_slice(body)?)
+}
+
+fn is_duplicate_key(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.is_unique_violation())
+}
+
+/// What a body's trouble means to those who run it outside of an inbox.
+fn failed(trouble: Trouble) -> Result<Tally> {
+    match trouble {
+        Trouble::Meant => Ok(Tally::FAILED),
+        Trouble::Database(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,148 @@
+//! How callers drive a contender, and what is read off meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::task::JoinSet;
+
+use crate::contenders::{Contender, Tally};
+use crate::feed::Feed;
+
+/// How long a measurement takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Before it begins: connections prepare their statements, batches find their size.
+    pub(crate) warm_up: Duration,
+    pub(crate) slice: Duration,
+}
+
+/// A measurement of callers that each send the next message when the last one is settled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Throughput {
+    /// Settled messages per second.
+    pub(crate) rate: f64,
+    /// All of them, the warm-up's too.
+    pub(crate) tally: Tally,
+}
+
+/// Lets callers send as fast as messages are settled, for a time or until there are no more.
+pub(crate) async fn throughput(
+    contender: &Arc<dyn Contender>,
+    feed: Feed,
+    callers: usize,
+    pace: Pace,
+) -> Result<Throughput> {
+    let shared = Arc::new(Shared { feed, settled: AtomicU64::new(0), stop: AtomicBool::new(false) });
+    let mut running = JoinSet::new();
+    for _ in 0..callers {
+        running.spawn(call(contender.clone(), shared.clone()));
+    }
+    let mut tally = Tally::default();
+    let (mut begin, mut before) = (Instant::now(), 0);
+    wait(pace.warm_up, &mut running, &mut tally).await?;
+    // Whoever is through with all messages by now was measured from the start.
+    if !running.is_empty() {
+        (begin, before) = (Instant::now(), shared.settled.load(Ordering::Relaxed));
+    }
+    wait(pace.slice, &mut running, &mut tally).await?;
+    let (took, after) = (begin.elapsed(), shared.settled.load(Ordering::Relaxed));
+    shared.stop.store(true, Ordering::Relaxed);
+    wait(Duration::MAX, &mut running, &mut tally).await?;
+    #[allow(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
+    let rate = (after - before) as f64 / took.as_secs_f64();
+    Ok(Throughput { rate, tally })
+}
+
+/// Lets callers settle all messages of a feed that ends.
+pub(crate) async fn exhaust(contender: &Arc<dyn Contender>, feed: Feed, callers: usize) -> Result<Tally> {
+    let pace = Pace { warm_up: Duration::ZERO, slice: Duration::MAX };
+    Ok(throughput(contender, feed, callers, pace).await?.tally)
+}
+
+struct Shared {
+    feed: Feed,
+    settled: AtomicU64,
+    stop: AtomicBool,
+}
+
+async fn call(contender: Arc<dyn Contender>, shared: Arc<Shared>) -> Result<Tally> {
+    let mut tally = Tally::default();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let Some(settled) = contender.deliver(&shared.feed).await? else { break };
+        shared.settled.fetch_add(settled.settled(), Ordering::Relaxed);
+        tally += settled;
+    }
+    Ok(tally)
+}
+
+// Until the time is over or every caller has ended.
+async fn wait(time: Duration, running: &mut JoinSet<Result<Tally>>, tally: &mut Tally) -> Result<()> {
+    let deadline = tokio::time::sleep(time);
+    tokio::pin!(deadline);
+    loop {
+        tokio::select! {
+            () = &mut deadline => return Ok(()),
+            ended = running.join_next() => match ended {
+                Some(ended) => *tally += ended.context("a caller panicked")??,
+                None => return Ok(()),
+            },
+        }
+    }
+}
+
+/// Lets messages arrive at a steady rate, whatever becomes of those before, and gives the time that each took,
+/// from its arrival, in milliseconds.
+pub(crate) async fn latencies(
+    contender: &Arc<dyn Contender>,
+    feed: Feed,
+    callers: usize,
+    rate: f64,
+    pace: Pace,
+) -> Result<Vec<f64>> {
+    let arrivals = Arc::new(Arrivals { feed, begin: Instant::now(), rate, next: AtomicU64::new(0), pace });
+    let mut running = JoinSet::new();
+    for _ in 0..callers {
+        running.spawn(answer(contender.clone(), arrivals.clone()));
+    }
+    let mut all = Vec::new();
+    while let Some(ended) = running.join_next().await {
+        all.extend(ended.context("a caller panicked")??);
+    }
+    ensure!(!all.is_empty(), "nothing arrived within {:?}", pace.slice);
+    Ok(all)
+}
+
+struct Arrivals {
+    feed: Feed,
+    begin: Instant,
+    rate: f64,
+    next: AtomicU64,
+    pace: Pace,
+}
+
+async fn answer(contender: Arc<dyn Contender>, arrivals: Arc<Arrivals>) -> Result<Vec<f64>> {
+    let Arrivals { feed, begin, rate, next, pace } = &*arrivals;
+    let mut took = Vec::new();
+    loop {
+        #[allow(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
+        let since = Duration::from_secs_f64(next.fetch_add(1, Ordering::Relaxed) as f64 / rate);
+        if since > pace.warm_up + pace.slice {
+            return Ok(took);
+        }
+        let due = *begin + since;
+        let arrived = if Instant::now() < due {
+            tokio::time::sleep_until(due.into()).await;
+            // The timer ticks once a millisecond: its lateness is not the contender's.
+            Instant::now()
+        } else {
+            // All callers were busy when it arrived, and that counts.
+            due
+        };
+        contender.deliver(feed).await?;
+        if since >= pace.warm_up {
+            took.push(arrived.elapsed().as_secs_f64() * 1000.0);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What can be asked for on the command line.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum};
+
+use crate::measure::Pace;
+
+/// How fast Oncebox is beside other inboxes and beside none.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+pub(crate) enum Command {
+    /// Measure messages that are processed as they arrive
+    Inline(Options),
+}
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Fewer and shorter rounds: all within three minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only on this database
+    #[arg(long)]
+    store: Option<StoreName>,
+    /// Only this scenario; may be given several times
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<Scenario>,
+    /// How often each contender is measured: 5, or 3 with --quick
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StoreName {
+    Postgres,
+    Sqlite,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// Each message once, from 1, 16, 64 and 256 callers
+    #[value(name = "inline-fresh")]
+    Fresh,
+    /// Every second delivery is a copy
+    #[value(name = "inline-half-duplicates")]
+    HalfDuplicates,
+    /// Only copies, read by an inbox that has not seen them
+    #[value(name = "inline-duplicates")]
+    Duplicates,
+    /// Every handler updates one of 10 rows
+    #[value(name = "inline-hot-rows")]
+    HotRows,
+    /// 5 % of the handlers fail
+    #[value(name = "inline-failing")]
+    Failing,
+    /// Handlers that take 20 ms
+    #[value(name = "inline-slow")]
+    Slow,
+    /// How long a message takes at 30 % load
+    #[value(name = "inline-latency")]
+    Latency,
+    /// How much the database writes to its log per message
+    #[value(name = "inline-wal")]
+    Wal,
+}
+
+impl Options {
+    pub(crate) fn wants_store(&self, store: StoreName) -> bool {
+        self.store.is_none_or(|only| only == store)
+    }
+
+    pub(crate) fn wants(&self, scenario: Scenario) -> bool {
+        self.scenarios.is_empty() || self.names(scenario)
+    }
+
+    /// Whether a scenario was asked for by its name.
+    pub(crate) fn names(&self, scenario: Scenario) -> bool {
+        self.scenarios.contains(&scenario)
+    }
+
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        let (warm_up, slice) = if self.quick { (80, 300) } else { (500, 2_000) };
+        Pace { warm_up: Duration::from_millis(warm_up), slice: Duration::from_millis(slice) }
+    }
+
+    /// For choosing among pools.
+    pub(crate) fn short_pace(&self) -> Pace {
+        let (warm_up, slice) = if self.quick { (50, 200) } else { (200, 800) };
+        Pace { warm_up: Duration::from_millis(warm_up), slice: Duration::from_millis(slice) }
+    }
+
+    /// How many messages there are of which only copies arrive.
+    pub(crate) fn known_messages(&self) -> u64 {
+        if self.quick { 10_000 } else { 60_000 }
+    }
+}

@@ -1,0 +1,71 @@
+//! `inline-duplicates`: every message was processed before, by another process as it were: each measurement has
+//! a new inbox and a new pool, and meets no message twice.
+
+use anyhow::{Context, Result, ensure};
+
+use super::rounds::interleave;
+use super::{CALLERS, RATE};
+use crate::arena::{Arena, Task};
+use crate::business::Work;
+use crate::contenders::Name;
+use crate::feed::{Feed, Order};
+use crate::measure::{exhaust, throughput};
+use crate::results::Comparison;
+use crate::store::{Engine, Ground};
+
+const BENCH: &str = "inline-duplicates";
+const NAMES: [Name; 4] = [Name::Oncebox, Name::Modulus, Name::TurboMediator, Name::Vulthil];
+/// Oncebox with messages that it has not seen.
+const FRESH: &str = "fresh";
+const FILLING_CALLERS: usize = 256;
+
+pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Comparison> {
+    let order = Order::Known { count: arena.options.known_messages() };
+    let task = Task { work: Work::Insert, order, callers: CALLERS };
+    let mut grounds = Vec::new();
+    for name in NAMES {
+        eprintln!("{}: {BENCH}: {name} gets to know its messages", E::STORE);
+        grounds.push(fill(arena, name, task).await.with_context(|| format!("filling the tables of {name}"))?);
+    }
+    let labels: Vec<&'static str> = NAMES.iter().map(|name| name.as_str()).chain([FRESH]).collect();
+    let title = format!("{}: {BENCH}", E::STORE);
+    let rounds = arena.options.rounds();
+    let measure = async |n: usize| match grounds.get(n) {
+        Some(ground) => read(arena, NAMES[n], ground, task).await,
+        None => arena.rate(Name::Oncebox, Task::fresh(CALLERS)).await,
+    };
+    let series = interleave(&title, rounds, &labels, measure).await?;
+    for ground in grounds {
+        ground.discard().await?;
+    }
+    let baselines = labels[1..].to_vec();
+    Ok(Comparison { bench: BENCH, store: E::STORE, callers: CALLERS, unit: RATE, series, baselines })
+}
+
+// Reading changes nothing, so that all rounds can share the tables.
+async fn fill<E: Engine>(arena: &mut Arena<'_, E>, name: Name, task: Task) -> Result<E::Ground> {
+    let ground = arena.fresh().await?;
+    let entrant = arena.enter(name, &ground, task).await?;
+    if !name.remember(&entrant.pool, &Feed::new(task.order)).await? {
+        let tally = exhaust(&entrant.contender, Feed::new(task.order), FILLING_CALLERS).await?;
+        ensure!(tally.done == tally.settled(), "not all messages were processed: {tally:?}");
+    }
+    entrant.leave().await;
+    Ok(ground)
+}
+
+async fn read<E: Engine>(
+    arena: &mut Arena<'_, E>,
+    name: Name,
+    ground: &E::Ground,
+    task: Task,
+) -> Result<f64> {
+    let entrant = arena.enter(name, ground, task).await?;
+    let feed = Feed::new(task.order);
+    let measured = throughput(&entrant.contender, feed, task.callers, arena.options.pace()).await;
+    entrant.leave().await;
+    let measured = measured.with_context(|| format!("measuring {name}"))?;
+    let tally = measured.tally;
+    ensure!(tally.duplicates == tally.settled(), "{name} took copies for new messages: {tally:?}");
+    Ok(measured.rate)
+}

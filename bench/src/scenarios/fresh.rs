@@ -1,0 +1,37 @@
+//! `inline-fresh`: each message once.
+
+use anyhow::Result;
+
+use super::RATE;
+use super::rounds::interleave;
+use crate::arena::{Arena, Task};
+use crate::contenders::Name;
+use crate::results::Comparison;
+use crate::store::Engine;
+
+const BENCH: &str = "inline-fresh";
+const CALLERS: [usize; 4] = [1, 16, 64, 256];
+// With one writer the others tell nothing new.
+const CALLERS_OF_ONE_WRITER: [usize; 2] = [1, 64];
+const BASELINES: [Name; 5] = [Name::Modulus, Name::TurboMediator, Name::Vulthil, Name::Bare, Name::Bulk];
+
+pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
+    let mut all = Vec::new();
+    for callers in CALLERS {
+        if !arena.options.quick || !E::ONE_WRITER || CALLERS_OF_ONE_WRITER.contains(&callers) {
+            all.push(compare(arena, callers).await?);
+        }
+    }
+    Ok(all)
+}
+
+async fn compare<E: Engine>(arena: &mut Arena<'_, E>, callers: usize) -> Result<Comparison> {
+    let names: Vec<Name> = [Name::Oncebox, Name::OnceboxSet].into_iter().chain(BASELINES).collect();
+    let labels: Vec<&'static str> = names.iter().map(|name| name.as_str()).collect();
+    let title = format!("{}: {BENCH}, {callers} callers", E::STORE);
+    let rounds = arena.options.rounds();
+    let measure = async |n: usize| arena.rate(names[n], Task::fresh(callers)).await;
+    let series = interleave(&title, rounds, &labels, measure).await?;
+    let baselines = BASELINES.map(Name::as_str).to_vec();
+    Ok(Comparison { bench: BENCH, store: E::STORE, callers, unit: RATE, series, baselines })
+}

@@ -1,0 +1,53 @@
+//! The scenarios, each a comparison of contenders under the same load.
+
+mod duplicates;
+mod fresh;
+mod half_duplicates;
+mod latency;
+mod one_per_tx;
+mod rounds;
+mod wal;
+
+use anyhow::Result;
+
+use crate::arena::Arena;
+use crate::options::{Options, Scenario};
+use crate::results::Comparison;
+use crate::store::Engine;
+
+/// The usual number of callers.
+const CALLERS: usize = 64;
+const RATE: &str = "messages/s";
+
+/// Runs all that is asked for on one database.
+pub(crate) async fn run<E: Engine>(options: &Options) -> Result<Vec<Comparison>> {
+    let mut arena = Arena::<E>::open(options).await?;
+    let mut all = Vec::new();
+    if options.wants(Scenario::Fresh) {
+        all.extend(fresh::run(&mut arena).await?);
+    }
+    if options.wants(Scenario::HalfDuplicates) {
+        all.push(half_duplicates::run(&mut arena).await?);
+    }
+    if options.wants(Scenario::Duplicates) {
+        all.push(duplicates::run(&mut arena).await?);
+    }
+    for (scenario, contest) in [
+        (Scenario::HotRows, one_per_tx::HOT_ROWS),
+        (Scenario::Failing, one_per_tx::FAILING),
+        (Scenario::Slow, one_per_tx::SLOW),
+    ] {
+        // With one writer all wait for each other's 20 ms, which takes long and tells little.
+        let tells_little = scenario == Scenario::Slow && E::ONE_WRITER && options.quick;
+        if options.names(scenario) || options.wants(scenario) && !tells_little {
+            all.push(one_per_tx::run(&mut arena, contest).await?);
+        }
+    }
+    if options.wants(Scenario::Latency) {
+        all.extend(latency::run(&mut arena).await?);
+    }
+    if options.wants(Scenario::Wal) {
+        all.extend(wal::run(&mut arena).await?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,52 @@
+//! `inline-wal`: how much the database writes to its log for each message.
+
+use anyhow::{Context, Result};
+
+use super::CALLERS;
+use super::rounds::interleave;
+use crate::arena::{Arena, Task};
+use crate::contenders::Name;
+use crate::feed::Feed;
+use crate::measure::throughput;
+use crate::results::Comparison;
+use crate::store::{Engine, Ground};
+
+const BENCH: &str = "inline-wal";
+const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::Vulthil, Name::Bare];
+
+pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Option<Comparison>> {
+    let ground = arena.fresh().await?;
+    let can_tell = ground.log_bytes().await?.is_some();
+    ground.discard().await?;
+    if !can_tell {
+        return Ok(None);
+    }
+    let labels = NAMES.map(Name::as_str);
+    let title = format!("{}: {BENCH} (bytes per message)", E::STORE);
+    let rounds = arena.options.rounds();
+    let series = interleave(&title, rounds, &labels, async |n: usize| measure(arena, NAMES[n]).await).await?;
+    let baselines = labels[2..].to_vec();
+    Ok(Some(Comparison {
+        bench: BENCH,
+        store: E::STORE,
+        callers: CALLERS,
+        unit: "bytes/message",
+        series,
+        baselines,
+    }))
+}
+
+async fn measure<E: Engine>(arena: &mut Arena<'_, E>, name: Name) -> Result<f64> {
+    let task = Task::fresh(CALLERS);
+    let ground = arena.fresh().await?;
+    let entrant = arena.enter(name, &ground, task).await?;
+    let before = ground.log_bytes().await?.unwrap_or_default();
+    let feed = Feed::new(task.order);
+    let measured = throughput(&entrant.contender, feed, task.callers, arena.options.pace()).await;
+    let after = ground.log_bytes().await?.unwrap_or_default();
+    entrant.leave().await;
+    ground.discard().await?;
+    let settled = measured.with_context(|| format!("measuring {name}"))?.tally.settled();
+    #[allow(clippy::cast_precision_loss, reason = "bytes and messages are far below 2^52")]
+    Ok((after - before) as f64 / settled as f64)
+}

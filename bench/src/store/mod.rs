@@ -1,0 +1,127 @@
+//! The databases that contenders run on, behind one small interface, so that each contender is written once.
+
+mod postgres;
+mod sqlite;
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use oncebox::{Inbox, InboxStore};
+use sqlx::{Arguments, Database, Encode, IntoArguments, Pool, Type};
+use uuid::Uuid;
+
+use crate::business::Work;
+use crate::message::OrderPaid;
+
+/// A value in a statement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value<'v> {
+    Int(i64),
+    Text(&'v str),
+    Uuid(Uuid),
+}
+
+/// How an inbox calls its handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Batching {
+    /// As the engine likes, a handler of single messages.
+    Singles,
+    /// As the engine likes, a handler of sets.
+    Sets,
+    /// Each message in a transaction of its own.
+    Off,
+}
+
+/// A kind of database.
+pub(crate) trait Engine: Database {
+    const STORE: &'static str;
+    /// Begins a transaction that is going to write.
+    const BEGIN: &'static str;
+    /// The sizes of pool of which a baseline gets the best.
+    const POOLS: &'static [u32];
+    /// The size of pool that an inbox gets.
+    const INBOX_POOL: u32;
+    /// Whether transactions that write wait for each other.
+    const ONE_WRITER: bool;
+
+    type Server: Server<Engine = Self>;
+    type Ground: Ground<Engine = Self>;
+    type Store: InboxStore;
+
+    /// Runs a prepared statement; how many rows it wrote.
+    fn execute<'c>(
+        conn: &'c mut Self::Connection,
+        sql: &'static str,
+        values: &'c [Value<'c>],
+    ) -> BoxFuture<'c, Result<u64, sqlx::Error>>;
+
+    /// Runs a prepared query; whether it found a row.
+    fn exists<'c>(
+        conn: &'c mut Self::Connection,
+        sql: &'static str,
+        values: &'c [Value<'c>],
+    ) -> BoxFuture<'c, Result<bool, sqlx::Error>>;
+
+    /// Writes many rows of the ledger with one statement.
+    fn insert_many<'c>(
+        conn: &'c mut Self::Connection,
+        orders: &'c [OrderPaid],
+    ) -> BoxFuture<'c, Result<(), sqlx::Error>>;
+}
+
+/// A running server, or a folder for databases.
+pub(crate) trait Server: Sized {
+    type Engine: Engine<Server = Self>;
+
+    async fn start() -> Result<Self>;
+
+    /// A place with empty tables.
+    async fn fresh(&self) -> Result<<Self::Engine as Engine>::Ground>;
+}
+
+/// Where one measurement takes place: tables that nobody used before.
+pub(crate) trait Ground: Sized {
+    type Engine: Engine<Ground = Self>;
+
+    /// A pool with all its connections open.
+    async fn pool(&self, connections: u32) -> Result<Pool<Self::Engine>>;
+
+    /// An inbox on a pool, with one handler that does `work`.
+    async fn inbox(
+        &self,
+        pool: Pool<Self::Engine>,
+        batching: Batching,
+        work: Work,
+    ) -> Result<Inbox<<Self::Engine as Engine>::Store>>;
+
+    /// The number of rows in the ledger.
+    async fn ledger_rows(&self) -> Result<u64>;
+
+    /// How many bytes the server has written to its log so far, if it can tell.
+    async fn log_bytes(&self) -> Result<Option<u64>>;
+
+    /// Removes it.
+    async fn discard(self) -> Result<()>;
+}
+
+pub(crate) use sqlx::{Postgres, Sqlite};
+
+fn bind<'q, DB>(
+    sql: &'static str,
+    values: &[Value<'q>],
+) -> sqlx::query::Query<'q, DB, <DB as Database>::Arguments>
+where
+    DB: Database,
+    DB::Arguments: Arguments + IntoArguments<DB>,
+    i64: Encode<'q, DB> + Type<DB>,
+    &'q str: Encode<'q, DB> + Type<DB>,
+    Uuid: Encode<'q, DB> + Type<DB>,
+{
+    values.iter().fold(sqlx::query(sql), |query, value| match *value {
+        Value::Int(value) => query.bind(value),
+        Value::Text(value) => query.bind(value),
+        Value::Uuid(value) => query.bind(value),
+    })
+}
+
+/// The tables of every contender, in the dialect that both databases understand.
+const TABLES: &str = include_str!("../sql/tables.sql");

@@ -1,0 +1,158 @@
+//! PostgreSQL: a private server with its own defaults, durable ones above all.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use oncebox::{Failure, Inbox, PostgresStore, State};
+use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, Postgres};
+
+use super::{Batching, Engine, Ground, Server, TABLES, Value, bind};
+use crate::business::Work;
+use crate::contenders::HANDLER;
+use crate::message::OrderPaid;
+
+impl Engine for Postgres {
+    const STORE: &'static str = "postgres";
+    const BEGIN: &'static str = "BEGIN";
+    const POOLS: &'static [u32] = &[4, 16, 32];
+    const INBOX_POOL: u32 = 16;
+    const ONE_WRITER: bool = false;
+
+    type Server = PostgresBench;
+    type Ground = Schema;
+    type Store = PostgresStore;
+
+    fn execute<'c>(
+        conn: &'c mut PgConnection,
+        sql: &'static str,
+        values: &'c [Value<'c>],
+    ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
+        bind::<Postgres>(sql, values).execute(conn).map(|done| Ok(done?.rows_affected())).boxed()
+    }
+
+    fn exists<'c>(
+        conn: &'c mut PgConnection,
+        sql: &'static str,
+        values: &'c [Value<'c>],
+    ) -> BoxFuture<'c, Result<bool, sqlx::Error>> {
+        bind::<Postgres>(sql, values).fetch_optional(conn).map(|row| Ok(row?.is_some())).boxed()
+    }
+
+    fn insert_many<'c>(
+        conn: &'c mut PgConnection,
+        orders: &'c [OrderPaid],
+    ) -> BoxFuture<'c, Result<(), sqlx::Error>> {
+        sqlx::query(
+            "INSERT INTO ledger (order_id, customer, cents, note) \
+             SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::text[])",
+        )
+        .bind(orders.iter().map(|paid| paid.order_id).collect::<Vec<_>>())
+        .bind(orders.iter().map(|paid| &*paid.customer).collect::<Vec<_>>())
+        .bind(orders.iter().map(|paid| paid.cents).collect::<Vec<_>>())
+        .bind(orders.iter().map(|paid| &*paid.note).collect::<Vec<_>>())
+        .execute(conn)
+        .map(|done| done.map(drop))
+        .boxed()
+    }
+}
+
+/// A server for this run.
+#[derive(Debug)]
+pub(crate) struct PostgresBench {
+    server: PostgresServer,
+    schemas: AtomicU64,
+}
+
+impl Server for PostgresBench {
+    type Engine = Postgres;
+
+    async fn start() -> Result<PostgresBench> {
+        let server = PostgresServer::start(PostgresOptions::default()).await?;
+        Ok(PostgresBench { server, schemas: AtomicU64::new(0) })
+    }
+
+    async fn fresh(&self) -> Result<Schema> {
+        let name = format!("bench_{}", self.schemas.fetch_add(1, Ordering::Relaxed));
+        let address =
+            PgConnectOptions::from_str(&self.server.url()).context("reading the server's address")?;
+        let address = address.options([("search_path", &name)]);
+        let mut admin = PgConnection::connect_with(&address).await.context("connecting to the server")?;
+        // The name is made of letters, digits and an underscore only.
+        let create = format!("CREATE SCHEMA {name}; {TABLES}");
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(create))).await.context("creating tables")?;
+        let schema = Schema { name, address, admin: tokio::sync::Mutex::new(admin) };
+        let store = PostgresStore::new(schema.pool(1).await?).with_schema(&schema.name)?;
+        store.migrate().await?;
+        store.pool().close().await;
+        // What the contender before left to write must not slow this one down.
+        schema.admin.lock().await.execute("CHECKPOINT").await.context("writing a checkpoint")?;
+        Ok(schema)
+    }
+}
+
+/// A schema with empty tables.
+#[derive(Debug)]
+pub(crate) struct Schema {
+    name: String,
+    address: PgConnectOptions,
+    admin: tokio::sync::Mutex<PgConnection>,
+}
+
+impl Ground for Schema {
+    type Engine = Postgres;
+
+    async fn pool(&self, connections: u32) -> Result<PgPool> {
+        PgPoolOptions::new()
+            .min_connections(connections)
+            .max_connections(connections)
+            // One round trip less for everyone.
+            .test_before_acquire(false)
+            .connect_with(self.address.clone())
+            .await
+            .context("opening a pool")
+    }
+
+    async fn inbox(&self, pool: PgPool, batching: Batching, work: Work) -> Result<Inbox<PostgresStore>> {
+        let builder = Inbox::builder(PostgresStore::new(pool).with_schema(&self.name)?).state(work);
+        let builder = match batching {
+            Batching::Singles => builder.on(HANDLER, handle),
+            Batching::Sets => builder.on(HANDLER, handle_set),
+            Batching::Off => builder.on(HANDLER, handle).max_batch(1),
+        };
+        Ok(builder.build().await?)
+    }
+
+    async fn ledger_rows(&self) -> Result<u64> {
+        let mut admin = self.admin.lock().await;
+        let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM ledger").fetch_one(&mut *admin).await?;
+        Ok(u64::try_from(rows)?)
+    }
+
+    async fn log_bytes(&self) -> Result<Option<u64>> {
+        let mut admin = self.admin.lock().await;
+        let bytes: i64 = sqlx::query_scalar("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
+            .fetch_one(&mut *admin)
+            .await?;
+        Ok(Some(u64::try_from(bytes)?))
+    }
+
+    async fn discard(self) -> Result<()> {
+        let mut admin = self.admin.into_inner();
+        let drop = AssertSqlSafe(format!("DROP SCHEMA {} CASCADE", self.name));
+        admin.execute(sqlx::raw_sql(drop)).await.context("dropping the tables")?;
+        admin.close().await.context("leaving the server")
+    }
+}
+
+async fn handle(paid: OrderPaid, work: State<Work>, db: &mut PgConnection) -> Result<(), Failure> {
+    Ok(work.run::<Postgres>(&paid, db).await?)
+}
+
+async fn handle_set(orders: Vec<OrderPaid>, db: &mut PgConnection) -> Result<(), Failure> {
+    Ok(Postgres::insert_many(db, &orders).await?)
+}

@@ -1,0 +1,146 @@
+//! SQLite: a file in a folder of its own, with WAL and `synchronous = FULL`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use oncebox::{Failure, Inbox, SqliteStore, State};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Executor, QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
+use tempfile::TempDir;
+
+use super::{Batching, Engine, Ground, Server, TABLES, Value, bind};
+use crate::business::Work;
+use crate::contenders::HANDLER;
+use crate::message::OrderPaid;
+
+impl Engine for Sqlite {
+    const STORE: &'static str = "sqlite";
+    const BEGIN: &'static str = "BEGIN IMMEDIATE";
+    // There is one writer: callers that wait in line for it are faster than connections that poll for it.
+    const POOLS: &'static [u32] = &[1];
+    const INBOX_POOL: u32 = 4;
+    const ONE_WRITER: bool = true;
+
+    type Server = Folder;
+    type Ground = File;
+    type Store = SqliteStore;
+
+    fn execute<'c>(
+        conn: &'c mut SqliteConnection,
+        sql: &'static str,
+        values: &'c [Value<'c>],
+    ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
+        bind::<Sqlite>(sql, values).execute(conn).map(|done| Ok(done?.rows_affected())).boxed()
+    }
+
+    fn exists<'c>(
+        conn: &'c mut SqliteConnection,
+        sql: &'static str,
+        values: &'c [Value<'c>],
+    ) -> BoxFuture<'c, Result<bool, sqlx::Error>> {
+        bind::<Sqlite>(sql, values).fetch_optional(conn).map(|row| Ok(row?.is_some())).boxed()
+    }
+
+    fn insert_many<'c>(
+        conn: &'c mut SqliteConnection,
+        orders: &'c [OrderPaid],
+    ) -> BoxFuture<'c, Result<(), sqlx::Error>> {
+        let mut insert = QueryBuilder::new("INSERT INTO ledger (order_id, customer, cents, note) ");
+        insert.push_values(orders, |mut row, paid| {
+            row.push_bind(paid.order_id)
+                .push_bind(&*paid.customer)
+                .push_bind(paid.cents)
+                .push_bind(&*paid.note);
+        });
+        async move { insert.build().execute(conn).await.map(drop) }.boxed()
+    }
+}
+
+/// A folder for this run's databases.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    folder: TempDir,
+    files: AtomicU64,
+}
+
+impl Server for Folder {
+    type Engine = Sqlite;
+
+    async fn start() -> Result<Folder> {
+        let folder = tempfile::Builder::new().prefix("oncebox-bench-").tempdir();
+        Ok(Folder { folder: folder.context("creating a temporary folder")?, files: AtomicU64::new(0) })
+    }
+
+    async fn fresh(&self) -> Result<File> {
+        let folder = self.folder.path().join(self.files.fetch_add(1, Ordering::Relaxed).to_string());
+        std::fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let options = SqliteConnectOptions::new()
+            .filename(folder.join("bench.db"))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full);
+        let file = File { folder, options };
+        let pool = file.pool(1).await?;
+        pool.execute(TABLES).await.context("creating tables")?;
+        let store = SqliteStore::new(pool);
+        store.migrate().await?;
+        store.pool().close().await;
+        Ok(file)
+    }
+}
+
+/// A database with empty tables.
+#[derive(Debug)]
+pub(crate) struct File {
+    folder: std::path::PathBuf,
+    options: SqliteConnectOptions,
+}
+
+impl Ground for File {
+    type Engine = Sqlite;
+
+    async fn pool(&self, connections: u32) -> Result<SqlitePool> {
+        SqlitePoolOptions::new()
+            .min_connections(connections)
+            .max_connections(connections)
+            .test_before_acquire(false)
+            .connect_with(self.options.clone())
+            .await
+            .context("opening a pool")
+    }
+
+    async fn inbox(&self, pool: SqlitePool, batching: Batching, work: Work) -> Result<Inbox<SqliteStore>> {
+        let builder = Inbox::builder(SqliteStore::new(pool)).state(work);
+        let builder = match batching {
+            Batching::Singles => builder.on(HANDLER, handle),
+            Batching::Sets => builder.on(HANDLER, handle_set),
+            Batching::Off => builder.on(HANDLER, handle).max_batch(1),
+        };
+        Ok(builder.build().await?)
+    }
+
+    async fn ledger_rows(&self) -> Result<u64> {
+        let pool = self.pool(1).await?;
+        let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM ledger").fetch_one(&pool).await?;
+        pool.close().await;
+        Ok(u64::try_from(rows)?)
+    }
+
+    async fn log_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    async fn discard(self) -> Result<()> {
+        std::fs::remove_dir_all(&self.folder).with_context(|| format!("removing {}", self.folder.display()))
+    }
+}
+
+async fn handle(paid: OrderPaid, work: State<Work>, db: &mut SqliteConnection) -> Result<(), Failure> {
+    Ok(work.run::<Sqlite>(&paid, db).await?)
+}
+
+async fn handle_set(orders: Vec<OrderPaid>, db: &mut SqliteConnection) -> Result<(), Failure> {
+    Ok(Sqlite::insert_many(db, &orders).await?)
+}

@@ -1,0 +1,24 @@
+//! `cargo xtask bench`: the benchmark, built as it is meant to be measured.
+
+use std::convert::Infallible;
+use std::os::unix::process::CommandExt;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// What the benchmark is told; `inline --help` says what it takes
+    #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Becomes the benchmark: its output may be read by a program, and signals go to it alone. Returns only if it
+/// cannot be started.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible> {
+    let mut command = workspace.cargo();
+    command.args(["run", "--release", "--package", "oncebox-bench", "--"]).args(&options.arguments);
+    Err(command.exec()).context("running cargo")
+}
