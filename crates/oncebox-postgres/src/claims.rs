@@ -29,6 +29,7 @@ impl Claims for PostgresStore {
             .bind(idle)
             .bind(units.iter().map(Unit::lock_id).collect::<Vec<_>>())
             .bind(units.len() > 1)
+            .bind(tx.body_lock_timeout_as_setting())
             .fetch_one(tx.connection())
             .await
             .map_err(failed("claim keys"))?;

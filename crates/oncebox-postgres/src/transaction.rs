@@ -64,9 +64,13 @@ impl PostgresTx {
 
     /// The time limits as PostgreSQL's settings take them: lock, statement, idle.
     pub(crate) fn limits_as_settings(&self) -> (String, String, String) {
-        let setting = |time: Duration| format!("{}ms", time.as_millis().clamp(1, i32::MAX as u128));
         let idle = self.limits.handler_timeout.saturating_add(Duration::from_secs(5));
         (setting(self.limits.lock_timeout), setting(self.limits.handler_timeout), setting(idle))
+    }
+
+    /// How long the handlers' statements may wait for a lock, if that is limited.
+    pub(crate) fn body_lock_timeout_as_setting(&self) -> Option<String> {
+        self.limits.body_lock_timeout.map(setting)
     }
 
     /// Notes which transaction this is, from a statement that armed it.
@@ -160,6 +164,11 @@ impl PostgresTx {
             tracing::warn!(%error, backend, "a backend that overstayed could not be ended; its own time limit will do it");
         }
     }
+}
+
+/// Never zero: that would mean for ever.
+fn setting(time: Duration) -> String {
+    format!("{}ms", time.as_millis().clamp(1, i32::MAX as u128))
 }
 
 /// Ends a transaction with nothing kept, and gives the connection back as it was.

@@ -31,6 +31,10 @@ use crate::store::{Claimed, Fault, Limits, Unit};
 /// A key that another process holds must not keep its neighbours waiting: past this the batch is taken apart.
 const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// A batch holds the rows that it wrote until its end. Two that wait for each other's are taken apart after this, long
+/// before the database looks for deadlocks.
+const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// Fast handlers use this part of the transactions that may be in flight: fewer at once make larger batches.
 const FAST_SHARE: usize = 4;
 
@@ -89,8 +93,9 @@ impl Batches {
         self.state().size.took(units, time);
     }
 
-    /// Takes a slot if one is free.
-    fn try_slot(&self) -> bool {
+    /// Takes a slot if one is free; else the unit queues. Both under one lock: between the two the last runner could find
+    /// nothing to do and leave.
+    fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         let free = if state.size.is_slow() {
             state.in_flight < self.slots_if_slow
@@ -98,8 +103,12 @@ impl Batches {
             // Whoever waits makes a batch of it.
             state.in_flight < self.slots && state.queue.is_empty()
         };
-        state.in_flight += usize::from(free);
-        free
+        if free {
+            state.in_flight += 1;
+            return Some(job);
+        }
+        state.queue.push_back(job);
+        None
     }
 
     /// The next batch; with none left the slot is given back.
@@ -146,8 +155,8 @@ impl<S: InboxStore> Drop for Slot<'_, S> {
 enum Batched {
     /// All of it is known, in the order of the jobs; but for those that another process has in hand.
     Together(Vec<Option<Ended>>),
-    /// Each must run alone; `commit_unknown` if all of it may be there.
-    Apart { commit_unknown: bool },
+    /// Each must run alone; `commit_unknown` if all of it may be there, `contended` if it met other transactions.
+    Apart { commit_unknown: bool, contended: bool },
 }
 
 impl<S: InboxStore> Inbox<S> {
@@ -160,12 +169,16 @@ impl<S: InboxStore> Inbox<S> {
         message: Box<dyn Any + Send>,
         waiting: Waiting,
     ) -> Result<Ended, Error> {
-        let attempt = Attempt::first(message);
         if handler.settings.isolated {
+            let attempt = Attempt::first(message);
             return self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, None).await;
         }
-        if handler.batches.try_slot() {
+        let (answer, answered) = oneshot::channel();
+        let job =
+            Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
+        if let Some(job) = handler.batches.slot_or_queue(job) {
             let slot = Slot { inbox: self, handler: handler.index };
+            let attempt = Attempt { message: job.message, commit_unknown: false };
             let ended =
                 self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, Some(slot)).await?;
             if matches!(ended.outcome, Outcome::Done) {
@@ -173,10 +186,6 @@ impl<S: InboxStore> Inbox<S> {
             }
             return Ok(ended);
         }
-        let message = attempt.message;
-        let (answer, answered) = oneshot::channel();
-        let job = Job { unit: unit.clone(), delivery: delivery.clone(), message, waiting, answer };
-        handler.batches.state().queue.push_back(job);
         match answered.await {
             Ok(ended) => ended,
             Err(gone) => Err(Error::unavailable("the runtime is shutting down", gone)),
@@ -217,9 +226,11 @@ impl<S: InboxStore> Inbox<S> {
                     }
                     return;
                 }
-                Batched::Apart { commit_unknown: unknown } => commit_unknown = unknown,
+                Batched::Apart { commit_unknown: unknown, contended } => {
+                    commit_unknown = unknown;
+                    handler.batches.state().size.trouble(contended);
+                }
             }
-            handler.batches.state().size.trouble();
         }
         let alone: Vec<_> =
             jobs.into_iter().map(|job| self.spawn_alone(handler, job, commit_unknown)).collect();
@@ -267,11 +278,12 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     async fn try_batch(&self, handler: &Registered<S>, jobs: &mut [Job]) -> Batched {
-        const APART: Batched = Batched::Apart { commit_unknown: false };
+        const APART: Batched = Batched::Apart { commit_unknown: false, contended: false };
         let store = &self.inner.store;
         let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
         let limits = Limits {
             lock_timeout: BATCH_LOCK_TIMEOUT,
+            body_lock_timeout: Some(BATCH_BODY_LOCK_TIMEOUT),
             handler_timeout: handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout),
         };
         let Ok(mut tx) = store.begin(limits).await else { return APART };
@@ -318,6 +330,11 @@ impl<S: InboxStore> Inbox<S> {
         let took = started.elapsed();
         let returned: Vec<Returned> = match ran {
             Ok(Ok(Ok(returned))) if returned.len() == fresh.len() => returned,
+            Ok(Ok(Err(failure))) => {
+                store.rollback(tx).await;
+                let contended = matches!(S::classify(failure.error()), Fault::Transient | Fault::LockTimeout);
+                return Batched::Apart { commit_unknown: false, contended };
+            }
             Ok(_) => {
                 store.rollback(tx).await;
                 return APART;
@@ -344,7 +361,11 @@ impl<S: InboxStore> Inbox<S> {
             }
         }
         if let Err(error) = store.commit(tx).await {
-            return Batched::Apart { commit_unknown: S::classify(&error) == Fault::Connection };
+            let fault = S::classify(&error);
+            return Batched::Apart {
+                commit_unknown: fault == Fault::Connection,
+                contended: fault == Fault::Transient,
+            };
         }
         handler.batches.took(fresh.len(), took);
         handler.batches.state().size.clean(fresh.len());

@@ -6,8 +6,10 @@ use std::time::Duration;
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// Above this, handlers gain more from running beside each other than from sharing a commit.
 const SLOW: Duration = Duration::from_millis(2);
-/// So many clean units in a row let the limit grow again.
+/// So many clean units in a row let the limit grow again; more after each trouble, so that a handler that is better off
+/// alone is left alone.
 const CLEAN_UNITS_TO_GROW: usize = 16;
+const CLEAN_UNITS_TO_GROW_MAX: usize = 65_536;
 
 /// Learns from what batches came to.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub(crate) struct BatchSize {
     /// Halved by trouble, grown by clean runs.
     limit: usize,
     clean: usize,
+    clean_to_grow: usize,
     /// A moving average per unit.
     handle_time: Duration,
 }
@@ -23,7 +26,7 @@ pub(crate) struct BatchSize {
 impl BatchSize {
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
-        Self { max, limit: max, clean: 0, handle_time: Duration::ZERO }
+        Self { max, limit: max, clean: 0, clean_to_grow: CLEAN_UNITS_TO_GROW, handle_time: Duration::ZERO }
     }
 
     /// How many units the next transaction takes.
@@ -49,16 +52,20 @@ impl BatchSize {
     /// A transaction of so many units was committed.
     pub(crate) fn clean(&mut self, units: usize) {
         self.clean += units;
-        if self.limit < self.max && self.clean >= CLEAN_UNITS_TO_GROW.max(self.limit) {
+        if self.limit < self.max && self.clean >= self.clean_to_grow.max(self.limit) {
             self.clean = 0;
             self.limit = (self.limit * 2).min(self.max);
+            if self.limit == self.max {
+                self.clean_to_grow = CLEAN_UNITS_TO_GROW;
+            }
         }
     }
 
-    /// A batch had to be taken apart.
-    pub(crate) fn trouble(&mut self) {
+    /// A batch had to be taken apart. One that met other transactions would meet them again: those rows are hot.
+    pub(crate) fn trouble(&mut self, contended: bool) {
         self.clean = 0;
-        self.limit = (self.limit / 2).max(1);
+        self.limit = if contended { 1 } else { (self.limit / 2).max(1) };
+        self.clean_to_grow = (self.clean_to_grow * 2).min(CLEAN_UNITS_TO_GROW_MAX);
     }
 }
 
@@ -71,17 +78,26 @@ mod tests {
         let mut size = BatchSize::new(64);
         assert_eq!(size.next(), 64);
         for expected in [32, 16, 8, 4, 2, 1, 1] {
-            size.trouble();
+            size.trouble(false);
             assert_eq!(size.next(), expected);
         }
-        for _ in 0..CLEAN_UNITS_TO_GROW {
-            size.clean(1);
-        }
-        assert_eq!(size.next(), 2);
+        // The more trouble there was, the longer it takes.
+        size.clean(CLEAN_UNITS_TO_GROW);
+        assert_eq!(size.next(), 1);
         for _ in 0..1_000 {
-            size.clean(size.next());
+            size.clean(1_000);
         }
         assert_eq!(size.next(), 64);
+        size.trouble(false);
+        size.clean(2 * CLEAN_UNITS_TO_GROW);
+        assert_eq!(size.next(), 64, "old troubles are forgotten");
+    }
+
+    #[test]
+    fn hot_rows_are_left_to_single_units() {
+        let mut size = BatchSize::new(64);
+        size.trouble(true);
+        assert_eq!(size.next(), 1);
     }
 
     #[test]

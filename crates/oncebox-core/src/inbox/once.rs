@@ -168,8 +168,11 @@ impl<S: InboxStore> Inbox<S> {
         let started = Instant::now();
         let mut troubles = 0;
         loop {
-            let limits =
-                Limits { lock_timeout: waiting.lock_timeout(), handler_timeout: settings.handler_timeout };
+            let limits = Limits {
+                lock_timeout: waiting.lock_timeout(),
+                body_lock_timeout: None,
+                handler_timeout: settings.handler_timeout,
+            };
             let (error, over) = match self.inner.store.begin(limits).await {
                 Ok(tx) => match self.claim_in(tx, unit).await {
                     Ok(claim) => return Ok(claim),

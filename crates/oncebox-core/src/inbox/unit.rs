@@ -206,6 +206,7 @@ impl<S: InboxStore> Inbox<S> {
             };
             let limits = Limits {
                 lock_timeout: waiting.lock_timeout(),
+                body_lock_timeout: None,
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
             let tried_at = Instant::now();

@@ -44,6 +44,9 @@ impl fmt::Display for Guarantee {
 pub struct Limits {
     /// How long a claim may wait for another transaction that holds the same key.
     pub lock_timeout: Duration,
+    /// How long a statement of the handlers may wait for a lock; `None` leaves that to the database. Batches set it, since
+    /// two of them can wait for each other's rows.
+    pub body_lock_timeout: Option<Duration>,
     /// How long the handlers may run. The server must end a statement that runs longer.
     pub handler_timeout: Duration,
 }

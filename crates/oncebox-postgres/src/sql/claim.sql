@@ -32,7 +32,7 @@ select
     coalesce(array_agg(u.n) filter (where $12 and not u.free), '{}') as busy,
     pg_current_xact_id()::text as transaction_id,
     pg_backend_pid() as backend,
-    set_config('lock_timeout', (select lock_timeout_before from armed), true),
+    set_config('lock_timeout', coalesce($13, (select lock_timeout_before from armed)), true),
     set_config('statement_timeout', $9, true),
     set_config('idle_in_transaction_session_timeout', $10, true)
 from unit u left join fresh f on (u.handler, u.kind, u.key) = (f.handler, f.kind, f.key)
