@@ -76,7 +76,7 @@ async fn a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing() 
                     while acknowledgements > 0 {
                         match inbox.process(envelope(&id)).await {
                             Ok(report) if report.settlement() == oncebox::Settlement::Ack => {
-                                acknowledgements -= 1
+                                acknowledgements -= 1;
                             }
                             _not_now => tokio::time::sleep(Duration::from_millis(20)).await,
                         }
