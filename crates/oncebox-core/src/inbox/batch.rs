@@ -111,17 +111,13 @@ impl Batches {
         None
     }
 
-    /// The next batch; with none left the slot is given back.
+    /// The next batch.
     fn take(&self) -> Vec<Job> {
         let mut state = self.state();
         // Whoever went away while waiting wants nothing done.
         state.queue.retain(|job| !job.answer.is_closed());
         let size = state.size.next().min(state.queue.len());
-        let jobs: Vec<Job> = state.queue.drain(..size).collect();
-        if jobs.is_empty() {
-            state.in_flight -= 1;
-        }
-        jobs
+        state.queue.drain(..size).collect()
     }
 
     /// Whether the slot of one that is done is needed for those who wait; given back otherwise.
@@ -133,7 +129,7 @@ impl Batches {
     }
 }
 
-/// A transaction in flight that a caller runs itself; what waits when it ends goes on in the background.
+/// A transaction in flight. When it ends, however it does, what waits goes on in the background.
 pub(crate) struct Slot<'a, S: InboxStore> {
     inbox: &'a Inbox<S>,
     handler: usize,
@@ -194,6 +190,7 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Works on what waits until nothing does.
     async fn run_batches(&self, handler: usize) {
+        let _slot = Slot { inbox: self, handler };
         let handler = &self.inner.handlers[handler];
         loop {
             let jobs = handler.batches.take();
