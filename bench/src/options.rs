@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Only this scenario; may be given several times
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<Scenario>,
+    /// Only with so many callers, where a scenario has several numbers; may be given several times
+    #[arg(long = "callers", value_name = "N")]
+    callers: Vec<usize>,
     /// How often each contender is measured: 5, or 3 with --quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
@@ -80,6 +83,10 @@ impl Options {
     /// Whether a scenario was asked for by its name.
     pub(crate) fn names(&self, scenario: Scenario) -> bool {
         self.scenarios.contains(&scenario)
+    }
+
+    pub(crate) fn wants_callers(&self, callers: usize) -> bool {
+        self.callers.is_empty() || self.callers.contains(&callers)
     }
 
     pub(crate) fn rounds(&self) -> u32 {

@@ -18,6 +18,9 @@ const BASELINES: [Name; 5] = [Name::Modulus, Name::TurboMediator, Name::Vulthil,
 pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     for callers in CALLERS {
+        if !arena.options.wants_callers(callers) {
+            continue;
+        }
         if !arena.options.quick || !E::ONE_WRITER || CALLERS_OF_ONE_WRITER.contains(&callers) {
             all.push(compare(arena, callers).await?);
         }

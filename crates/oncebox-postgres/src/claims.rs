@@ -14,39 +14,21 @@ const CLAIM_TRIES: u32 = 10;
 
 impl Claims for PostgresStore {
     async fn claim(&self, tx: &mut PostgresTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
-        let column = |read: fn(&Unit) -> &str| units.iter().map(read).collect::<Vec<_>>();
-        let (lock, statement, idle) = tx.limits_as_settings();
-        let row = sqlx::query(self.statements.claim.clone())
-            .bind(column(|unit| &unit.handler))
-            .bind(column(|unit| &unit.kind))
-            .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
-            .bind(units.iter().map(|unit| unit.key.original().map(Key::as_bytes)).collect::<Vec<_>>())
-            .bind(units.iter().map(|unit| unit.fingerprint.map(Fingerprint::to_i64)).collect::<Vec<_>>())
-            .bind(units.iter().map(waited_ms).collect::<Vec<_>>())
-            .bind(self.clock_offset_ms())
-            .bind(lock)
-            .bind(statement)
-            .bind(idle)
-            .bind(units.iter().map(Unit::lock_id).collect::<Vec<_>>())
-            .bind(units.len() > 1)
-            .bind(tx.body_lock_timeout_as_setting())
-            .fetch_one(tx.connection())
-            .await
-            .map_err(failed("claim keys"))?;
-        tx.armed_by(&row).map_err(failed("claim keys"))?;
-        let fresh: Vec<i64> = row.try_get("fresh").map_err(failed("claim keys"))?;
-        let busy: Vec<i64> = row.try_get("busy").map_err(failed("claim keys"))?;
-        let mut claimed = Vec::with_capacity(units.len());
-        for (ordinal, unit) in (1..).zip(units) {
-            claimed.push(if fresh.contains(&ordinal) {
-                Claimed::Fresh
-            } else if busy.contains(&ordinal) {
-                Claimed::Busy
-            } else {
-                self.known_or_claim(tx.connection(), unit).await?
-            });
+        match units {
+            [] => Ok(Vec::new()),
+            [unit] => Ok(vec![self.claim_one(tx, unit).await?]),
+            // A handler's own batch, or a mixture that only has to be right.
+            [first, rest @ ..] if rest.iter().all(|unit| unit.handler == first.handler) => {
+                self.claim_batch(tx, units).await
+            }
+            _ => {
+                let mut claimed = Vec::with_capacity(units.len());
+                for unit in units {
+                    claimed.push(self.claim_one(tx, unit).await?);
+                }
+                Ok(claimed)
+            }
         }
-        Ok(claimed)
     }
 
     async fn claim_in(&self, conn: &mut PgConnection, unit: &Unit) -> Result<Claimed, Error> {
@@ -56,15 +38,15 @@ impl Claims for PostgresStore {
         self.known_or_claim(conn, unit).await
     }
 
-    async fn record_result(&self, tx: &mut PostgresTx, unit: &Unit, result: &[u8]) -> Result<(), Error> {
-        sqlx::query(self.statements.record_result.clone())
-            .bind(&unit.handler)
-            .bind(&unit.kind)
-            .bind(unit.key.as_bytes())
-            .bind(result)
+    async fn record_results(&self, tx: &mut PostgresTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
+        sqlx::query(self.statements.record_results.clone())
+            .bind(results.iter().map(|(unit, _)| &*unit.handler).collect::<Vec<_>>())
+            .bind(results.iter().map(|(unit, _)| &*unit.kind).collect::<Vec<_>>())
+            .bind(results.iter().map(|(unit, _)| unit.key.as_bytes()).collect::<Vec<_>>())
+            .bind(results.iter().map(|(_, result)| *result).collect::<Vec<_>>())
             .execute(tx.connection())
             .await
-            .map_err(failed("keep a result"))?;
+            .map_err(failed("keep results"))?;
         Ok(())
     }
 
@@ -83,6 +65,69 @@ impl Claims for PostgresStore {
 }
 
 impl PostgresStore {
+    async fn claim_one(&self, tx: &mut PostgresTx, unit: &Unit) -> Result<Claimed, Error> {
+        let doing = "claim a key";
+        let (lock, statement, idle) = tx.limits_as_settings();
+        let row = sqlx::query(self.statements.claim_one.clone())
+            .bind(&unit.handler)
+            .bind(&unit.kind)
+            .bind(unit.key.as_bytes())
+            .bind(unit.key.original().map(Key::as_bytes))
+            .bind(unit.fingerprint.map(Fingerprint::to_i64))
+            .bind(waited_ms(unit))
+            .bind(self.clock_offset_ms())
+            .bind(lock)
+            .bind(statement)
+            .bind(idle)
+            .bind(unit.lock_id())
+            .bind(tx.body_lock_timeout_as_setting())
+            .fetch_one(tx.connection())
+            .await
+            .map_err(failed(doing))?;
+        tx.armed_by(&row).map_err(failed(doing))?;
+        if row.try_get("fresh").map_err(failed(doing))? {
+            return Ok(Claimed::Fresh);
+        }
+        self.known_or_claim(tx.connection(), unit).await
+    }
+
+    async fn claim_batch(&self, tx: &mut PostgresTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
+        let doing = "claim keys";
+        let (lock, statement, idle) = tx.limits_as_settings();
+        let row = sqlx::query(self.statements.claim.clone())
+            .bind(&units[0].handler)
+            .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
+            .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
+            .bind(units.iter().map(|unit| unit.key.original().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(units.iter().map(|unit| unit.fingerprint.map(Fingerprint::to_i64)).collect::<Vec<_>>())
+            .bind(units.iter().map(waited_ms).collect::<Vec<_>>())
+            .bind(self.clock_offset_ms())
+            .bind(lock)
+            .bind(statement)
+            .bind(idle)
+            .bind(units.iter().map(Unit::lock_id).collect::<Vec<_>>())
+            .bind(tx.body_lock_timeout_as_setting())
+            .fetch_one(tx.connection())
+            .await
+            .map_err(failed(doing))?;
+        tx.armed_by(&row).map_err(failed(doing))?;
+        let Some(fresh) = row.try_get::<Option<Vec<i64>>, _>("fresh").map_err(failed(doing))? else {
+            return Ok(vec![Claimed::Fresh; units.len()]);
+        };
+        let busy: Vec<i64> = row.try_get("busy").map_err(failed(doing))?;
+        let mut claimed = Vec::with_capacity(units.len());
+        for (ordinal, unit) in (1..).zip(units) {
+            claimed.push(if fresh.contains(&ordinal) {
+                Claimed::Fresh
+            } else if busy.contains(&ordinal) {
+                Claimed::Busy
+            } else {
+                self.known_or_claim(tx.connection(), unit).await?
+            });
+        }
+        Ok(claimed)
+    }
+
     /// The marker that a claim ran into, read by a later statement; a claim again where a sweep took it meanwhile.
     async fn known_or_claim(&self, conn: &mut PgConnection, unit: &Unit) -> Result<Claimed, Error> {
         for _ in 0..CLAIM_TRIES {

@@ -2,8 +2,8 @@
 
 use std::error::Error as StdError;
 
-use oncebox_core::Error;
 use oncebox_core::store::{Fault, find_cause};
+use oncebox_core::{Error, ErrorKind};
 
 /// Wraps an error of one of the store's own statements.
 pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
@@ -38,9 +38,26 @@ fn sqlstate(code: &str) -> Option<Fault> {
     }
 }
 
-/// Whether the transaction was broken by an earlier error: `in_failed_sql_transaction`.
-pub(crate) fn is_broken_transaction(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Database(error) if error.code().as_deref() == Some("25P02"))
+/// Wraps an error of the guard, or of a commit with the guard before it.
+pub(crate) fn refused(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+    move |error| {
+        match error.as_database_error().and_then(|error| error.code()).as_deref() {
+        // in_failed_sql_transaction
+        Some("25P02") => Error::new(
+            ErrorKind::Transaction,
+            "the handler swallowed an SQL error, after which PostgreSQL commits nothing: return the error, or wrap the \
+             statement in a nested transaction",
+        )
+        .with_source(error),
+        // invalid_transaction_termination
+        Some("2D000") => Error::new(
+            ErrorKind::Transaction,
+            "the handler ended the transaction that it was lent: do not run COMMIT or ROLLBACK in a handler; use begin() on \
+             the connection for a nested one",
+        ),
+        _ => failed(doing)(error),
+    }
+    }
 }
 
 #[cfg(test)]

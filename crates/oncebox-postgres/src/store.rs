@@ -65,7 +65,11 @@ impl PostgresStore {
         let unsaid = !said && matches!(options.get_ssl_mode(), PgSslMode::Prefer);
         let options =
             if unsaid && !is_local(&options) { options.ssl_mode(PgSslMode::Require) } else { options };
-        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
+        let pool = PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            // A round trip less: a dead connection shows with the next statement, and the unit is tried again.
+            .test_before_acquire(false);
         let pool = pool.connect_with(options).await.map_err(|error| {
             let message = match error {
                 sqlx::Error::Tls(_) => {

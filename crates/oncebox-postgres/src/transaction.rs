@@ -8,12 +8,12 @@ use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{Executor, PgConnection, PgPool, Postgres, Row};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, Row};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::fault::{failed, is_broken_transaction};
+use crate::fault::{failed, refused};
 use crate::statements::Statements;
 use crate::store::Session;
 
@@ -28,11 +28,13 @@ pub struct PostgresTx {
     limits: Limits,
     /// What the guard compares; known once the transaction is armed.
     identity: Option<Identity>,
+    /// Whether the guard has let it through.
+    guarded: bool,
 }
 
 /// Which transaction on which backend.
 struct Identity {
-    transaction_id: String,
+    transaction_id: u64,
     backend: i32,
 }
 
@@ -52,7 +54,7 @@ impl PostgresTx {
             conn.close_on_drop();
             return Err(error);
         }
-        Ok(Self { conn: Some(conn), session, statements, limits, identity: None })
+        Ok(Self { conn: Some(conn), session, statements, limits, identity: None, guarded: false })
     }
 
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
@@ -75,10 +77,11 @@ impl PostgresTx {
 
     /// Notes which transaction this is, from a statement that armed it.
     pub(crate) fn armed_by(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
-        self.identity = Some(Identity {
-            transaction_id: row.try_get("transaction_id")?,
-            backend: row.try_get("backend")?,
-        });
+        let transaction_id: &str = row.try_get("transaction_id")?;
+        let transaction_id = transaction_id
+            .parse()
+            .map_err(|error| sqlx::Error::Decode(Box::<std::num::ParseIntError>::from(error)))?;
+        self.identity = Some(Identity { transaction_id, backend: row.try_get("backend")? });
         Ok(())
     }
 
@@ -97,37 +100,40 @@ impl PostgresTx {
     }
 
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
+        let Some(transaction_id) = self.to_prove()? else { return Ok(()) };
+        let guard = self.statements.guard.clone();
+        sqlx::query(guard)
+            .bind(transaction_id.to_string())
+            .execute(self.connection())
+            .await
+            .map_err(refused("check the guard"))?;
+        self.guarded = true;
+        Ok(())
+    }
+
+    /// Which transaction the guard is to prove; none where it has, or where no handler ran.
+    fn to_prove(&mut self) -> Result<Option<u64>, Error> {
         if Manager::get_transaction_depth(self.connection()) != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
-        let guard = self.statements.guard.clone();
-        let now: Option<String> =
-            sqlx::query_scalar(guard).fetch_one(self.connection()).await.map_err(|error| {
-                if is_broken_transaction(&error) {
-                    Error::new(
-                        ErrorKind::Transaction,
-                        "the handler swallowed an SQL error, after which PostgreSQL commits nothing: return the error, or \
-                         wrap the statement in a nested transaction",
-                    )
-                    .with_source(error)
-                } else {
-                    failed("check the guard")(error)
-                }
-            })?;
-        if now.as_ref() == self.identity.as_ref().map(|identity| &identity.transaction_id) {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Transaction,
-            "the handler ended the transaction that it was lent: do not run COMMIT or ROLLBACK in a handler; use begin() \
-             on the connection for a nested one",
-        ))
+        Ok(self.identity.as_ref().filter(|_| !self.guarded).map(|identity| identity.transaction_id))
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
         // On failure dropping `self` ends whatever is left.
-        Manager::commit(self.connection()).await.map_err(failed("commit"))?;
+        match self.to_prove()? {
+            None => Manager::commit(self.connection()).await.map_err(failed("commit"))?,
+            Some(transaction_id) => {
+                let commit =
+                    self.statements.commit.as_str().replace("{transaction_id}", &transaction_id.to_string());
+                // Safe: what is put in is a number.
+                let commit = sqlx::raw_sql(AssertSqlSafe(commit));
+                self.connection().execute(commit).await.map_err(refused("commit"))?;
+                // Sent when the pool takes the connection back; nobody waits for it.
+                Manager::start_rollback(self.connection());
+            }
+        }
         self.conn = None;
         Ok(())
     }

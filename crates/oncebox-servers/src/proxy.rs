@@ -140,7 +140,8 @@ async fn read_message(client: &mut OwnedReadHalf, started: bool) -> Result<Vec<u
     Ok(message)
 }
 
-/// Whether this is the simple query `COMMIT`, which is how sqlx sends it.
+/// Whether this is a simple query that commits what a handler did: the driver's own, or the engine's with its guard.
 fn is_commit(message: &[u8]) -> bool {
-    message.first() == Some(&b'Q') && message.get(5..) == Some(b"COMMIT\0")
+    let contains = |part: &[u8]| message.windows(part.len()).any(|window| window == part);
+    message.first() == Some(&b'Q') && (message.get(5..) == Some(b"COMMIT\0") || contains(b".guard("))
 }

@@ -35,15 +35,17 @@ impl Claims for SqliteStore {
         ))
     }
 
-    async fn record_result(&self, tx: &mut SqliteTx, unit: &Unit, result: &[u8]) -> Result<(), Error> {
-        sqlx::query(include_str!("sql/record_result.sql"))
-            .bind(&unit.handler)
-            .bind(&unit.kind)
-            .bind(unit.key.as_bytes())
-            .bind(result)
-            .execute(tx.connection())
-            .await
-            .map_err(failed("keep a result"))?;
+    async fn record_results(&self, tx: &mut SqliteTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
+        for (unit, result) in results {
+            sqlx::query(include_str!("sql/record_result.sql"))
+                .bind(&unit.handler)
+                .bind(&unit.kind)
+                .bind(unit.key.as_bytes())
+                .bind(*result)
+                .execute(tx.connection())
+                .await
+                .map_err(failed("keep a result"))?;
+        }
         Ok(())
     }
 

@@ -22,6 +22,8 @@ pub struct SqliteTx {
     held: Option<Held>,
     seal: Seal,
     limits: Limits,
+    /// Whether the guard is set.
+    armed: bool,
 }
 
 /// What the transaction holds for as long as it lasts: a connection, and the turn, which the next in line gets then.
@@ -41,13 +43,14 @@ impl SqliteTx {
         end_all(&mut conn).await?;
         let seal = Seal::install(&mut conn).await?;
         Manager::begin(&mut conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
-        Ok(Self { held: Some(Held { conn, _turn: turn }), seal, limits })
+        Ok(Self { held: Some(Held { conn, _turn: turn }), seal, limits, armed: false })
     }
 
     /// Sets the savepoint that only a whole transaction still has afterwards, and closes the seal.
     pub(crate) async fn arm(&mut self) -> Result<(), Error> {
         self.connection().execute("SAVEPOINT oncebox_guard").await.map_err(failed("set the guard"))?;
         self.seal.close(self.limits.handler_timeout);
+        self.armed = true;
         Ok(())
     }
 
@@ -66,6 +69,7 @@ impl SqliteTx {
             return Err(Error::new(ErrorKind::Transaction, message));
         }
         self.seal.open();
+        self.armed = false;
         Ok(())
     }
 
@@ -81,7 +85,9 @@ impl SqliteTx {
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
-        self.seal.open();
+        if self.armed {
+            self.guard().await?;
+        }
         // On failure the transaction is still open, and dropping `self` ends it.
         Manager::commit(self.connection()).await.map_err(failed("commit"))?;
         self.held = None;

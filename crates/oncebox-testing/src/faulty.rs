@@ -140,13 +140,12 @@ impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
         self.store.claim_in(conn, unit)
     }
 
-    fn record_result(
+    fn record_results(
         &self,
         tx: &mut S::Tx,
-        unit: &Unit,
-        result: &[u8],
+        results: &[(&Unit, &[u8])],
     ) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.record_result(tx, unit, result)
+        self.store.record_results(tx, results)
     }
 
     fn mark_processed(

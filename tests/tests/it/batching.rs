@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -254,21 +255,21 @@ async fn neighbours_of_a_unit_that_breaks_the_transaction_are_unharmed() {
 async fn closing_finishes_what_is_under_way<F: Fixture>(fixture: F) {
     let largest = Arc::new(AtomicUsize::new(0));
     let inbox = counting(&fixture, &largest, |options| options).build().await.unwrap();
-    let mut calls = Box::pin(join_all(ids(0..100).map(|id| {
-        let inbox = inbox.clone();
-        async move { inbox.process(envelope(&id)).await }
-    })));
-    // One poll lets all of them in.
-    std::future::poll_fn(|cx| {
-        assert!(calls.as_mut().poll(cx).is_pending());
-        std::task::Poll::Ready(())
-    })
-    .await;
+    let mut calls: Vec<_> = ids(0..100)
+        .map(|id| {
+            let inbox = inbox.clone();
+            Box::pin(async move { inbox.process(envelope(&id)).await })
+        })
+        .collect();
+    // One poll lets each of them in.
+    for call in &mut calls {
+        assert!(std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await);
+    }
     let closing = tokio::spawn({
         let inbox = inbox.clone();
         async move { inbox.close().await }
     });
-    for report in calls.await {
+    for report in join_all(calls).await {
         assert!(matches!(report.unwrap().outcome("h"), Some(Outcome::Done)));
     }
     closing.await.unwrap();

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -35,9 +36,6 @@ const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 /// before the database looks for deadlocks.
 const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Fast handlers use this part of the transactions that may be in flight: fewer at once make larger batches.
-const FAST_SHARE: usize = 4;
-
 /// How long the units of a batch that was taken apart keep its slot.
 const ALONE_MAX: Duration = Duration::from_millis(500);
 
@@ -45,18 +43,26 @@ const ALONE_MAX: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Batches {
     state: Mutex<State>,
-    /// How many transactions may be in flight: usually, and where handlers are slow.
-    slots: usize,
-    slots_if_slow: usize,
+    /// How many transactions may be in flight.
+    max_in_flight: usize,
 }
 
 #[derive(Debug)]
 struct State {
     queue: VecDeque<Job>,
+    /// Transactions in flight, and the units in them.
     in_flight: usize,
+    running: usize,
     size: BatchSize,
     /// Whether the last batch had duplicates: then a look before the next one saves writes.
     duplicates: bool,
+}
+
+impl State {
+    /// How many transactions the units at hand are worth.
+    fn transactions(&self, max: usize) -> usize {
+        self.size.transactions(self.queue.len() + self.running).min(max)
+    }
 }
 
 /// One unit in the queue, and whom to tell.
@@ -74,14 +80,11 @@ impl Batches {
         let state = State {
             queue: VecDeque::new(),
             in_flight: 0,
-            size: BatchSize::new(max_batch),
+            running: 0,
+            size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
             duplicates: false,
         };
-        Self {
-            state: Mutex::new(state),
-            slots: (max_in_flight / FAST_SHARE).max(1),
-            slots_if_slow: max_in_flight.max(1),
-        }
+        Self { state: Mutex::new(state), max_in_flight: max_in_flight.max(1) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -97,33 +100,44 @@ impl Batches {
     /// nothing to do and leave.
     fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
-        let free = if state.size.is_slow() {
-            state.in_flight < self.slots_if_slow
-        } else {
-            // Whoever waits makes a batch of it.
-            state.in_flight < self.slots && state.queue.is_empty()
-        };
-        if free {
+        state.running += 1;
+        if state.in_flight < state.transactions(self.max_in_flight) {
             state.in_flight += 1;
             return Some(job);
         }
+        state.running -= 1;
         state.queue.push_back(job);
         None
     }
 
-    /// The next batch.
-    fn take(&self) -> Vec<Job> {
+    /// Whether nobody else waits; else the unit goes with them, at the head of the queue.
+    fn alone_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
+        if state.queue.is_empty() {
+            return Some(job);
+        }
+        state.queue.push_front(job);
+        None
+    }
+
+    /// The next batch of a slot that had so many units: a fair share of what waits, so that no transaction is left with the
+    /// crumbs.
+    fn take(&self, before: usize) -> Vec<Job> {
+        let mut state = self.state();
+        state.running -= before;
         // Whoever went away while waiting wants nothing done.
         state.queue.retain(|job| !job.answer.is_closed());
-        let size = state.size.next().min(state.queue.len());
+        let share = (state.queue.len() + state.running).div_ceil(state.transactions(self.max_in_flight));
+        let size = state.size.next().min(share).min(state.queue.len());
+        state.running += size;
         state.queue.drain(..size).collect()
     }
 
-    /// Whether the slot of one that is done is needed for those who wait; given back otherwise.
-    fn hand_over(&self) -> bool {
+    /// Whether the slot of one that had so many units is needed for those who wait; given back otherwise.
+    fn hand_over(&self, before: usize) -> bool {
         let mut state = self.state();
-        let needed = !state.queue.is_empty();
+        state.running -= before;
+        let needed = !state.queue.is_empty() && state.in_flight <= state.transactions(self.max_in_flight);
         state.in_flight -= usize::from(!needed);
         needed
     }
@@ -133,11 +147,13 @@ impl Batches {
 pub(crate) struct Slot<'a, S: InboxStore> {
     inbox: &'a Inbox<S>,
     handler: usize,
+    /// How many units are in it.
+    units: usize,
 }
 
 impl<S: InboxStore> Drop for Slot<'_, S> {
     fn drop(&mut self) {
-        if !self.inbox.inner.handlers[self.handler].batches.hand_over() {
+        if !self.inbox.inner.handlers[self.handler].batches.hand_over(self.units) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
@@ -173,14 +189,19 @@ impl<S: InboxStore> Inbox<S> {
         let job =
             Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
         if let Some(job) = handler.batches.slot_or_queue(job) {
-            let slot = Slot { inbox: self, handler: handler.index };
-            let attempt = Attempt { message: job.message, commit_unknown: false };
-            let ended =
-                self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, Some(slot)).await?;
-            if matches!(ended.outcome, Outcome::Done) {
-                handler.batches.state().size.clean(1);
+            let slot = Slot { inbox: self, handler: handler.index, units: 1 };
+            // Those who are about to call, too, come along.
+            tokio::task::yield_now().await;
+            if let Some(job) = handler.batches.alone_or_queue(job) {
+                let attempt = Attempt { message: job.message, commit_unknown: false };
+                let ended = self
+                    .try_until_known(handler, delivery, Some(unit), attempt, &waiting, Some(slot))
+                    .await?;
+                if matches!(ended.outcome, Outcome::Done) {
+                    handler.batches.state().size.clean(1);
+                }
+                return Ok(ended);
             }
-            return Ok(ended);
         }
         match answered.await {
             Ok(ended) => ended,
@@ -190,15 +211,18 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Works on what waits until nothing does.
     async fn run_batches(&self, handler: usize) {
-        let _slot = Slot { inbox: self, handler };
+        let mut slot = Slot { inbox: self, handler, units: 0 };
         let handler = &self.inner.handlers[handler];
         loop {
-            let jobs = handler.batches.take();
+            let jobs = handler.batches.take(slot.units);
+            slot.units = jobs.len();
             if jobs.is_empty() {
                 return;
             }
             let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
             self.run_batch(handler, jobs).instrument(span).await;
+            // Those who were told come back with their next message, and go along.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -342,17 +366,18 @@ impl<S: InboxStore> Inbox<S> {
             }
         };
 
-        if store.guard(&mut tx).await.is_err() {
+        let results: Vec<(&Unit, &[u8])> = fresh
+            .iter()
+            .zip(&returned)
+            .filter_map(|(&n, returned)| Some((&units[n], returned.result.as_deref()?)))
+            .collect();
+        if !results.is_empty()
+            && (store.guard(&mut tx).await.is_err() || store.record_results(&mut tx, &results).await.is_err())
+        {
             store.rollback(tx).await;
             return APART;
         }
         for (&n, returned) in fresh.iter().zip(returned) {
-            if let Some(result) = &returned.result
-                && store.record_result(&mut tx, &units[n], result).await.is_err()
-            {
-                store.rollback(tx).await;
-                return APART;
-            }
             if let Some(ended) = &mut ended[n] {
                 ended.result = returned.result;
             }

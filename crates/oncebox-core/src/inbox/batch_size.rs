@@ -4,8 +4,15 @@ use std::time::Duration;
 
 /// A batch should not hold its locks, or keep its last unit waiting, for longer than this.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// Above this, handlers gain more from running beside each other than from sharing a commit.
-const SLOW: Duration = Duration::from_millis(2);
+/// So much of handlers' time is worth a transaction of its own: less, and what a transaction costs by itself weighs more
+/// than running beside each other gains.
+const WORTH: Duration = Duration::from_millis(4);
+/// One runs while another is being committed.
+const TRANSACTIONS_MIN: usize = 2;
+/// Handlers faster than this keep the processor busy, not waiting: beyond a few transactions per core, more of them only
+/// slow each other down.
+const FAST: Duration = Duration::from_millis(1);
+const FAST_TRANSACTIONS_PER_CORE: usize = 2;
 /// So many clean units in a row let the limit grow again; more after each trouble, so that a handler that is better off
 /// alone is left alone.
 const CLEAN_UNITS_TO_GROW: usize = 16;
@@ -14,6 +21,7 @@ const CLEAN_UNITS_TO_GROW_MAX: usize = 65_536;
 /// Learns from what batches came to.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
+    cores: usize,
     max: usize,
     /// Halved by trouble, grown by clean runs.
     limit: usize,
@@ -24,9 +32,16 @@ pub(crate) struct BatchSize {
 }
 
 impl BatchSize {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize, cores: usize) -> Self {
         let max = max.max(1);
-        Self { max, limit: max, clean: 0, clean_to_grow: CLEAN_UNITS_TO_GROW, handle_time: Duration::ZERO }
+        Self {
+            cores,
+            max,
+            limit: max,
+            clean: 0,
+            clean_to_grow: CLEAN_UNITS_TO_GROW,
+            handle_time: Duration::ZERO,
+        }
     }
 
     /// How many units the next transaction takes.
@@ -38,9 +53,15 @@ impl BatchSize {
         self.limit.min(by_time).max(1)
     }
 
-    /// Whether handlers are so slow that as many as possible should run at once.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.handle_time >= SLOW
+    /// How many transactions so many units are worth: slow handlers run beside each other, fast ones together.
+    pub(crate) fn transactions(&self, units: usize) -> usize {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let worth = self.handle_time.saturating_mul(units).as_micros().div_ceil(WORTH.as_micros());
+        let max = match self.handle_time < FAST {
+            true => FAST_TRANSACTIONS_PER_CORE * self.cores,
+            false => usize::MAX,
+        };
+        usize::try_from(worth).unwrap_or(usize::MAX).min(max).max(TRANSACTIONS_MIN)
     }
 
     /// The handlers of so many units took so long together.
@@ -75,7 +96,7 @@ mod tests {
 
     #[test]
     fn trouble_halves_it_and_clean_runs_grow_it_back() {
-        let mut size = BatchSize::new(64);
+        let mut size = BatchSize::new(64, 2);
         assert_eq!(size.next(), 64);
         for expected in [32, 16, 8, 4, 2, 1, 1] {
             size.trouble(false);
@@ -95,18 +116,18 @@ mod tests {
 
     #[test]
     fn hot_rows_are_left_to_single_units() {
-        let mut size = BatchSize::new(64);
+        let mut size = BatchSize::new(64, 2);
         size.trouble(true);
         assert_eq!(size.next(), 1);
     }
 
     #[test]
     fn slow_handlers_run_beside_each_other() {
-        let mut size = BatchSize::new(64);
+        let mut size = BatchSize::new(64, 2);
         for _ in 0..20 {
             size.took(1, Duration::from_millis(20));
         }
-        assert!(size.is_slow());
+        assert_eq!(size.transactions(10), 50, "as many as there may be");
         assert!(size.next() <= 3, "{}", size.next());
         for _ in 0..20 {
             size.took(1, Duration::from_secs(1));
@@ -115,7 +136,9 @@ mod tests {
         for _ in 0..60 {
             size.took(10, Duration::from_millis(1));
         }
-        assert!(!size.is_slow());
+        assert_eq!(size.transactions(10), 2);
+        assert_eq!(size.transactions(100), 3);
+        assert_eq!(size.transactions(1_000), 4, "no more than keep two cores busy");
         assert_eq!(size.next(), 64);
     }
 }

@@ -102,7 +102,7 @@ impl<S: InboxStore> Inbox<S> {
             store.rollback(tx).await;
             return Err(error.into());
         }
-        store.record_result(&mut tx, &unit, &result).await?;
+        store.record_results(&mut tx, &[(&unit, &result)]).await?;
         match store.commit(tx).await {
             Ok(()) => Ok(Once::Fresh(value)),
             Err(error) if S::classify(&error) == Fault::Connection => {

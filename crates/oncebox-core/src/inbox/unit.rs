@@ -333,22 +333,23 @@ impl<S: InboxStore> Inbox<S> {
     /// Everything after the body: proof, result, commit.
     async fn finish(&self, unit: Option<&Unit>, mut tx: S::Tx, mut returned: Vec<Returned>) -> Tried {
         let store = &self.inner.store;
-        if let Err(error) = store.guard(&mut tx).await {
-            store.rollback(tx).await;
-            return match error.kind() {
-                ErrorKind::Transaction => Tried::Ended(broken(error).into()),
-                _ => own_statement::<S>(error),
-            };
-        }
         let result = returned.pop().and_then(|returned| returned.result);
-        if let (Some(unit), Some(result)) = (unit, &result)
-            && let Err(error) = store.record_result(&mut tx, unit, result).await
-        {
-            store.rollback(tx).await;
-            return own_statement::<S>(error);
+        if let (Some(unit), Some(result)) = (unit, &result) {
+            if let Err(error) = store.guard(&mut tx).await {
+                store.rollback(tx).await;
+                return match error.kind() {
+                    ErrorKind::Transaction => Tried::Ended(broken(error).into()),
+                    _ => own_statement::<S>(error),
+                };
+            }
+            if let Err(error) = store.record_results(&mut tx, &[(unit, result)]).await {
+                store.rollback(tx).await;
+                return own_statement::<S>(error);
+            }
         }
         match store.commit(tx).await {
             Ok(()) => Tried::Ended(Ended { outcome: Outcome::Done, result, shared: false }),
+            Err(error) if error.kind() == ErrorKind::Transaction => Tried::Ended(broken(error).into()),
             Err(error) => match S::classify(&error) {
                 Fault::Connection => Tried::CommitUnknown(error),
                 Fault::Transient | Fault::LockTimeout => Tried::BodyTransient(error.into()),

@@ -225,10 +225,14 @@ impl<L: Leases> Claims for Leased<L> {
         }
     }
 
-    async fn record_result(&self, tx: &mut Self::Tx, unit: &Unit, result: &[u8]) -> Result<(), Error> {
-        match tx.lease.held.iter_mut().find(|held| held.unit == *unit) {
-            Some(held) => held.result = Some(result.to_vec()),
-            None => return Err(Error::new(ErrorKind::LeaseLost, "a result for a unit that was not claimed")),
+    async fn record_results(&self, tx: &mut Self::Tx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
+        for (unit, result) in results {
+            match tx.lease.held.iter_mut().find(|held| held.unit == **unit) {
+                Some(held) => held.result = Some(result.to_vec()),
+                None => {
+                    return Err(Error::new(ErrorKind::LeaseLost, "a result for a unit that was not claimed"));
+                }
+            }
         }
         Ok(())
     }

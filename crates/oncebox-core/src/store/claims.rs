@@ -74,12 +74,11 @@ pub trait Claims: Store {
         unit: &Unit,
     ) -> impl Future<Output = Result<Claimed, Error>> + Send;
 
-    /// Keeps a handler's result beside its marker, in the same transaction.
-    fn record_result(
+    /// Keeps handlers' results beside their markers, in the same transaction.
+    fn record_results(
         &self,
         tx: &mut Self::Tx,
-        unit: &Unit,
-        result: &[u8],
+        results: &[(&Unit, &[u8])],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Inserts markers for units that were handled elsewhere; how many of them were new.

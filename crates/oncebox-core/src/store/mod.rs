@@ -94,12 +94,13 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// claim, which may have done it already.
     fn arm(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Proves that the transaction is still ours and healthy; the last thing before a commit. A handler may have
-    /// swallowed an SQL error or ended the transaction itself: then this fails with
+    /// Proves that the transaction is still ours and healthy, before anything else of ours is written behind a handler. It may
+    /// have swallowed an SQL error or ended the transaction itself: then this fails with
     /// [`ErrorKind::Transaction`](crate::ErrorKind::Transaction).
     fn guard(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Commits. An error with [`Fault::Connection`] means that nobody knows.
+    /// Commits, with the proof of [`guard`](Store::guard) right before it, unless that was given already. An error with
+    /// [`Fault::Connection`] means that nobody knows.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Rolls back; the connection stays in use.

@@ -44,6 +44,22 @@ deferrable initially deferred
 for each row when (current_setting('oncebox.guarded', true) = 'on')
 execute function "{schema}".refuse_commit();
 
+-- The last word before a commit: proves that this is the transaction that the engine began. From here on it may commit, and
+-- the session write again. In a transaction that was broken by an error which the handler swallowed, no function runs.
+create function "{schema}".guard(transaction_id text) returns void
+language plpgsql
+as $$
+begin
+    if pg_current_xact_id_if_assigned()::text is distinct from $1 then
+        raise exception using
+            errcode = 'invalid_transaction_termination',
+            message = 'oncebox: a handler has ended the transaction that it was lent';
+    end if;
+    perform set_config('oncebox.guarded', 'off', true);
+    perform set_config('default_transaction_read_only', null, false);
+end
+$$;
+
 -- Results that duplicates are given; apart from the markers, which stay small.
 create table "{schema}".result (
     handler text collate "C" not null,

@@ -137,7 +137,7 @@ pub async fn results_come_back_with_the_marker<F: Fixture>(fixture: F) {
     store.claim(&mut tx, std::slice::from_ref(&unit)).await.unwrap();
     store.arm(&mut tx).await.unwrap();
     store.guard(&mut tx).await.unwrap();
-    store.record_result(&mut tx, &unit, &result).await.unwrap();
+    store.record_results(&mut tx, &[(&unit, &result)]).await.unwrap();
     store.commit(tx).await.unwrap();
 
     let mut tx = store.begin(LIMITS).await.unwrap();

@@ -1,2 +1,0 @@
--- Keeps a handler's result beside its marker.
-insert into "{schema}".result (handler, kind, key, body) values ($1, $2, $3, $4)
