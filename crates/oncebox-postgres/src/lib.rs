@@ -15,4 +15,4 @@ mod transaction;
 mod upkeep;
 
 pub use store::PostgresStore;
-pub use transaction::PostgresTx;
+pub use transaction::{PostgresBegun, PostgresTx};

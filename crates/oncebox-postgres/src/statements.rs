@@ -66,6 +66,7 @@ statements!(
     claim_in,
     claim_one,
     commit,
+    commit_and_begin,
     end_statement,
     find_marker,
     find_markers,

@@ -14,7 +14,7 @@ use sqlx::{PgConnection, PgPool};
 
 use crate::fault::{classify, failed};
 use crate::statements::{Schema, Statements};
-use crate::transaction::PostgresTx;
+use crate::transaction::{PostgresBegun, PostgresTx};
 
 const SCHEMA: &str = "oncebox";
 const CONNECTIONS: u32 = 16;
@@ -128,6 +128,7 @@ impl Store for PostgresStore {
     const GUARANTEE: Guarantee = Guarantee::Exactly;
     type Conn = PgConnection;
     type Tx = PostgresTx;
+    type Begun = PostgresBegun;
 
     fn capacity(&self) -> usize {
         self.pool.options().get_max_connections() as usize
@@ -164,6 +165,19 @@ impl Store for PostgresStore {
 
     async fn commit(&self, tx: PostgresTx) -> Result<(), Error> {
         tx.commit().await
+    }
+
+    async fn commit_and_begin(&self, tx: PostgresTx) -> Result<Option<PostgresBegun>, Error> {
+        // Others need connections too.
+        let spare = self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections();
+        if spare {
+            return tx.commit_and_begin().await;
+        }
+        tx.commit().await.map(|()| None)
+    }
+
+    fn go_on(&self, begun: PostgresBegun, limits: Limits) -> PostgresTx {
+        begun.with(limits)
     }
 
     async fn rollback(&self, tx: PostgresTx) {

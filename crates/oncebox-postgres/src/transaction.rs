@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, Row};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, Row, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -18,6 +18,10 @@ use crate::statements::Statements;
 use crate::store::Session;
 
 type Manager = <Postgres as sqlx::Database>::TransactionManager;
+
+/// One transaction after the other uses the same connection for this long; then the pool sees it again, which knows when
+/// it is too old.
+const CONNECTION_TIME: Duration = Duration::from_secs(10);
 
 /// An open transaction. Dropping it rolls back.
 pub struct PostgresTx {
@@ -30,6 +34,20 @@ pub struct PostgresTx {
     identity: Option<Identity>,
     /// Whether the guard has let it through.
     guarded: bool,
+    /// When the connection was taken from its pool.
+    since: Instant,
+}
+
+/// A transaction that was begun with the commit of the one before it. Dropping it rolls back.
+#[derive(Debug)]
+pub struct PostgresBegun(PostgresTx);
+
+impl PostgresBegun {
+    pub(crate) fn with(self, limits: Limits) -> PostgresTx {
+        let Self(mut tx) = self;
+        tx.limits = limits;
+        tx
+    }
 }
 
 /// Which transaction on which backend.
@@ -54,7 +72,15 @@ impl PostgresTx {
             conn.close_on_drop();
             return Err(error);
         }
-        Ok(Self { conn: Some(conn), session, statements, limits, identity: None, guarded: false })
+        Ok(Self {
+            conn: Some(conn),
+            session,
+            statements,
+            limits,
+            identity: None,
+            guarded: false,
+            since: Instant::now(),
+        })
     }
 
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
@@ -125,17 +151,33 @@ impl PostgresTx {
         match self.to_prove()? {
             None => Manager::commit(self.connection()).await.map_err(failed("commit"))?,
             Some(transaction_id) => {
-                let commit =
-                    self.statements.commit.as_str().replace("{transaction_id}", &transaction_id.to_string());
-                // Safe: what is put in is a number.
-                let commit = sqlx::raw_sql(AssertSqlSafe(commit));
-                self.connection().execute(commit).await.map_err(refused("commit"))?;
+                self.commit_with(self.statements.commit.clone(), transaction_id).await?;
                 // Sent when the pool takes the connection back; nobody waits for it.
                 Manager::start_rollback(self.connection());
             }
         }
         self.conn = None;
         Ok(())
+    }
+
+    /// Commits, and begins the next transaction on the same connection, unless it has been in use for long.
+    pub(crate) async fn commit_and_begin(mut self) -> Result<Option<PostgresBegun>, Error> {
+        let ours = self.session == Session::Own && self.since.elapsed() < CONNECTION_TIME;
+        match self.to_prove()? {
+            Some(transaction_id) if ours => {
+                self.commit_with(self.statements.commit_and_begin.clone(), transaction_id).await?;
+                self.identity = None;
+                Ok(Some(PostgresBegun(self)))
+            }
+            _ => self.commit().await.map(|()| None),
+        }
+    }
+
+    async fn commit_with(&mut self, commit: SqlStr, transaction_id: u64) -> Result<(), Error> {
+        let commit = commit.as_str().replace("{transaction_id}", &transaction_id.to_string());
+        // Safe: what is put in is a number.
+        let commit = sqlx::raw_sql(AssertSqlSafe(commit));
+        self.connection().execute(commit).await.map_err(refused("commit")).map(drop)
     }
 
     pub(crate) async fn rollback(mut self) {

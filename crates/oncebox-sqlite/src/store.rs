@@ -1,5 +1,6 @@
 //! The store: a pool, and a queue for its one writer.
 
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -105,6 +106,7 @@ impl Store for SqliteStore {
     const GUARANTEE: Guarantee = Guarantee::Exactly;
     type Conn = SqliteConnection;
     type Tx = SqliteTx;
+    type Begun = Infallible;
 
     /// One writer.
     fn capacity(&self) -> usize {
@@ -142,6 +144,11 @@ impl Store for SqliteStore {
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), Error> {
         tx.commit().await
+    }
+
+    /// Nobody else could write meanwhile: there is nothing to begin ahead.
+    fn go_on(&self, begun: Infallible, _limits: Limits) -> SqliteTx {
+        match begun {}
     }
 
     async fn rollback(&self, tx: SqliteTx) {

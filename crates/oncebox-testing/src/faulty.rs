@@ -74,6 +74,7 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     const GUARANTEE: Guarantee = S::GUARANTEE;
     type Conn = S::Conn;
     type Tx = S::Tx;
+    type Begun = S::Begun;
 
     fn capacity(&self) -> usize {
         self.store.capacity()
@@ -106,6 +107,19 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
         }
         self.store.commit(tx).await?;
         self.faults.at(Point::AfterCommit).await
+    }
+
+    async fn commit_and_begin(&self, tx: S::Tx) -> Result<Option<S::Begun>, Error> {
+        if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
+            self.store.rollback(tx).await;
+            return Err(crash);
+        }
+        let begun = self.store.commit_and_begin(tx).await?;
+        self.faults.at(Point::AfterCommit).await.map(|()| begun)
+    }
+
+    fn go_on(&self, begun: S::Begun, limits: Limits) -> S::Tx {
+        self.store.go_on(begun, limits)
     }
 
     fn rollback(&self, tx: S::Tx) -> impl Future<Output = ()> + Send {

@@ -307,7 +307,7 @@ impl<S: InboxStore> Inbox<S> {
             body_lock_timeout: Some(BATCH_BODY_LOCK_TIMEOUT),
             handler_timeout: handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout),
         };
-        let Ok(mut tx) = store.begin(limits).await else { return APART };
+        let Ok(mut tx) = self.begin(limits).await else { return APART };
         let claimed = match store.claim(&mut tx, &units).await {
             Ok(claimed) if claimed.len() == units.len() => claimed,
             Ok(_) | Err(_) => {
@@ -382,7 +382,7 @@ impl<S: InboxStore> Inbox<S> {
                 ended.result = returned.result;
             }
         }
-        if let Err(error) = store.commit(tx).await {
+        if let Err(error) = self.commit(tx).await {
             let fault = S::classify(&error);
             return Batched::Apart {
                 commit_unknown: fault == Fault::Connection,

@@ -9,6 +9,7 @@ use crate::handler::{
     Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
 };
 use crate::inbox::batch::Batches;
+use crate::inbox::begun::Begun;
 use crate::inbox::doors::Doors;
 use crate::inbox::gate::Gate;
 use crate::inbox::sweeper::Sweeper;
@@ -304,6 +305,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             observer,
             doors: Doors::open(),
             gate: Gate::default(),
+            begun: Begun::new(),
             sweeper,
         }))
     }

@@ -2,6 +2,7 @@
 
 mod batch;
 mod batch_size;
+mod begun;
 mod builder;
 mod doors;
 mod gate;
@@ -46,6 +47,7 @@ pub(crate) struct Inner<S: InboxStore> {
     observer: Observer,
     doors: doors::Doors,
     gate: gate::Gate,
+    begun: begun::Begun<S::Begun>,
     sweeper: sweeper::Sweeper,
 }
 
@@ -188,6 +190,7 @@ impl<S: InboxStore> Inbox<S> {
     /// again.
     pub async fn close(&self) {
         self.inner.doors.close().await;
+        self.inner.begun.clear();
         self.inner.sweeper.stop();
     }
 

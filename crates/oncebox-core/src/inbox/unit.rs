@@ -260,7 +260,7 @@ impl<S: InboxStore> Inbox<S> {
         limits: Limits,
     ) -> Tried {
         let store = &self.inner.store;
-        let mut tx = match store.begin(limits).await {
+        let mut tx = match self.begin(limits).await {
             Ok(tx) => tx,
             Err(error) => {
                 return match own_statement::<S>(error) {
@@ -347,7 +347,7 @@ impl<S: InboxStore> Inbox<S> {
                 return own_statement::<S>(error);
             }
         }
-        match store.commit(tx).await {
+        match self.commit(tx).await {
             Ok(()) => Tried::Ended(Ended { outcome: Outcome::Done, result, shared: false }),
             Err(error) if error.kind() == ErrorKind::Transaction => Tried::Ended(broken(error).into()),
             Err(error) => match S::classify(&error) {

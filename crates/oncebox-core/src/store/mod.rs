@@ -76,6 +76,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     type Conn: Send + 'static;
     /// An open transaction. Dropping it rolls back.
     type Tx: Send + 'static;
+    /// A transaction begun ahead, by [`commit_and_begin`](Store::commit_and_begin); [`Infallible`](std::convert::Infallible) where
+    /// there are none. Dropping it gives it up.
+    type Begun: Send + 'static;
 
     /// How many transactions it can have in flight. Where more units come at once they share transactions.
     fn capacity(&self) -> usize;
@@ -102,6 +105,17 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Commits, with the proof of [`guard`](Store::guard) right before it, unless that was given already. An error with
     /// [`Fault::Connection`] means that nobody knows.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Commits as [`commit`](Store::commit) does, and may begin the next transaction in the same round trip.
+    fn commit_and_begin(
+        &self,
+        tx: Self::Tx,
+    ) -> impl Future<Output = Result<Option<Self::Begun>, Error>> + Send {
+        async { self.commit(tx).await.map(|()| None) }
+    }
+
+    /// Makes use of a transaction that was begun ahead.
+    fn go_on(&self, begun: Self::Begun, limits: Limits) -> Self::Tx;
 
     /// Rolls back; the connection stays in use.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;

@@ -44,9 +44,10 @@ deferrable initially deferred
 for each row when (current_setting('oncebox.guarded', true) = 'on')
 execute function "{schema}".refuse_commit();
 
--- The last word before a commit: proves that this is the transaction that the engine began. From here on it may commit, and
--- the session write again. In a transaction that was broken by an error which the handler swallowed, no function runs.
-create function "{schema}".guard(transaction_id text) returns void
+-- The last word before a commit: proves that this is the transaction that the engine began. From here on it may commit, and,
+-- if it is the engine's last, the session write again. In a transaction that was broken by an error which the handler
+-- swallowed, no function runs.
+create function "{schema}".guard(transaction_id text, last boolean) returns void
 language plpgsql
 as $$
 begin
@@ -56,7 +57,9 @@ begin
             message = 'oncebox: a handler has ended the transaction that it was lent';
     end if;
     perform set_config('oncebox.guarded', 'off', true);
-    perform set_config('default_transaction_read_only', null, false);
+    if last then
+        perform set_config('default_transaction_read_only', null, false);
+    end if;
 end
 $$;
 
