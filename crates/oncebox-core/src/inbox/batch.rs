@@ -56,6 +56,8 @@ struct State {
     size: BatchSize,
     /// Whether the last batch had duplicates: then a look before the next one saves writes.
     duplicates: bool,
+    /// Whether units had to queue of late: then more are about to come.
+    crowded: bool,
 }
 
 impl State {
@@ -83,6 +85,7 @@ impl Batches {
             running: 0,
             size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
             duplicates: false,
+            crowded: false,
         };
         Self { state: Mutex::new(state), max_in_flight: max_in_flight.max(1) }
     }
@@ -106,14 +109,20 @@ impl Batches {
             return Some(job);
         }
         state.running -= 1;
+        state.crowded = true;
         state.queue.push_back(job);
         None
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.state().crowded
     }
 
     /// Whether nobody else waits; else the unit goes with them, at the head of the queue.
     fn alone_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         if state.queue.is_empty() {
+            state.crowded = false;
             return Some(job);
         }
         state.queue.push_front(job);
@@ -190,8 +199,10 @@ impl<S: InboxStore> Inbox<S> {
             Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
         if let Some(job) = handler.batches.slot_or_queue(job) {
             let slot = Slot { inbox: self, handler: handler.index, units: 1 };
-            // Those who are about to call, too, come along.
-            tokio::task::yield_now().await;
+            if handler.batches.is_crowded() {
+                // Those who are about to call come along.
+                tokio::task::yield_now().await;
+            }
             if let Some(job) = handler.batches.alone_or_queue(job) {
                 let attempt = Attempt { message: job.message, commit_unknown: false };
                 let ended = self
