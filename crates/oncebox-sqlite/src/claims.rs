@@ -1,31 +1,54 @@
 //! Who may run.
 
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
 use oncebox_core::store::{Claimed, Claims, Unit};
-use oncebox_core::{Error, Key, StoredKey};
-use sqlx::SqliteConnection;
+use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use sqlx::{AssertSqlSafe, Executor, SqliteConnection};
 
 use crate::fault::failed;
+use crate::inspect::find_marker;
 use crate::store::SqliteStore;
 use crate::transaction::SqliteTx;
 
 /// A claim that finds its marker swept away between two statements asks again this often.
 const CLAIM_TRIES: u32 = 10;
 
+/// So many units are claimed by one message. The driver keeps the statements of a message prepared, for each number of units.
+const UNITS_PER_MESSAGE: usize = 16;
+
+/// The message for each number of units.
+static CLAIM: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
+    (0..=UNITS_PER_MESSAGE)
+        .map(|units| vec![include_str!("sql/claim.sql"); units].join(";\n").into())
+        .collect()
+});
+
 impl Claims for SqliteStore {
     async fn claim(&self, tx: &mut SqliteTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
         let mut claimed = Vec::with_capacity(units.len());
-        for unit in units {
-            claimed.push(self.claim_in(tx.connection(), unit).await?);
+        for units in units.chunks(UNITS_PER_MESSAGE) {
+            let fresh = insert_markers(tx.connection(), units, self.clock_offset_ms()).await;
+            for (unit, is_fresh) in units.iter().zip(fresh.map_err(failed("claim keys"))?) {
+                claimed.push(match is_fresh {
+                    true => Claimed::Fresh,
+                    false => self.claim_in(tx.connection(), unit).await?,
+                });
+            }
         }
         Ok(claimed)
     }
 
     async fn claim_in(&self, conn: &mut SqliteConnection, unit: &Unit) -> Result<Claimed, Error> {
         for _ in 0..CLAIM_TRIES {
-            if insert_marker(conn, unit, self.clock_offset_ms()).await.map_err(failed("claim a key"))? {
+            let units = std::slice::from_ref(unit);
+            let fresh = insert_markers(conn, units, self.clock_offset_ms()).await;
+            if fresh.map_err(failed("claim a key"))? == [true] {
                 return Ok(Claimed::Fresh);
             }
-            if let Some(marker) = crate::inspect::find_marker(conn, unit).await? {
+            if let Some(marker) = find_marker(conn, unit).await? {
                 return Ok(Claimed::Known(marker));
             }
         }
@@ -51,17 +74,21 @@ impl Claims for SqliteStore {
 
     async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let offset_ms = self.clock_offset_ms();
+        let units: Vec<Unit> = keys
+            .iter()
+            .map(|key| Unit {
+                handler: handler.to_owned(),
+                kind: kind.to_owned(),
+                key: key.clone(),
+                fingerprint: None,
+                waited: Duration::ZERO,
+            })
+            .collect();
         self.write("mark messages as processed", async |conn| {
             let mut new = 0;
-            for key in keys {
-                let unit = Unit {
-                    handler: handler.to_owned(),
-                    kind: kind.to_owned(),
-                    key: key.clone(),
-                    fingerprint: None,
-                    waited: std::time::Duration::ZERO,
-                };
-                new += u64::from(insert_marker(conn, &unit, offset_ms).await?);
+            for units in units.chunks(UNITS_PER_MESSAGE) {
+                let fresh = insert_markers(conn, units, offset_ms).await?;
+                new += fresh.into_iter().map(u64::from).sum::<u64>();
             }
             Ok(new)
         })
@@ -69,21 +96,40 @@ impl Claims for SqliteStore {
     }
 }
 
-/// Whether the marker is new.
-async fn insert_marker(
+/// Inserts the markers of a few units; whether each is new.
+async fn insert_markers(
     conn: &mut SqliteConnection,
-    unit: &Unit,
+    units: &[Unit],
     offset_ms: i64,
-) -> Result<bool, sqlx::Error> {
-    let inserted = sqlx::query(include_str!("sql/claim.sql"))
-        .bind(&unit.handler)
-        .bind(&unit.kind)
-        .bind(unit.key.as_bytes())
-        .bind(unit.key.original().map(Key::as_bytes))
-        .bind(unit.fingerprint.map(oncebox_core::Fingerprint::to_i64))
-        .bind(i64::try_from(unit.waited.as_millis()).unwrap_or(i64::MAX))
-        .bind(offset_ms)
-        .execute(conn)
-        .await?;
-    Ok(inserted.rows_affected() == 1)
+) -> Result<Vec<bool>, sqlx::Error> {
+    // Safe: the same statement several times.
+    let mut insert = sqlx::query(AssertSqlSafe(CLAIM[units.len()].clone()));
+    for unit in units {
+        insert = insert
+            .bind(&unit.handler)
+            .bind(&unit.kind)
+            .bind(unit.key.as_bytes())
+            .bind(unit.key.original().map(Key::as_bytes))
+            .bind(unit.fingerprint.map(Fingerprint::to_i64))
+            .bind(i64::try_from(unit.waited.as_millis()).unwrap_or(i64::MAX))
+            .bind(offset_ms);
+    }
+    let done = conn.fetch_many(insert).try_filter_map(async |one| Ok(one.left()));
+    done.map_ok(|done| done.rows_affected() == 1).try_collect().await
+}
+
+/// Units as statements read several of them: an array of [handler, kind, key], keys in hex.
+pub(crate) fn as_json(units: &[Unit]) -> Result<String, sqlx::Error> {
+    let units: Vec<_> =
+        units.iter().map(|unit| (&*unit.handler, &*unit.kind, hex(unit.key.as_bytes()))).collect();
+    serde_json::to_string(&units).map_err(|error| sqlx::Error::Encode(error.into()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(DIGITS[usize::from(digit)]))
+        .collect()
 }

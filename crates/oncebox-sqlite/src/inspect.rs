@@ -7,6 +7,7 @@ use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
+use crate::claims::as_json;
 use crate::fault::failed;
 use crate::store::SqliteStore;
 
@@ -18,12 +19,29 @@ impl Inspect for SqliteStore {
 
     async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
         let mut conn = self.pool.acquire().await.map_err(failed("read markers"))?;
-        let mut markers = Vec::with_capacity(units.len());
-        for unit in units {
-            markers.push(find_marker(&mut conn, unit).await?);
-        }
-        Ok(markers)
+        find_markers(&mut conn, units).await
     }
+}
+
+/// The markers of several units, in their order.
+pub(crate) async fn find_markers(
+    conn: &mut SqliteConnection,
+    units: &[Unit],
+) -> Result<Vec<Option<Marker>>, Error> {
+    let doing = "read markers";
+    let rows = sqlx::query(include_str!("sql/find_markers.sql"))
+        .bind(as_json(units).map_err(failed(doing))?)
+        .fetch_all(conn)
+        .await
+        .map_err(failed(doing))?;
+    let mut markers = vec![None; units.len()];
+    for row in &rows {
+        let n: i64 = row.try_get("n").map_err(failed(doing))?;
+        if let Some(marker) = usize::try_from(n).ok().and_then(|n| markers.get_mut(n)) {
+            *marker = Some(read_marker(row).map_err(failed(doing))?);
+        }
+    }
+    Ok(markers)
 }
 
 pub(crate) async fn find_marker(conn: &mut SqliteConnection, unit: &Unit) -> Result<Option<Marker>, Error> {

@@ -1,8 +1,9 @@
 //! The seal: as long as it is closed, nothing commits on the connection.
 //!
 //! A handler could run `COMMIT` itself, or `ROLLBACK` and then write on in autocommit mode. SQLite asks a hook
-//! before every commit; while a handler runs, that hook says no. The same object carries the handler's deadline
-//! for a second hook, which interrupts statements that run too long.
+//! before every commit; while a handler runs, that hook says no. A second hook hears of every rollback, so that a
+//! transaction can be told from another one after it. The same object carries the handler's deadline for a third, which
+//! interrupts statements that run too long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +29,7 @@ struct State {
     /// Milliseconds after `since`; 0 for none.
     deadline_ms: AtomicU64,
     refused: AtomicBool,
+    rolled_back: AtomicBool,
 }
 
 impl Seal {
@@ -38,6 +40,7 @@ impl Seal {
             since: Instant::now(),
             deadline_ms: AtomicU64::new(0),
             refused: AtomicBool::new(false),
+            rolled_back: AtomicBool::new(false),
         };
         let seal = Self(Arc::new(state));
         let mut handle = conn.lock_handle().await?;
@@ -47,6 +50,8 @@ impl Seal {
             commit.0.refused.fetch_or(closed, Ordering::SeqCst);
             !closed
         });
+        let rollback = seal.clone();
+        handle.set_rollback_hook(move || rollback.0.rolled_back.store(true, Ordering::SeqCst));
         let progress = seal.clone();
         handle.set_progress_handler(INSTRUCTIONS_BETWEEN_LOOKS, move || !progress.is_late());
         Ok(seal)
@@ -67,6 +72,11 @@ impl Seal {
     /// Whether a commit was refused.
     pub(crate) fn has_refused(&self) -> bool {
         self.0.refused.load(Ordering::SeqCst)
+    }
+
+    /// Whether a whole transaction was rolled back since the seal was installed.
+    pub(crate) fn has_rolled_back(&self) -> bool {
+        self.0.rolled_back.load(Ordering::SeqCst)
     }
 
     /// Lets everything through again.

@@ -135,7 +135,8 @@ impl Store for SqliteStore {
     }
 
     async fn arm(&self, tx: &mut SqliteTx) -> Result<(), Error> {
-        tx.arm().await
+        tx.arm();
+        Ok(())
     }
 
     async fn guard(&self, tx: &mut SqliteTx) -> Result<(), Error> {

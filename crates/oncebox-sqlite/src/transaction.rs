@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use oncebox_core::store::{Fault, Limits};
+use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
@@ -10,7 +10,7 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::fault::{classify, failed};
+use crate::fault::failed;
 use crate::seal::Seal;
 use crate::turn::Turn;
 
@@ -46,24 +46,19 @@ impl SqliteTx {
         Ok(Self { held: Some(Held { conn, _turn: turn }), seal, limits, armed: false })
     }
 
-    /// Sets the savepoint that only a whole transaction still has afterwards, and closes the seal.
-    pub(crate) async fn arm(&mut self) -> Result<(), Error> {
-        self.connection().execute("SAVEPOINT oncebox_guard").await.map_err(failed("set the guard"))?;
+    /// Closes the seal.
+    pub(crate) fn arm(&mut self) {
         self.seal.close(self.limits.handler_timeout);
         self.armed = true;
-        Ok(())
     }
 
     /// Proves that the transaction is still the one that was armed, then opens the seal for the commit.
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
-        match self.connection().execute("RELEASE SAVEPOINT oncebox_guard").await {
-            Ok(_) => {}
-            Err(error @ sqlx::Error::Database(_)) if classify(&error) == Fault::Other => {
-                return Err(self.ended(error));
-            }
-            Err(error) => return Err(failed("check the guard")(error)),
+        // In turn: a nested transaction that was dropped rolls back in the background.
+        drop(self.connection().lock_handle().await.map_err(failed("check the guard"))?);
+        if self.seal.has_rolled_back() {
+            return Err(self.ended());
         }
-        // Read after a statement: a nested transaction that was dropped rolls back in the background, in turn.
         if Manager::get_transaction_depth(self.connection()) != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
@@ -75,13 +70,16 @@ impl SqliteTx {
 
     /// A handler that ran COMMIT will do so again. One that lost its transaction otherwise may have swallowed an error
     /// after which SQLite rolls back by itself, such as a full disk: that has a cause, and another try.
-    fn ended(&self, cause: sqlx::Error) -> Error {
+    fn ended(&self) -> Error {
         let error = Error::new(
             ErrorKind::Transaction,
             "the handler ended the transaction that it was lent, or swallowed an error that did: do not run COMMIT, ROLLBACK \
              or OR ROLLBACK in a handler; use begin() on the connection for a nested one",
         );
-        if self.seal.has_refused() { error } else { error.with_source(cause) }
+        if self.seal.has_refused() {
+            return error;
+        }
+        error.with_source(Error::new(ErrorKind::Transaction, "SQLite has rolled the transaction back"))
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {

@@ -16,7 +16,7 @@ create table oncebox_marker (
     received_at integer not null,
     processed_at integer not null,
     primary key (handler, kind, key)
-) strict, without rowid;
+) strict;
 
 -- What a sweep walks along.
 create index oncebox_marker_processed on oncebox_marker (processed_at) where state = 'done';

@@ -56,7 +56,6 @@ async fn whatever_a_handler_does_to_its_transaction_there_is_no_half_effect() {
             &[EFFECT, "ROLLBACK", "BEGIN", EFFECT, "COMMIT"],
             &[EFFECT, "insert or rollback into single values (1)"],
             &[EFFECT, "insert or rollback into single values (1)", EFFECT],
-            &["RELEASE SAVEPOINT oncebox_guard", EFFECT],
         ];
         for statements in table {
             let (outcome, effects, markers) = swallowing(store, statements).await;
