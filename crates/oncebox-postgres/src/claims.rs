@@ -6,6 +6,7 @@ use sqlx::{PgConnection, Row};
 
 use crate::fault::failed;
 use crate::inspect::find_marker;
+use crate::statements::Statements;
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
 
@@ -36,6 +37,32 @@ impl Claims for PostgresStore {
             return Ok(Claimed::Fresh);
         }
         self.known_or_claim(conn, unit).await
+    }
+
+    async fn isolate(&self, tx: &mut PostgresTx) -> Result<(), Error> {
+        tx.run(self.statements.isolate.as_str()).await
+    }
+
+    async fn keep(&self, tx: &mut PostgresTx, next: bool) -> Result<(), Error> {
+        tx.check_nested()?;
+        let Statements { keep, isolate, .. } = &*self.statements;
+        match next {
+            true => tx.run(&format!("{};{}", keep.as_str(), isolate.as_str())).await,
+            false => tx.run(keep.as_str()).await,
+        }
+    }
+
+    async fn undo(&self, tx: &mut PostgresTx, unit: &Unit, next: bool) -> Result<(), Error> {
+        tx.check_nested()?;
+        tx.run(self.statements.undo.as_str()).await?;
+        sqlx::query(self.statements.unclaim.clone())
+            .bind(&unit.handler)
+            .bind(&unit.kind)
+            .bind(unit.key.as_bytes())
+            .execute(tx.connection())
+            .await
+            .map_err(failed("take a claim back"))?;
+        if next { self.isolate(tx).await } else { Ok(()) }
     }
 
     async fn record_results(&self, tx: &mut PostgresTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {

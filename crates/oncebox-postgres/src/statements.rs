@@ -73,12 +73,16 @@ statements!(
     forget_live_time,
     guard,
     has_version_table,
+    isolate,
+    keep,
     live_time,
     mark_processed,
     migration_lock,
     record_results,
     rollback,
     sweep,
+    unclaim,
+    undo,
     version,
 );
 

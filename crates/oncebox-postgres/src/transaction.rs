@@ -139,11 +139,23 @@ impl PostgresTx {
 
     /// Which transaction the guard is to prove; none where it has, or where no handler ran.
     fn to_prove(&mut self) -> Result<Option<u64>, Error> {
+        self.check_nested()?;
+        Ok(self.identity.as_ref().filter(|_| !self.guarded).map(|identity| identity.transaction_id))
+    }
+
+    /// Whether a handler left a transaction open inside of ours.
+    pub(crate) fn check_nested(&mut self) -> Result<(), Error> {
         if Manager::get_transaction_depth(self.connection()) != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
-        Ok(self.identity.as_ref().filter(|_| !self.guarded).map(|identity| identity.transaction_id))
+        Ok(())
+    }
+
+    /// Runs one of the savepoint statements; all of them are the engine's own text.
+    pub(crate) async fn run(&mut self, statements: &str) -> Result<(), Error> {
+        let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+        self.connection().execute(statements).await.map(drop).map_err(refused("set a savepoint"))
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {

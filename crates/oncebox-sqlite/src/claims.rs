@@ -58,6 +58,32 @@ impl Claims for SqliteStore {
         ))
     }
 
+    async fn isolate(&self, tx: &mut SqliteTx) -> Result<(), Error> {
+        tx.run("SAVEPOINT oncebox_unit").await
+    }
+
+    async fn keep(&self, tx: &mut SqliteTx, next: bool) -> Result<(), Error> {
+        tx.check_nested().await?;
+        tx.run(match next {
+            true => "RELEASE oncebox_unit; SAVEPOINT oncebox_unit",
+            false => "RELEASE oncebox_unit",
+        })
+        .await
+    }
+
+    async fn undo(&self, tx: &mut SqliteTx, unit: &Unit, next: bool) -> Result<(), Error> {
+        tx.check_nested().await?;
+        tx.run("ROLLBACK TO oncebox_unit; RELEASE oncebox_unit").await?;
+        sqlx::query(include_str!("sql/unclaim.sql"))
+            .bind(&unit.handler)
+            .bind(&unit.kind)
+            .bind(unit.key.as_bytes())
+            .execute(tx.connection())
+            .await
+            .map_err(failed("take a claim back"))?;
+        if next { self.isolate(tx).await } else { Ok(()) }
+    }
+
     async fn record_results(&self, tx: &mut SqliteTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
         for (unit, result) in results {
             sqlx::query(include_str!("sql/record_result.sql"))

@@ -54,6 +54,14 @@ impl SqliteTx {
 
     /// Proves that the transaction is still the one that was armed, then opens the seal for the commit.
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
+        self.check_nested().await?;
+        self.seal.open();
+        self.armed = false;
+        Ok(())
+    }
+
+    /// Whether it is still the same transaction, with no other left open in it.
+    pub(crate) async fn check_nested(&mut self) -> Result<(), Error> {
         // In turn: a nested transaction that was dropped rolls back in the background.
         drop(self.connection().lock_handle().await.map_err(failed("check the guard"))?);
         if self.seal.has_rolled_back() {
@@ -63,9 +71,13 @@ impl SqliteTx {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
-        self.seal.open();
-        self.armed = false;
         Ok(())
+    }
+
+    /// Runs one of the savepoint statements.
+    pub(crate) async fn run(&mut self, statements: &'static str) -> Result<(), Error> {
+        let done = self.connection().execute(sqlx::raw_sql(statements)).await;
+        done.map(drop).map_err(failed("set a savepoint"))
     }
 
     /// A handler that ran COMMIT will do so again. One that lost its transaction otherwise may have swallowed an error

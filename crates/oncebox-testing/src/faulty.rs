@@ -154,6 +154,23 @@ impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
         self.store.claim_in(conn, unit)
     }
 
+    fn isolate(&self, tx: &mut S::Tx) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.isolate(tx)
+    }
+
+    fn keep(&self, tx: &mut S::Tx, next: bool) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.keep(tx, next)
+    }
+
+    fn undo(
+        &self,
+        tx: &mut S::Tx,
+        unit: &Unit,
+        next: bool,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.undo(tx, unit, next)
+    }
+
     fn record_results(
         &self,
         tx: &mut S::Tx,

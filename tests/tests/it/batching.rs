@@ -17,6 +17,8 @@ on_every_store!(
     nothing_is_shared_if_so_wished,
     an_isolated_handler_shares_nothing,
     neighbours_of_failing_units_are_unharmed,
+    a_failure_leaves_its_neighbours_together,
+    a_set_that_fails_is_halved_until_the_culprit_is_found,
     neighbours_of_a_unit_that_hangs_are_unharmed,
     neighbours_of_a_caller_that_goes_away_are_unharmed,
     duplicates_in_a_batch_are_duplicates,
@@ -119,6 +121,86 @@ async fn neighbours_of_failing_units_are_unharmed<F: Fixture>(fixture: F) {
             "{id}"
         );
     }
+}
+
+/// How often each body ran tells how its batch was taken apart: once in the attempt, once with savepoints.
+async fn a_failure_leaves_its_neighbours_together<F: Fixture>(fixture: F) {
+    let bodies = Arc::new(AtomicUsize::new(0));
+    let (effects, count) = (fixture.clone(), bodies.clone());
+    let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), Failure> {
+        count.fetch_add(1, Ordering::SeqCst);
+        effects.effect(conn, &order.order_id).await?;
+        if order.order_id.ends_with('7') { Err("fails".into()) } else { Ok(()) }
+    };
+    let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();
+    for round in 0..4 {
+        let range = round * 100..(round + 1) * 100;
+        let outcomes = deliver::<F>(&inbox, ids(range.clone())).await;
+        for (n, outcome) in range.clone().zip(outcomes) {
+            let fails = n % 10 == 7;
+            assert_eq!(outcome, if fails { "retry" } else { "done" }, "{n}");
+            let id = format!("o-{n}");
+            assert_eq!(fixture.effects(&id).await, u64::from(!fails), "{n}");
+            assert_eq!(inbox.markers(id.as_str()).await.unwrap().len(), usize::from(!fails), "{n}");
+        }
+    }
+    // Most batches begin with savepoints once the first has failed, and run each body once.
+    let bodies = bodies.load(Ordering::SeqCst);
+    assert!((400..700).contains(&bodies), "{bodies} bodies for 400 units");
+}
+
+async fn a_set_that_fails_is_halved_until_the_culprit_is_found<F: Fixture>(fixture: F) {
+    let sets = Arc::new(AtomicUsize::new(0));
+    let (effects, count) = (fixture.clone(), sets.clone());
+    let handler = async move |orders: Vec<OrderPaid>, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        count.fetch_add(1, Ordering::SeqCst);
+        for order in &orders {
+            effects.effect(conn, &order.order_id).await?;
+        }
+        match orders.iter().any(|order| order.order_id == "o-150") {
+            true => Err("the culprit is among them".into()),
+            false => Ok(()),
+        }
+    };
+    let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();
+    let outcomes = deliver::<F>(&inbox, ids(0..300)).await;
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        assert_eq!(outcome, if n == 150 { "retry" } else { "done" }, "{n}");
+        assert_eq!(fixture.effects(&format!("o-{n}")).await, u64::from(n != 150), "{n}");
+    }
+    let sets = sets.load(Ordering::SeqCst);
+    assert!(sets < 150, "{sets} sets for 300 units");
+}
+
+/// A constraint that is checked at commit only fails the unit that breaks it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neighbours_of_a_unit_that_breaks_a_deferred_constraint_are_unharmed() {
+    let test = "neighbours_of_a_unit_that_breaks_a_deferred_constraint_are_unharmed";
+    let Some(postgres) = crate::postgres::as_owner(test).await else { return };
+    let tables = "create table product (id int primary key);
+        insert into product values (1);
+        create table line (
+            name text, product int references product deferrable initially deferred, transaction_id text
+        )";
+    postgres.store.pool().execute(tables).await.unwrap();
+    let handler = async |order: OrderPaid, db: &mut PgConnection| -> Result<(), sqlx::Error> {
+        let product = if order.order_id.ends_with("50") { 2 } else { 1 };
+        let insert = "insert into line values ($1, $2, pg_current_xact_id()::text)";
+        sqlx::query(insert).bind(&order.order_id).bind(product).execute(db).await.map(drop)
+    };
+    let inbox = Inbox::builder(postgres.store.clone()).on("h", handler).build().await.unwrap();
+    let calls = ids(0..400).map(|id| {
+        let inbox = inbox.clone();
+        tokio::spawn(async move { inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().name() })
+    });
+    for (n, outcome) in join_all(calls).await.into_iter().enumerate() {
+        assert_eq!(outcome.unwrap(), if n % 100 == 50 { "retry" } else { "done" }, "{n}");
+    }
+    let count = "select count(*), count(distinct name), count(distinct transaction_id) from line";
+    let (rows, names, transactions): (i64, i64, i64) =
+        sqlx::query_as(count).fetch_one(postgres.store.pool()).await.unwrap();
+    assert_eq!((rows, names), (396, 396));
+    assert!(transactions < 200, "{transactions} transactions for 400 units");
 }
 
 async fn neighbours_of_a_unit_that_hangs_are_unharmed<F: Fixture>(fixture: F) {

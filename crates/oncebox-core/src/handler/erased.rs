@@ -25,6 +25,9 @@ pub(crate) trait Erased<S: Store>: Send + Sync {
     /// Decodes a body and reads its keys.
     fn prepare(&self, envelope: &Envelope, selectors: &Selectors) -> Result<Prepared, Rejection>;
 
+    /// Whether it takes several messages as one set, and fails as one.
+    fn takes_sets(&self) -> bool;
+
     /// Runs on messages that `prepare` made.
     fn call<'t>(
         &'t self,
@@ -62,6 +65,10 @@ where
             self.selector.as_ref().and_then(select).or_else(|| selectors.get::<H::Input>().and_then(select));
         let own = message.own_key().map_err(|error| Rejection::BadKey(cause(error)))?;
         Ok(Prepared { message: Box::new(message), selected, own })
+    }
+
+    fn takes_sets(&self) -> bool {
+        H::TAKES_SETS
     }
 
     fn call<'t>(

@@ -46,6 +46,7 @@ macro_rules! arity {
             F: for<'t> $Wrapper<M, $($A,)* &'t mut S::Conn, Out = O> + Clone + Send + Sync + 'static,
         {
             type Input = M;
+            const TAKES_SETS: bool = false;
 
             fn requirements() -> Vec<Requirement> {
                 #[allow(unused_mut, reason = "without extractors there is nothing to add")]
@@ -81,6 +82,7 @@ macro_rules! arity {
             F: for<'t> $Wrapper<Vec<M>, $($A,)* &'t mut S::Conn, Out = O> + Clone + Send + Sync + 'static,
         {
             type Input = M;
+            const TAKES_SETS: bool = true;
 
             fn requirements() -> Vec<Requirement> {
                 #[allow(unused_mut, reason = "without extractors there is nothing to add")]

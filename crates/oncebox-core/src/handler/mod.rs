@@ -45,6 +45,9 @@ pub trait Handler<S: Store, Marker>: Send + Sync + 'static {
     /// What it takes as its message.
     type Input: Input;
 
+    /// Whether it takes several messages as one set, and fails as one.
+    const TAKES_SETS: bool;
+
     /// The states that its parameters ask for.
     fn requirements() -> Vec<Requirement>;
 

@@ -1,7 +1,9 @@
 //! Natural batching: while transactions are in flight new units queue, and the next transaction takes what waits.
 //!
 //! There is no timer and no wait when idle. A batch is an attempt only: it runs with no savepoints, and whatever goes
-//! wrong in it rolls all of it back and runs each unit in a transaction of its own, as if there had been no batch.
+//! wrong in it rolls all of it back. If a handler failed, the batch runs again in a way that finds out whose fault it was: with
+//! a savepoint for each unit, or, for handlers of sets, in halves. If anything else went wrong, each unit runs in a transaction
+//! of its own, as if there had been no batch.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -16,18 +18,19 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::error::Elapsed;
 use tracing::Instrument;
 
-use crate::Error;
 use crate::handler::{Delivery, Returned};
 use crate::inbox::batch_size::BatchSize;
 use crate::inbox::builder::Registered;
-use crate::inbox::unit::{Attempt, Ended, TIMEOUT_GRACE};
+use crate::inbox::unit::{Attempt, Ended, TIMEOUT_GRACE, broken, failed, panicked};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
 use crate::observe;
 use crate::outcome::Outcome;
-use crate::store::{Claimed, Fault, Limits, Unit};
+use crate::store::{Claimed, Fault, Guarantee, Limits, Unit};
+use crate::{Error, ErrorKind, Failure};
 
 /// A key that another process holds must not keep its neighbours waiting: past this the batch is taken apart.
 const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
@@ -35,6 +38,9 @@ const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 /// A batch holds the rows that it wrote until its end. Two that wait for each other's are taken apart after this, long
 /// before the database looks for deadlocks.
 const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
+const ISOLATED_MAX: usize = 25;
 
 /// How long the units of a batch that was taken apart keep its slot.
 const ALONE_MAX: Duration = Duration::from_millis(500);
@@ -58,6 +64,8 @@ struct State {
     duplicates: bool,
     /// Whether units had to queue of late: then more are about to come.
     crowded: bool,
+    /// Whether a handler failed of late: then batches begin with savepoints.
+    isolating: bool,
 }
 
 impl State {
@@ -86,6 +94,7 @@ impl Batches {
             size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
             duplicates: false,
             crowded: false,
+            isolating: false,
         };
         Self { state: Mutex::new(state), max_in_flight: max_in_flight.max(1) }
     }
@@ -172,13 +181,42 @@ impl<S: InboxStore> Drop for Slot<'_, S> {
     }
 }
 
-/// What became of a batch.
-enum Batched {
-    /// All of it is known, in the order of the jobs; but for those that another process has in hand.
-    Together(Vec<Option<Ended>>),
-    /// Each must run alone; `commit_unknown` if all of it may be there, `contended` if it met other transactions.
-    Apart { commit_unknown: bool, contended: bool },
+/// How the units of a batch share their transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// With nothing between them.
+    Together,
+    /// With a savepoint each.
+    Isolated,
 }
+
+/// A batch whose units are claimed.
+struct Claim<Tx> {
+    tx: Tx,
+    units: Vec<Unit>,
+    /// Which of them are to run.
+    fresh: Vec<usize>,
+    /// What is known of each; nothing of those that another process has in hand.
+    ended: Vec<Option<Ended>>,
+    limits: Limits,
+}
+
+/// Why a batch came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// One of the handlers failed, or the one of them all.
+    Handler,
+    /// It met other transactions.
+    Contended,
+    /// A handler overstayed.
+    Overstayed,
+    /// The answer to the commit was lost: all of it may be there.
+    CommitUnknown,
+    Other,
+}
+
+/// How a body ended: in time or not, with a panic or not, with a failure or not.
+type Ran = Result<Result<Result<Vec<Returned>, Failure>, Box<dyn Any + Send>>, Elapsed>;
 
 impl<S: InboxStore> Inbox<S> {
     /// Runs a unit: at once if there is a free slot, else with others that wait for one.
@@ -190,7 +228,8 @@ impl<S: InboxStore> Inbox<S> {
         message: Box<dyn Any + Send>,
         waiting: Waiting,
     ) -> Result<Ended, Error> {
-        if handler.settings.isolated {
+        // Where effects are outside of the transaction, a neighbour's failure would run them twice.
+        if handler.settings.isolated || S::GUARANTEE != Guarantee::Exactly {
             let attempt = Attempt::first(message);
             return self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, None).await;
         }
@@ -238,7 +277,6 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     async fn run_batch(&self, handler: &Registered<S>, mut jobs: Vec<Job>) {
-        let mut commit_unknown = false;
         if jobs.len() > 1 {
             // Sorted as every batch is: two that overlap never wait for each other in a circle.
             jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
@@ -246,28 +284,52 @@ impl<S: InboxStore> Inbox<S> {
                 jobs = self.answer_known(handler, jobs).await;
             }
         }
-        if jobs.len() > 1 {
-            match self.try_batch(handler, &mut jobs).await {
-                Batched::Together(ended) => {
-                    for (job, ended) in jobs.into_iter().zip(ended) {
-                        match ended {
-                            Some(ended) => drop(job.answer.send(Ok(ended))),
-                            // It waits for the other process alone, and nobody waits for it.
-                            None => drop(self.spawn_alone(handler, job, false)),
-                        }
+        let mut alone = Vec::new();
+        let mut parts = VecDeque::new();
+        if !handler.handler.takes_sets() && handler.batches.state().isolating {
+            parts.extend(in_parts(jobs, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
+        } else {
+            parts.push_back((jobs, Sharing::Together));
+        }
+        while let Some((mut part, sharing)) = parts.pop_front() {
+            let trouble = match part.len() {
+                0 => continue,
+                1 => Trouble::Other,
+                _ => match self.try_batch(handler, &mut part, sharing).await {
+                    Ok(ended) => {
+                        self.answer(handler, part, ended);
+                        continue;
                     }
-                    return;
+                    Err(trouble) => trouble,
+                },
+            };
+            if trouble == Trouble::Handler && handler.handler.takes_sets() {
+                let half = part.len().div_ceil(2);
+                parts.extend(in_parts(part, half).map(|half| (half, Sharing::Together)));
+            } else if trouble == Trouble::Handler && sharing == Sharing::Together {
+                handler.batches.state().isolating = true;
+                parts.extend(in_parts(part, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
+            } else {
+                if part.len() > 1 {
+                    handler.batches.state().size.trouble(trouble == Trouble::Contended);
                 }
-                Batched::Apart { commit_unknown: unknown, contended } => {
-                    commit_unknown = unknown;
-                    handler.batches.state().size.trouble(contended);
-                }
+                let commit_unknown = trouble == Trouble::CommitUnknown;
+                alone.extend(part.into_iter().map(|job| self.spawn_alone(handler, job, commit_unknown)));
             }
         }
-        let alone: Vec<_> =
-            jobs.into_iter().map(|job| self.spawn_alone(handler, job, commit_unknown)).collect();
         // A unit that waits for another process may take long; those who wait here go on without it.
         let _ = tokio::time::timeout(ALONE_MAX, join_all(alone)).await;
+    }
+
+    /// Tells everybody of a batch what became of it.
+    fn answer(&self, handler: &Registered<S>, jobs: Vec<Job>, ended: Vec<Option<Ended>>) {
+        for (job, ended) in jobs.into_iter().zip(ended) {
+            match ended {
+                Some(ended) => drop(job.answer.send(Ok(ended))),
+                // It waits for the other process alone, and nobody waits for it.
+                None => drop(self.spawn_alone(handler, job, false)),
+            }
+        }
     }
 
     fn spawn_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> JoinHandle<()> {
@@ -309,25 +371,87 @@ impl<S: InboxStore> Inbox<S> {
         let _ = answer.send(ended);
     }
 
-    async fn try_batch(&self, handler: &Registered<S>, jobs: &mut [Job]) -> Batched {
-        const APART: Batched = Batched::Apart { commit_unknown: false, contended: false };
+    /// Runs units in one transaction; what became of each, in their order, but for those that another process has in hand.
+    async fn try_batch(
+        &self,
+        handler: &Registered<S>,
+        jobs: &mut [Job],
+        sharing: Sharing,
+    ) -> Result<Vec<Option<Ended>>, Trouble> {
         let store = &self.inner.store;
-        let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
+        let units = jobs.iter().map(|job| job.unit.clone()).collect();
+        let mut claim = self.claim_batch(handler, units).await?;
+        handler.batches.state().duplicates |= claim.fresh.len() < jobs.len();
+        if claim.fresh.is_empty() {
+            store.rollback(claim.tx).await;
+            return Ok(claim.ended);
+        }
+        let started = Instant::now();
+        let ran = match sharing {
+            Sharing::Together => self.run_together(handler, jobs, &mut claim).await,
+            Sharing::Isolated => self.run_isolated(handler, jobs, &mut claim).await,
+        };
+        let took = started.elapsed();
+        let Claim { mut tx, units, fresh, ended, .. } = claim;
+        match ran {
+            Ok(()) => {}
+            Err(Trouble::Overstayed) => {
+                store.abandon(tx).await;
+                return Err(Trouble::Overstayed);
+            }
+            Err(trouble) => {
+                store.rollback(tx).await;
+                return Err(trouble);
+            }
+        }
+
+        let results: Vec<(&Unit, &[u8])> = units
+            .iter()
+            .zip(&ended)
+            .enumerate()
+            .filter(|(n, _)| fresh.binary_search(n).is_ok())
+            .filter_map(|(_, (unit, ended))| Some((unit, ended.as_ref()?.result.as_deref()?)))
+            .collect();
+        if !results.is_empty()
+            && (store.guard(&mut tx).await.is_err() || store.record_results(&mut tx, &results).await.is_err())
+        {
+            store.rollback(tx).await;
+            return Err(Trouble::Other);
+        }
+        self.commit(tx).await.map_err(|error| match (error.kind(), S::classify(&error)) {
+            // One of the handlers did what breaks a transaction.
+            (ErrorKind::Transaction, _) => Trouble::Handler,
+            (_, Fault::Connection) => Trouble::CommitUnknown,
+            (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended,
+            (_, Fault::StatementTimeout | Fault::Other) => Trouble::Handler,
+        })?;
+        handler.batches.took(fresh.len(), took);
+        handler.batches.state().size.clean(fresh.len());
+        self.observe_batch(handler, fresh.len(), took);
+        Ok(ended)
+    }
+
+    async fn claim_batch(
+        &self,
+        handler: &Registered<S>,
+        units: Vec<Unit>,
+    ) -> Result<Claim<S::Tx>, Trouble> {
+        let store = &self.inner.store;
         let limits = Limits {
             lock_timeout: BATCH_LOCK_TIMEOUT,
             body_lock_timeout: Some(BATCH_BODY_LOCK_TIMEOUT),
             handler_timeout: handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout),
         };
-        let Ok(mut tx) = self.begin(limits).await else { return APART };
+        let mut tx = self.begin(limits).await.map_err(|_error| Trouble::Other)?;
         let claimed = match store.claim(&mut tx, &units).await {
-            Ok(claimed) if claimed.len() == units.len() => claimed,
+            Ok(claimed) if claimed.len() == units.len() && store.arm(&mut tx).await.is_ok() => claimed,
             Ok(_) | Err(_) => {
                 store.rollback(tx).await;
-                return APART;
+                return Err(Trouble::Other);
             }
         };
-        let fresh: Vec<usize> = (0..jobs.len()).filter(|&n| claimed[n].is_fresh()).collect();
-        let mut ended: Vec<Option<Ended>> = claimed
+        let fresh = (0..units.len()).filter(|&n| claimed[n].is_fresh()).collect();
+        let ended = claimed
             .into_iter()
             .zip(&units)
             .map(|(claimed, unit)| match claimed {
@@ -336,74 +460,110 @@ impl<S: InboxStore> Inbox<S> {
                 Claimed::Busy => None,
             })
             .collect();
-        handler.batches.state().duplicates |= fresh.len() < units.len();
-        if fresh.is_empty() {
-            store.rollback(tx).await;
-            return Batched::Together(ended);
-        }
-        if store.arm(&mut tx).await.is_err() {
-            store.rollback(tx).await;
-            return APART;
-        }
+        Ok(Claim { tx, units, fresh, ended, limits })
+    }
 
+    /// Runs all of a batch with nothing between the units.
+    async fn run_together(
+        &self,
+        handler: &Registered<S>,
+        jobs: &mut [Job],
+        claim: &mut Claim<S::Tx>,
+    ) -> Result<(), Trouble> {
+        let fresh = &claim.fresh;
+        let mut messages = Vec::with_capacity(fresh.len());
+        for &n in fresh {
+            messages.push(self.message(handler, &mut jobs[n])?);
+        }
         let deliveries: Vec<Delivery> = fresh.iter().map(|&n| jobs[n].delivery.clone()).collect();
-        let messages: Vec<_> = fresh.iter().filter_map(|&n| jobs[n].message.take()).collect();
-        let started = Instant::now();
-        let body = handler.handler.call(messages, &deliveries, S::connection(&mut tx));
+        match self.run_body(handler, messages, &deliveries, jobs, fresh, &mut claim.tx, claim.limits).await? {
+            Ok(Ok(Ok(returned))) if returned.len() == fresh.len() => {
+                for (&n, returned) in fresh.iter().zip(returned) {
+                    if let Some(ended) = &mut claim.ended[n] {
+                        ended.result = returned.result;
+                    }
+                }
+                Ok(())
+            }
+            Ok(Ok(Err(failure))) => Err(trouble_of::<S>(&failure)),
+            Ok(_) => Err(Trouble::Handler),
+            Err(_elapsed) => Err(Trouble::Overstayed),
+        }
+    }
+
+    /// Runs the units of a batch one after the other, and takes back those that fail.
+    async fn run_isolated(
+        &self,
+        handler: &Registered<S>,
+        jobs: &mut [Job],
+        claim: &mut Claim<S::Tx>,
+    ) -> Result<(), Trouble> {
+        let store = &self.inner.store;
+        let broken_off = |_error| Trouble::Other;
+        store.isolate(&mut claim.tx).await.map_err(broken_off)?;
+        let mut clean = true;
+        for (done, &n) in claim.fresh.iter().enumerate() {
+            let next = done + 1 < claim.fresh.len();
+            let message = self.message(handler, &mut jobs[n])?;
+            let delivery = jobs[n].delivery.clone();
+            let (tx, limits) = (&mut claim.tx, claim.limits);
+            let ran = self
+                .run_body(handler, vec![message], std::slice::from_ref(&delivery), jobs, &[n], tx, limits)
+                .await?;
+            let ended = match ran {
+                Ok(Ok(Ok(mut returned))) => match store.keep(&mut claim.tx, next).await {
+                    Ok(()) => {
+                        let result = returned.pop().and_then(|returned| returned.result);
+                        claim.ended[n] = Some(Ended { outcome: Outcome::Done, result, shared: false });
+                        continue;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Transaction => broken(error),
+                    Err(error) if S::classify(&error) == Fault::Other => failed(error.into()),
+                    Err(_) => return Err(Trouble::Contended),
+                },
+                Ok(Ok(Err(failure))) => match trouble_of::<S>(&failure) {
+                    Trouble::Handler => failed(handler.settings.judge(failure)),
+                    trouble => return Err(trouble),
+                },
+                Ok(Err(panic)) => failed(panicked(&*panic)),
+                Err(_elapsed) => return Err(Trouble::Overstayed),
+            };
+            clean = false;
+            store.undo(&mut claim.tx, &claim.units[n], next).await.map_err(broken_off)?;
+            claim.ended[n] = Some(ended.into());
+        }
+        handler.batches.state().isolating = !clean;
+        Ok(())
+    }
+
+    /// Runs a body, as long as all for whom it runs want to know.
+    #[allow(clippy::too_many_arguments, reason = "what a body needs")]
+    async fn run_body(
+        &self,
+        handler: &Registered<S>,
+        messages: Vec<Box<dyn Any + Send>>,
+        deliveries: &[Delivery],
+        jobs: &mut [Job],
+        units: &[usize],
+        tx: &mut S::Tx,
+        limits: Limits,
+    ) -> Result<Ran, Trouble> {
+        let body = handler.handler.call(messages, deliveries, S::connection(tx));
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let body = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body);
-        let ran = tokio::select! {
-            ran = body => ran,
-            () = any_gone(jobs, &fresh) => {
-                store.rollback(tx).await;
-                return APART;
-            }
-        };
-        let took = started.elapsed();
-        let returned: Vec<Returned> = match ran {
-            Ok(Ok(Ok(returned))) if returned.len() == fresh.len() => returned,
-            Ok(Ok(Err(failure))) => {
-                store.rollback(tx).await;
-                let contended = matches!(S::classify(failure.error()), Fault::Transient | Fault::LockTimeout);
-                return Batched::Apart { commit_unknown: false, contended };
-            }
-            Ok(_) => {
-                store.rollback(tx).await;
-                return APART;
-            }
-            Err(_elapsed) => {
-                store.abandon(tx).await;
-                return APART;
-            }
-        };
+        tokio::select! {
+            ran = body => Ok(ran),
+            () = any_gone(jobs, units) => Err(Trouble::Other),
+        }
+    }
 
-        let results: Vec<(&Unit, &[u8])> = fresh
-            .iter()
-            .zip(&returned)
-            .filter_map(|(&n, returned)| Some((&units[n], returned.result.as_deref()?)))
-            .collect();
-        if !results.is_empty()
-            && (store.guard(&mut tx).await.is_err() || store.record_results(&mut tx, &results).await.is_err())
-        {
-            store.rollback(tx).await;
-            return APART;
+    /// The decoded message of a unit; a body that runs again gets one of its own again.
+    fn message(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, Trouble> {
+        if let Some(message) = job.message.take() {
+            return Ok(message);
         }
-        for (&n, returned) in fresh.iter().zip(returned) {
-            if let Some(ended) = &mut ended[n] {
-                ended.result = returned.result;
-            }
-        }
-        if let Err(error) = self.commit(tx).await {
-            let fault = S::classify(&error);
-            return Batched::Apart {
-                commit_unknown: fault == Fault::Connection,
-                contended: fault == Fault::Transient,
-            };
-        }
-        handler.batches.took(fresh.len(), took);
-        handler.batches.state().size.clean(fresh.len());
-        self.observe_batch(handler, fresh.len(), took);
-        Batched::Together(ended)
+        let prepared = handler.handler.prepare(&job.delivery.envelope, &self.inner.selectors);
+        prepared.map(|prepared| prepared.message).map_err(|_rejection| Trouble::Other)
     }
 
     fn observe_batch(&self, handler: &Registered<S>, units: usize, took: Duration) {
@@ -414,6 +574,24 @@ impl<S: InboxStore> Inbox<S> {
             observer.time(observe::HANDLE_SECONDS, &handler.name, each);
         }
     }
+}
+
+/// What a handler's failure means to its batch.
+fn trouble_of<S: InboxStore>(failure: &Failure) -> Trouble {
+    match S::classify(failure.error()) {
+        Fault::Transient | Fault::LockTimeout => Trouble::Contended,
+        Fault::Connection => Trouble::Other,
+        Fault::StatementTimeout | Fault::Other => Trouble::Handler,
+    }
+}
+
+/// Splits jobs into parts of so many.
+fn in_parts(mut jobs: Vec<Job>, size: usize) -> impl Iterator<Item = Vec<Job>> {
+    std::iter::from_fn(move || {
+        let rest = jobs.split_off(size.min(jobs.len()));
+        let part = std::mem::replace(&mut jobs, rest);
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 /// Returns when one of the callers has gone away: its work must not be committed on behalf of nobody, and its neighbours

@@ -318,8 +318,7 @@ impl<S: InboxStore> Inbox<S> {
             }
             Ok(Err(panic)) => {
                 store.rollback(tx).await;
-                let failure = Failure::from(format!("the handler panicked: {}", panic_text(&*panic)));
-                return Tried::Ended(failed(failure).into());
+                return Tried::Ended(failed(panicked(&*panic)).into());
             }
             Err(_elapsed) => {
                 store.abandon(tx).await;
@@ -420,7 +419,7 @@ fn own_statement<S: InboxStore>(error: Error) -> Tried {
 }
 
 /// What a handler's failure means for the delivery.
-fn failed(failure: Failure) -> Outcome {
+pub(crate) fn failed(failure: Failure) -> Outcome {
     match failure {
         Failure::Retry(error) => Outcome::Retry { after: None, cause: cause(error) },
         Failure::After(delay, error) => Outcome::Retry { after: Some(delay), cause: cause(error) },
@@ -430,11 +429,16 @@ fn failed(failure: Failure) -> Outcome {
 
 /// What a failed guard means: a swallowed error may not come again, a handler that ends its transaction will do
 /// so every time.
-fn broken(error: Error) -> Outcome {
+pub(crate) fn broken(error: Error) -> Outcome {
     match std::error::Error::source(&error) {
         Some(_) => Outcome::Retry { after: None, cause: cause(error) },
         None => Outcome::Rejected(Rejection::EndedTransaction(cause(error))),
     }
+}
+
+/// A panic as a failure.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    Failure::from(format!("the handler panicked: {}", panic_text(panic)))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

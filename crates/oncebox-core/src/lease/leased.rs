@@ -231,6 +231,21 @@ impl<L: Leases> Claims for Leased<L> {
         }
     }
 
+    // What a handler does outside of the store stays: there is nothing to go back to but the lease.
+    async fn isolate(&self, _tx: &mut Self::Tx) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn keep(&self, _tx: &mut Self::Tx, _next: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn undo(&self, tx: &mut Self::Tx, unit: &Unit, _next: bool) -> Result<(), Error> {
+        let given_back = tx.lease.held.extract_if(.., |held| held.unit == *unit).collect();
+        release(&self.leases, given_back).await;
+        Ok(())
+    }
+
     async fn record_results(&self, tx: &mut Self::Tx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
         for (unit, result) in results {
             match tx.lease.held.iter_mut().find(|held| held.unit == **unit) {

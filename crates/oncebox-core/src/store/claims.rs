@@ -74,6 +74,22 @@ pub trait Claims: Store {
         unit: &Unit,
     ) -> impl Future<Output = Result<Claimed, Error>> + Send;
 
+    /// Sets the point to which [`undo`](Claims::undo) goes back.
+    fn isolate(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Keeps what a handler wrote since that point, and proves as far as it can that it may be committed. With `next`, sets
+    /// the point for the next one.
+    fn keep(&self, tx: &mut Self::Tx, next: bool) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Takes back what a handler wrote since that point, and the marker of its unit. With `next`, sets the point for the next
+    /// one.
+    fn undo(
+        &self,
+        tx: &mut Self::Tx,
+        unit: &Unit,
+        next: bool,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
     /// Keeps handlers' results beside their markers, in the same transaction.
     fn record_results(
         &self,

@@ -48,6 +48,34 @@ pub async fn a_dropped_transaction_frees_its_claim<F: Fixture>(fixture: F) {
     assert!(claim_and_commit(&store, &unit).await);
 }
 
+/// One of several units in a transaction can be taken back, with what it wrote and its marker.
+pub async fn a_unit_that_is_undone_leaves_its_neighbours_alone<F: Fixture>(fixture: F) {
+    let store = fixture.store();
+    let names = ["a", "b", "c", "d"];
+    let units = names.map(|name| unit("h", "k", name));
+    let mut tx = store.begin(LIMITS).await.unwrap();
+    assert!(store.claim(&mut tx, &units).await.unwrap().iter().all(Claimed::is_fresh));
+    store.arm(&mut tx).await.unwrap();
+    store.isolate(&mut tx).await.unwrap();
+    for (n, unit) in units.iter().enumerate() {
+        fixture.effect(F::Store::connection(&mut tx), names[n]).await.unwrap();
+        let next = n + 1 < units.len();
+        match n % 2 {
+            0 => store.keep(&mut tx, next).await.unwrap(),
+            _ => store.undo(&mut tx, unit, next).await.unwrap(),
+        }
+    }
+    store.commit(tx).await.unwrap();
+    for (n, unit) in units.iter().enumerate() {
+        let kept = n % 2 == 0;
+        assert_eq!(store.marker(unit).await.unwrap().is_some(), kept, "{n}");
+        if fixture.capabilities().transactional {
+            assert_eq!(fixture.effects(names[n]).await, u64::from(kept), "{n}");
+        }
+        assert_eq!(claim_and_commit(&store, unit).await, !kept, "{n}");
+    }
+}
+
 /// A concurrent copy waits, and is a duplicate if the first one commits.
 pub async fn a_copy_waits_for_the_first_and_is_a_duplicate_when_that_commits<F: Fixture>(fixture: F) {
     assert!(!second_is_fresh_after(fixture, true).await);

@@ -74,6 +74,7 @@ macro_rules! conformance {
             a_copy_waits_no_longer_than_its_time_limit
             handler_kind_and_key_all_count
             a_batch_of_claims_answers_in_order
+            a_unit_that_is_undone_leaves_its_neighbours_alone
             results_come_back_with_the_marker
             imported_keys_are_known
             the_marker_tells_when_and_what

@@ -1,0 +1,2 @@
+-- Sets the point to which a failed handler is taken back.
+savepoint oncebox_unit
