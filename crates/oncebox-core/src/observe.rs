@@ -16,6 +16,10 @@ pub const FAILED: &str = "oncebox_failed_total";
 pub const REJECTED: &str = "oncebox_rejected_total";
 /// Copies that gave up waiting for the first one.
 pub const BUSY: &str = "oncebox_busy_total";
+/// Commits whose answer was lost.
+pub const COMMITS_UNKNOWN: &str = "oncebox_commits_unknown_total";
+/// Commits whose answer was lost, and that had happened.
+pub const COMMITS_RECOVERED: &str = "oncebox_commits_recovered_total";
 /// Messages of a kind that nobody handles.
 pub const UNHANDLED: &str = "oncebox_unhandled_total";
 /// Markers removed by sweeps.
@@ -36,6 +40,8 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (FAILED, "counter", "handler", "handler runs that failed and were rolled back"),
     (REJECTED, "counter", "handler", "messages rejected for good"),
     (BUSY, "counter", "handler", "copies that gave up waiting for the first one"),
+    (COMMITS_UNKNOWN, "counter", "handler", "commits whose answer was lost, once for each message in them"),
+    (COMMITS_RECOVERED, "counter", "handler", "of these, messages whose commit had happened"),
     (UNHANDLED, "counter", "kind", "messages of a kind that nobody handles"),
     (SWEPT, "counter", "", "markers removed by sweeps"),
     (WAIT_SECONDS, "histogram", "handler", "seconds from a message's arrival to its commit"),

@@ -1,10 +1,11 @@
 //! PostgreSQL under faults: answers to commits that are lost, a server that is killed and comes back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use oncebox::{Inbox, Outcome, PostgresStore};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use oncebox_servers::proxy::CommitCutter;
@@ -56,6 +57,10 @@ async fn a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing() 
     if crate::postgres::as_owner(test).await.is_none() {
         return;
     }
+    // Every test is a process of its own, and the recorder is the process's.
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().unwrap();
     let mut server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
     let store = PostgresStore::connect(&server.url()).await.unwrap();
     store.migrate().await.unwrap();
@@ -88,7 +93,12 @@ async fn a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing() 
             })
         })
         .collect();
-    for _ in 0..judged(20) {
+    // Until the answer to a commit was lost at least once, which is what this is about.
+    for kill in 0.. {
+        if kill >= judged(20) && counted(&snapshotter, "oncebox_commits_unknown_total") > 0 {
+            break;
+        }
+        assert!(kill < 100, "no commit was ever cut");
         let before = settled.load(Ordering::SeqCst);
         while settled.load(Ordering::SeqCst) < before + 200 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -104,4 +114,17 @@ async fn a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing() 
     let count = "select count(*), count(distinct name) from effect";
     let (effects, names): (i64, i64) = sqlx::query_as(count).fetch_one(store.pool()).await.unwrap();
     assert_eq!((effects, names), (distinct, distinct), "lost or doubled");
+}
+
+/// The sum of a counter over all its labels since the last look, and all looks before.
+fn counted(snapshotter: &Snapshotter, name: &str) -> u64 {
+    static BEFORE: AtomicU64 = AtomicU64::new(0);
+    let new: u64 = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .filter(|(key, ..)| key.key().name() == name)
+        .map(|(.., value)| if let DebugValue::Counter(count) = value { count } else { 0 })
+        .sum();
+    BEFORE.fetch_add(new, Ordering::SeqCst) + new
 }

@@ -14,10 +14,9 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
 use tracing::Instrument;
 
@@ -41,6 +40,9 @@ const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
 const ISOLATED_MAX: usize = 25;
+
+/// So many of the transactions that may be in flight are left alone by fast handlers.
+const SPARE: usize = 3;
 
 /// How long the units of a batch that was taken apart keep its slot.
 const ALONE_MAX: Duration = Duration::from_millis(500);
@@ -71,6 +73,8 @@ struct State {
 impl State {
     /// How many transactions the units at hand are worth.
     fn transactions(&self, max: usize) -> usize {
+        // A pool with connections to spare can go from one transaction to the next without giving them back.
+        let max = if self.size.is_fast() { max.saturating_sub(SPARE).max(1) } else { max };
         self.size.transactions(self.queue.len() + self.running).min(max)
     }
 }
@@ -314,11 +318,26 @@ impl<S: InboxStore> Inbox<S> {
                     handler.batches.state().size.trouble(trouble == Trouble::Contended);
                 }
                 let commit_unknown = trouble == Trouble::CommitUnknown;
-                alone.extend(part.into_iter().map(|job| self.spawn_alone(handler, job, commit_unknown)));
+                if commit_unknown {
+                    part.iter()
+                        .for_each(|_| self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name));
+                }
+                alone.extend(part.into_iter().map(|job| (job, commit_unknown)));
             }
         }
         // A unit that waits for another process may take long; those who wait here go on without it.
-        let _ = tokio::time::timeout(ALONE_MAX, join_all(alone)).await;
+        if alone.len() == 1
+            && let Some((job, commit_unknown)) = alone.pop()
+        {
+            let mut one = self.alone(handler, job, commit_unknown);
+            if tokio::time::timeout(ALONE_MAX, &mut one).await.is_err() {
+                tokio::spawn(one);
+            }
+        } else {
+            let alone =
+                alone.into_iter().map(|(job, unknown)| tokio::spawn(self.alone(handler, job, unknown)));
+            let _ = tokio::time::timeout(ALONE_MAX, join_all(alone.collect::<Vec<_>>())).await;
+        }
     }
 
     /// Tells everybody of a batch what became of it.
@@ -327,14 +346,15 @@ impl<S: InboxStore> Inbox<S> {
             match ended {
                 Some(ended) => drop(job.answer.send(Ok(ended))),
                 // It waits for the other process alone, and nobody waits for it.
-                None => drop(self.spawn_alone(handler, job, false)),
+                None => drop(tokio::spawn(self.alone(handler, job, false))),
             }
         }
     }
 
-    fn spawn_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> JoinHandle<()> {
+    /// One unit on its own, wherever it is run.
+    fn alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> BoxFuture<'static, ()> {
         let (inbox, handler) = (self.clone(), handler.index);
-        tokio::spawn(async move { inbox.run_alone(handler, job, commit_unknown).await })
+        async move { inbox.run_alone(handler, job, commit_unknown).await }.boxed()
     }
 
     /// Answers duplicates with one read and no write; the rest is left to do.
@@ -431,11 +451,7 @@ impl<S: InboxStore> Inbox<S> {
         Ok(ended)
     }
 
-    async fn claim_batch(
-        &self,
-        handler: &Registered<S>,
-        units: Vec<Unit>,
-    ) -> Result<Claim<S::Tx>, Trouble> {
+    async fn claim_batch(&self, handler: &Registered<S>, units: Vec<Unit>) -> Result<Claim<S::Tx>, Trouble> {
         let store = &self.inner.store;
         let limits = Limits {
             lock_timeout: BATCH_LOCK_TIMEOUT,

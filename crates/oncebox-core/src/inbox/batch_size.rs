@@ -55,13 +55,25 @@ impl BatchSize {
 
     /// How many transactions so many units are worth: slow handlers run beside each other, fast ones together.
     pub(crate) fn transactions(&self, units: usize) -> usize {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let worth = self.handle_time.saturating_mul(units).as_micros().div_ceil(WORTH.as_micros());
-        let max = match self.handle_time < FAST {
+        if self.next() == 1 {
+            // Those who share nothing gain from each other's company alone.
+            return usize::MAX;
+        }
+        let worth = self
+            .handle_time
+            .saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
+            .as_micros()
+            .div_ceil(WORTH.as_micros());
+        let max = match self.is_fast() {
             true => FAST_TRANSACTIONS_PER_CORE * self.cores,
             false => usize::MAX,
         };
         usize::try_from(worth).unwrap_or(usize::MAX).min(max).max(TRANSACTIONS_MIN)
+    }
+
+    /// Whether handlers keep the processor busy rather than wait.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.handle_time < FAST
     }
 
     /// The handlers of so many units took so long together.
@@ -119,6 +131,7 @@ mod tests {
         let mut size = BatchSize::new(64, 2);
         size.trouble(true);
         assert_eq!(size.next(), 1);
+        assert_eq!(size.transactions(10), usize::MAX);
     }
 
     #[test]

@@ -210,10 +210,15 @@ impl<S: InboxStore> Inbox<S> {
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
             let tried_at = Instant::now();
-            match self.try_unit(handler, delivery, unit, message, limits).await {
+            let tried = self.try_unit(handler, delivery, unit, message, limits).await;
+            if let Tried::CommitUnknown(_) = &tried {
+                self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
+            }
+            match tried {
                 Tried::Ended(Ended { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
                     // The marker that we were not sure of is there.
                     tracing::info!("a commit whose answer was lost had happened");
+                    self.inner.observer.count(observe::COMMITS_RECOVERED, &handler.name);
                     return Ok(Ended { outcome: Outcome::Done, result, shared: false });
                 }
                 Tried::Ended(ended) => return Ok(ended),
