@@ -126,7 +126,7 @@ impl PostgresTx {
     }
 
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
-        let Some(transaction_id) = self.to_prove()? else { return Ok(()) };
+        let Some(transaction_id) = self.unproved()? else { return Ok(()) };
         let guard = self.statements.guard.clone();
         sqlx::query(guard)
             .bind(transaction_id.to_string())
@@ -138,7 +138,7 @@ impl PostgresTx {
     }
 
     /// Which transaction the guard is to prove; none where it has, or where no handler ran.
-    fn to_prove(&mut self) -> Result<Option<u64>, Error> {
+    fn unproved(&mut self) -> Result<Option<u64>, Error> {
         self.check_nested()?;
         Ok(self.identity.as_ref().filter(|_| !self.guarded).map(|identity| identity.transaction_id))
     }
@@ -160,7 +160,7 @@ impl PostgresTx {
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
         // On failure dropping `self` ends whatever is left.
-        match self.to_prove()? {
+        match self.unproved()? {
             None => Manager::commit(self.connection()).await.map_err(failed("commit"))?,
             Some(transaction_id) => {
                 self.commit_with(self.statements.commit.clone(), transaction_id).await?;
@@ -175,7 +175,7 @@ impl PostgresTx {
     /// Commits, and begins the next transaction on the same connection, unless it has been in use for long.
     pub(crate) async fn commit_and_begin(mut self) -> Result<Option<PostgresBegun>, Error> {
         let ours = self.session == Session::Own && self.since.elapsed() < CONNECTION_TIME;
-        match self.to_prove()? {
+        match self.unproved()? {
             Some(transaction_id) if ours => {
                 self.commit_with(self.statements.commit_and_begin.clone(), transaction_id).await?;
                 self.identity = None;
