@@ -14,9 +14,10 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
 use tracing::Instrument;
 
@@ -44,8 +45,9 @@ const ISOLATED_MAX: usize = 25;
 /// So many of the transactions that may be in flight are left alone by fast handlers.
 const SPARE: usize = 3;
 
-/// How long the units of a batch that was taken apart keep its slot.
-const ALONE_MAX: Duration = Duration::from_millis(500);
+/// Past this, a transaction does not keep others from theirs. Most handlers never take so long; one that waits for a copy in
+/// another process does.
+const SLOT_TIME: Duration = Duration::from_millis(50);
 
 /// The units of one handler that wait for a transaction.
 #[derive(Debug)]
@@ -61,6 +63,8 @@ struct State {
     /// Transactions in flight, and the units in them.
     in_flight: usize,
     running: usize,
+    /// Those that have taken so long that others need not wait for them.
+    overstaying: usize,
     size: BatchSize,
     /// Whether the last batch had duplicates: then a look before the next one saves writes.
     duplicates: bool,
@@ -76,6 +80,11 @@ impl State {
         // A pool with connections to spare can go from one transaction to the next without giving them back.
         let max = if self.size.is_fast() { max.saturating_sub(SPARE).max(1) } else { max };
         self.size.transactions(self.queue.len() + self.running).min(max)
+    }
+
+    /// Whether there is a slot for one more.
+    fn has_room(&self, max: usize) -> bool {
+        self.in_flight < max && self.in_flight - self.overstaying < self.transactions(max)
     }
 }
 
@@ -95,6 +104,7 @@ impl Batches {
             queue: VecDeque::new(),
             in_flight: 0,
             running: 0,
+            overstaying: 0,
             size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
             duplicates: false,
             crowded: false,
@@ -117,7 +127,7 @@ impl Batches {
     fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         state.running += 1;
-        if state.in_flight < state.transactions(self.max_in_flight) {
+        if state.has_room(self.max_in_flight) {
             state.in_flight += 1;
             return Some(job);
         }
@@ -155,13 +165,27 @@ impl Batches {
         state.queue.drain(..size).collect()
     }
 
-    /// Whether the slot of one that had so many units is needed for those who wait; given back otherwise.
-    fn hand_over(&self, before: usize) -> bool {
+    /// Gives back the slot of one that had so many units; whether another one is taken for those who wait.
+    fn hand_over(&self, before: usize, overstayed: bool) -> bool {
         let mut state = self.state();
         state.running -= before;
-        let needed = !state.queue.is_empty() && state.in_flight <= state.transactions(self.max_in_flight);
-        state.in_flight -= usize::from(!needed);
-        needed
+        state.in_flight -= 1;
+        state.overstaying -= usize::from(overstayed);
+        self.take_for_those_who_wait(&mut state)
+    }
+
+    /// Leaves one that takes long out of account; whether a slot is taken for those who wait.
+    fn overstay(&self, units: usize) -> bool {
+        let mut state = self.state();
+        state.running -= units;
+        state.overstaying += 1;
+        self.take_for_those_who_wait(&mut state)
+    }
+
+    fn take_for_those_who_wait(&self, state: &mut State) -> bool {
+        let taken = !state.queue.is_empty() && state.has_room(self.max_in_flight);
+        state.in_flight += usize::from(taken);
+        taken
     }
 }
 
@@ -171,16 +195,44 @@ pub(crate) struct Slot<'a, S: InboxStore> {
     handler: usize,
     /// How many units are in it.
     units: usize,
+    overstayed: bool,
+}
+
+impl<'a, S: InboxStore> Slot<'a, S> {
+    fn new(inbox: &'a Inbox<S>, handler: usize, units: usize) -> Self {
+        Self { inbox, handler, units, overstayed: false }
+    }
+
+    fn batches(&self) -> &'a Batches {
+        &self.inbox.inner.handlers[self.handler].batches
+    }
+
+    /// Does some work. If it takes long, others need not wait for it.
+    async fn hold<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        if let Ok(done) = tokio::time::timeout(SLOT_TIME, &mut work).await {
+            return done;
+        }
+        self.overstayed = true;
+        if self.batches().overstay(std::mem::take(&mut self.units)) {
+            self.go_on();
+        }
+        work.await
+    }
+
+    /// Goes on in the background with those who wait.
+    fn go_on(&self) {
+        if let Ok(runtime) = Handle::try_current() {
+            let (inbox, handler) = (self.inbox.clone(), self.handler);
+            runtime.spawn(async move { inbox.run_batches(handler).await });
+        }
+    }
 }
 
 impl<S: InboxStore> Drop for Slot<'_, S> {
     fn drop(&mut self) {
-        if !self.inbox.inner.handlers[self.handler].batches.hand_over(self.units) {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            let (inbox, handler) = (self.inbox.clone(), self.handler);
-            runtime.spawn(async move { inbox.run_batches(handler).await });
+        if self.batches().hand_over(self.units, self.overstayed) {
+            self.go_on();
         }
     }
 }
@@ -235,22 +287,21 @@ impl<S: InboxStore> Inbox<S> {
         // Where effects are outside of the transaction, a neighbour's failure would run them twice.
         if handler.settings.isolated || S::GUARANTEE != Guarantee::Exactly {
             let attempt = Attempt::first(message);
-            return self.try_until_known(handler, delivery, Some(unit), attempt, &waiting, None).await;
+            return self.try_until_known(handler, delivery, Some(unit), attempt, &waiting).await;
         }
         let (answer, answered) = oneshot::channel();
         let job =
             Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
         if let Some(job) = handler.batches.slot_or_queue(job) {
-            let slot = Slot { inbox: self, handler: handler.index, units: 1 };
+            let mut slot = Slot::new(self, handler.index, 1);
             if handler.batches.is_crowded() {
                 // Those who are about to call come along.
                 tokio::task::yield_now().await;
             }
             if let Some(job) = handler.batches.alone_or_queue(job) {
                 let attempt = Attempt { message: job.message, commit_unknown: false };
-                let ended = self
-                    .try_until_known(handler, delivery, Some(unit), attempt, &waiting, Some(slot))
-                    .await?;
+                let ended =
+                    slot.hold(self.try_until_known(handler, delivery, Some(unit), attempt, &waiting)).await?;
                 if matches!(ended.outcome, Outcome::Done) {
                     handler.batches.state().size.clean(1);
                 }
@@ -265,16 +316,16 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Works on what waits until nothing does.
     async fn run_batches(&self, handler: usize) {
-        let mut slot = Slot { inbox: self, handler, units: 0 };
+        let mut slot = Slot::new(self, handler, 0);
         let handler = &self.inner.handlers[handler];
-        loop {
+        while !slot.overstayed {
             let jobs = handler.batches.take(slot.units);
             slot.units = jobs.len();
             if jobs.is_empty() {
                 return;
             }
             let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
-            self.run_batch(handler, jobs).instrument(span).await;
+            slot.hold(self.run_batch(handler, jobs).instrument(span)).await;
             // Those who were told come back with their next message, and go along.
             tokio::task::yield_now().await;
         }
@@ -325,18 +376,13 @@ impl<S: InboxStore> Inbox<S> {
                 alone.extend(part.into_iter().map(|job| (job, commit_unknown)));
             }
         }
-        // A unit that waits for another process may take long; those who wait here go on without it.
         if alone.len() == 1
             && let Some((job, commit_unknown)) = alone.pop()
         {
-            let mut one = self.alone(handler, job, commit_unknown);
-            if tokio::time::timeout(ALONE_MAX, &mut one).await.is_err() {
-                tokio::spawn(one);
-            }
+            self.run_alone(handler.index, job, commit_unknown).await;
         } else {
-            let alone =
-                alone.into_iter().map(|(job, unknown)| tokio::spawn(self.alone(handler, job, unknown)));
-            let _ = tokio::time::timeout(ALONE_MAX, join_all(alone.collect::<Vec<_>>())).await;
+            let alone = alone.into_iter().map(|(job, unknown)| self.spawn_alone(handler, job, unknown));
+            join_all(alone.collect::<Vec<_>>()).await;
         }
     }
 
@@ -346,15 +392,14 @@ impl<S: InboxStore> Inbox<S> {
             match ended {
                 Some(ended) => drop(job.answer.send(Ok(ended))),
                 // It waits for the other process alone, and nobody waits for it.
-                None => drop(tokio::spawn(self.alone(handler, job, false))),
+                None => drop(self.spawn_alone(handler, job, false)),
             }
         }
     }
 
-    /// One unit on its own, wherever it is run.
-    fn alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> BoxFuture<'static, ()> {
+    fn spawn_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> JoinHandle<()> {
         let (inbox, handler) = (self.clone(), handler.index);
-        async move { inbox.run_alone(handler, job, commit_unknown).await }.boxed()
+        tokio::spawn(async move { inbox.run_alone(handler, job, commit_unknown).await })
     }
 
     /// Answers duplicates with one read and no write; the rest is left to do.
@@ -382,7 +427,7 @@ impl<S: InboxStore> Inbox<S> {
         let Job { unit, delivery, message, waiting, mut answer } = job;
         let attempt = Attempt { message, commit_unknown };
         let ended = tokio::select! {
-            ended = self.try_until_known(handler, &delivery, Some(&unit), attempt, &waiting, None) => ended,
+            ended = self.try_until_known(handler, &delivery, Some(&unit), attempt, &waiting) => ended,
             () = answer.closed() => return,
         };
         if let Ok(Ended { outcome: Outcome::Done, .. }) = &ended {

@@ -11,7 +11,6 @@ use tracing::Instrument;
 use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::handler::{Delivery, EffectId, Returned};
-use crate::inbox::batch::Slot;
 use crate::inbox::builder::Registered;
 use crate::inbox::gate::{Entry, Waited};
 use crate::inbox::resolve::resolve;
@@ -157,9 +156,7 @@ impl<S: InboxStore> Inbox<S> {
         let settings = &self.inner.settings;
         let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
         let Some(unit) = unit else {
-            return self
-                .try_until_known(handler, delivery, None, Attempt::first(message), &waiting, None)
-                .await;
+            return self.try_until_known(handler, delivery, None, Attempt::first(message), &waiting).await;
         };
         loop {
             match self.inner.gate.enter(&unit) {
@@ -189,7 +186,6 @@ impl<S: InboxStore> Inbox<S> {
         unit: Option<&Unit>,
         Attempt { message: mut decoded, mut commit_unknown }: Attempt,
         waiting: &Waiting,
-        mut slot: Option<Slot<'_, S>>,
     ) -> Result<Ended, Error> {
         let settings = &self.inner.settings;
         let mut troubled_since = None;
@@ -224,12 +220,7 @@ impl<S: InboxStore> Inbox<S> {
                 Tried::Ended(ended) => return Ok(ended),
                 Tried::Locked if waiting.is_over() => return Ok(Outcome::Busy.into()),
                 Tried::NoTurn if waiting.is_over_for_the_writer() => return Ok(Outcome::Busy.into()),
-                Tried::Locked => {
-                    // It waits for another process; others need not wait for it.
-                    drop(slot.take());
-                    continue;
-                }
-                Tried::NoTurn => continue,
+                Tried::Locked | Tried::NoTurn => continue,
                 Tried::Hopeless(error) => return Err(error),
                 Tried::BodyTransient(failure) => {
                     body_transients += 1;
