@@ -45,9 +45,9 @@ const ISOLATED_MAX: usize = 25;
 /// So many of the transactions that may be in flight are left alone by fast handlers.
 const SPARE: usize = 3;
 
-/// Past this, a transaction does not keep others from theirs. Most handlers never take so long; one that waits for a copy in
-/// another process does.
-const SLOT_TIME: Duration = Duration::from_millis(50);
+/// Past this, a transaction does not keep others from theirs. Few handlers take so long; one that waits for a copy in another
+/// process does. Not too short: on a machine that is too busy already, more transactions make everything slower.
+const SLOT_TIME: Duration = Duration::from_millis(250);
 
 /// The units of one handler that wait for a transaction.
 #[derive(Debug)]
@@ -180,6 +180,11 @@ impl Batches {
         state.running -= units;
         state.overstaying += 1;
         self.take_for_those_who_wait(&mut state)
+    }
+
+    /// Whether there are units left and a slot for them, which is taken.
+    fn has_more(&self) -> bool {
+        self.take_for_those_who_wait(&mut self.state())
     }
 
     fn take_for_those_who_wait(&self, state: &mut State) -> bool {
@@ -323,6 +328,9 @@ impl<S: InboxStore> Inbox<S> {
             slot.units = jobs.len();
             if jobs.is_empty() {
                 return;
+            }
+            if handler.batches.has_more() {
+                slot.go_on();
             }
             let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
             slot.hold(self.run_batch(handler, jobs).instrument(span)).await;
