@@ -42,9 +42,6 @@ const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 /// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
 const ISOLATED_MAX: usize = 25;
 
-/// So many of the transactions that may be in flight are left alone by fast handlers.
-const SPARE: usize = 3;
-
 /// Past this, a transaction does not keep others from theirs. Few handlers take so long; one that waits for a copy in another
 /// process does. Not too short: on a machine that is too busy already, more transactions make everything slower.
 const SLOT_TIME: Duration = Duration::from_millis(250);
@@ -53,8 +50,10 @@ const SLOT_TIME: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Batches {
     state: Mutex<State>,
-    /// How many transactions may be in flight.
+    /// How many transactions may be in flight: at most, and of fast handlers. A pool with connections to spare can go from
+    /// one transaction to the next without giving them back.
     max_in_flight: usize,
+    max_if_fast: usize,
 }
 
 #[derive(Debug)]
@@ -74,20 +73,6 @@ struct State {
     isolating: bool,
 }
 
-impl State {
-    /// How many transactions the units at hand are worth.
-    fn transactions(&self, max: usize) -> usize {
-        // A pool with connections to spare can go from one transaction to the next without giving them back.
-        let max = if self.size.is_fast() { max.saturating_sub(SPARE).max(1) } else { max };
-        self.size.transactions(self.queue.len() + self.running).min(max)
-    }
-
-    /// Whether there is a slot for one more.
-    fn has_room(&self, max: usize) -> bool {
-        self.in_flight < max && self.in_flight - self.overstaying < self.transactions(max)
-    }
-}
-
 /// One unit in the queue, and whom to tell.
 #[derive(Debug)]
 struct Job {
@@ -99,7 +84,7 @@ struct Job {
 }
 
 impl Batches {
-    pub(crate) fn new(max_batch: usize, max_in_flight: usize) -> Self {
+    pub(crate) fn new(max_batch: usize, max_in_flight: usize, max_if_fast: usize) -> Self {
         let state = State {
             queue: VecDeque::new(),
             in_flight: 0,
@@ -110,11 +95,23 @@ impl Batches {
             crowded: false,
             isolating: false,
         };
-        Self { state: Mutex::new(state), max_in_flight: max_in_flight.max(1) }
+        let max_in_flight = max_in_flight.max(1);
+        Self { state: Mutex::new(state), max_in_flight, max_if_fast: max_if_fast.clamp(1, max_in_flight) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many transactions the units at hand are worth.
+    fn transactions(&self, state: &State) -> usize {
+        let max = if state.size.is_fast() { self.max_if_fast } else { self.max_in_flight };
+        state.size.transactions(state.queue.len() + state.running).min(max)
+    }
+
+    /// Whether there is a slot for one more.
+    fn has_room(&self, state: &State) -> bool {
+        state.in_flight < self.max_in_flight && state.in_flight - state.overstaying < self.transactions(state)
     }
 
     /// The handlers of so many units took so long together.
@@ -127,7 +124,7 @@ impl Batches {
     fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         state.running += 1;
-        if state.has_room(self.max_in_flight) {
+        if self.has_room(&state) {
             state.in_flight += 1;
             return Some(job);
         }
@@ -159,7 +156,7 @@ impl Batches {
         state.running -= before;
         // Whoever went away while waiting wants nothing done.
         state.queue.retain(|job| !job.answer.is_closed());
-        let share = (state.queue.len() + state.running).div_ceil(state.transactions(self.max_in_flight));
+        let share = (state.queue.len() + state.running).div_ceil(self.transactions(&state));
         let size = state.size.next().min(share).min(state.queue.len());
         state.running += size;
         state.queue.drain(..size).collect()
@@ -188,7 +185,7 @@ impl Batches {
     }
 
     fn take_for_those_who_wait(&self, state: &mut State) -> bool {
-        let taken = !state.queue.is_empty() && state.has_room(self.max_in_flight);
+        let taken = !state.queue.is_empty() && self.has_room(state);
         state.in_flight += usize::from(taken);
         taken
     }

@@ -162,7 +162,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             index: self.handlers.len(),
             name: name.into(),
             // The real ones need to know all handlers: see build().
-            batches: Batches::new(1, 1),
+            batches: Batches::new(1, 1, 1),
             kinds,
             settings: options.settings,
             handler: erase(handler, options.selector),
@@ -240,7 +240,7 @@ impl<S: InboxStore> InboxBuilder<S> {
     }
 
     /// The most transactions in flight for all handlers together, before messages wait and share one. What the store's
-    /// pool has, unless set; fast handlers use a quarter of it.
+    /// pool has, unless set; fast handlers use two for each core.
     pub fn max_in_flight(mut self, transactions: usize) -> Self {
         self.settings.max_in_flight = Some(transactions);
         self
@@ -282,9 +282,10 @@ impl<S: InboxStore> InboxBuilder<S> {
             )));
         }
         let in_flight = self.settings.max_in_flight.unwrap_or(capacity);
-        let each = in_flight / self.handlers.len().max(1);
+        let if_fast = in_flight.min(capacity.saturating_sub(SPARE_CONNECTIONS));
+        let handlers = self.handlers.len().max(1);
         for handler in &mut self.handlers {
-            handler.batches = Batches::new(self.settings.max_batch, each);
+            handler.batches = Batches::new(self.settings.max_batch, in_flight / handlers, if_fast / handlers);
         }
         let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();
         for (n, handler) in self.handlers.iter().enumerate() {
