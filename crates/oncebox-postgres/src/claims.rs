@@ -2,7 +2,9 @@
 
 use oncebox_core::store::{Claimed, Claims, Unit};
 use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
-use sqlx::{PgConnection, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::find_marker;
@@ -95,14 +97,8 @@ impl PostgresStore {
     async fn claim_one(&self, tx: &mut PostgresTx, unit: &Unit) -> Result<Claimed, Error> {
         let doing = "claim a key";
         let (lock, statement, idle) = tx.limits_as_settings();
-        let row = sqlx::query(self.statements.claim_one.clone())
-            .bind(&unit.handler)
-            .bind(&unit.kind)
-            .bind(unit.key.as_bytes())
-            .bind(unit.key.original().map(Key::as_bytes))
-            .bind(unit.fingerprint.map(Fingerprint::to_i64))
-            .bind(waited_ms(unit))
-            .bind(self.clock_offset_ms())
+        let row = self
+            .insert_of(&self.statements.claim_one, unit)
             .bind(lock)
             .bind(statement)
             .bind(idle)
@@ -170,7 +166,13 @@ impl PostgresStore {
     }
 
     async fn insert_marker(&self, conn: &mut PgConnection, unit: &Unit) -> Result<bool, Error> {
-        let inserted = sqlx::query(self.statements.claim_in.clone())
+        let insert = self.insert_of(&self.statements.claim_in, unit).execute(conn).await;
+        Ok(insert.map_err(failed("claim a key"))?.rows_affected() == 1)
+    }
+
+    /// A statement that inserts the marker of a unit, with what both of them begin with.
+    fn insert_of<'u>(&self, statement: &SqlStr, unit: &'u Unit) -> Query<'u, Postgres, PgArguments> {
+        sqlx::query(statement.clone())
             .bind(&unit.handler)
             .bind(&unit.kind)
             .bind(unit.key.as_bytes())
@@ -178,10 +180,6 @@ impl PostgresStore {
             .bind(unit.fingerprint.map(Fingerprint::to_i64))
             .bind(waited_ms(unit))
             .bind(self.clock_offset_ms())
-            .execute(conn)
-            .await
-            .map_err(failed("claim a key"))?;
-        Ok(inserted.rows_affected() == 1)
     }
 }
 

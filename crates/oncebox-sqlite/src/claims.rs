@@ -63,7 +63,7 @@ impl Claims for SqliteStore {
     }
 
     async fn keep(&self, tx: &mut SqliteTx, next: bool) -> Result<(), Error> {
-        tx.check_nested().await?;
+        tx.check_whole().await?;
         tx.run(match next {
             true => "RELEASE oncebox_unit; SAVEPOINT oncebox_unit",
             false => "RELEASE oncebox_unit",
@@ -72,7 +72,7 @@ impl Claims for SqliteStore {
     }
 
     async fn undo(&self, tx: &mut SqliteTx, unit: &Unit, next: bool) -> Result<(), Error> {
-        tx.check_nested().await?;
+        tx.check_whole().await?;
         tx.run("ROLLBACK TO oncebox_unit; RELEASE oncebox_unit").await?;
         sqlx::query(include_str!("sql/unclaim.sql"))
             .bind(&unit.handler)

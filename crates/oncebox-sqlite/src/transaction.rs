@@ -54,14 +54,14 @@ impl SqliteTx {
 
     /// Proves that the transaction is still the one that was armed, then opens the seal for the commit.
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
-        self.check_nested().await?;
+        self.check_whole().await?;
         self.seal.open();
         self.armed = false;
         Ok(())
     }
 
     /// Whether it is still the same transaction, with no other left open in it.
-    pub(crate) async fn check_nested(&mut self) -> Result<(), Error> {
+    pub(crate) async fn check_whole(&mut self) -> Result<(), Error> {
         // In turn: a nested transaction that was dropped rolls back in the background.
         drop(self.connection().lock_handle().await.map_err(failed("check the guard"))?);
         if self.seal.has_rolled_back() {

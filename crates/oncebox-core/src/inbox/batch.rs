@@ -1,6 +1,6 @@
 //! Natural batching: while transactions are in flight new units queue, and the next transaction takes what waits.
 //!
-//! There is no timer and no wait when idle. A batch is an attempt only: it runs with no savepoints, and whatever goes
+//! A batch is an attempt only: it runs with no savepoints, and whatever goes
 //! wrong in it rolls all of it back. If a handler failed, the batch runs again in a way that finds out whose fault it was: with
 //! a savepoint for each unit, or, for handlers of sets, in halves. If anything else went wrong, each unit runs in a transaction
 //! of its own, as if there had been no batch.
@@ -8,22 +8,19 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
 use tracing::Instrument;
 
 use crate::handler::{Delivery, Returned};
-use crate::inbox::batch_size::BatchSize;
 use crate::inbox::builder::Registered;
+use crate::inbox::slots::{Job, Slot};
 use crate::inbox::unit::{Attempt, Ended, TIMEOUT_GRACE, broken, failed, panicked};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
@@ -41,203 +38,6 @@ const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
 const ISOLATED_MAX: usize = 25;
-
-/// Past this, a transaction does not keep others from theirs. Few handlers take so long; one that waits for a copy in another
-/// process does. Not too short: on a machine that is too busy already, more transactions make everything slower.
-const SLOT_TIME: Duration = Duration::from_millis(250);
-
-/// The units of one handler that wait for a transaction.
-#[derive(Debug)]
-pub(crate) struct Batches {
-    state: Mutex<State>,
-    /// How many transactions may be in flight: at most, and of fast handlers. A pool with connections to spare can go from
-    /// one transaction to the next without giving them back.
-    max_in_flight: usize,
-    max_if_fast: usize,
-}
-
-#[derive(Debug)]
-struct State {
-    queue: VecDeque<Job>,
-    /// Transactions in flight, and the units in them.
-    in_flight: usize,
-    running: usize,
-    /// Those that have taken so long that others need not wait for them.
-    overstaying: usize,
-    size: BatchSize,
-    /// Whether the last batch had duplicates: then a look before the next one saves writes.
-    duplicates: bool,
-    /// Whether units had to queue of late: then more are about to come.
-    crowded: bool,
-    /// Whether a handler failed of late: then batches begin with savepoints.
-    isolating: bool,
-}
-
-/// One unit in the queue, and whom to tell.
-#[derive(Debug)]
-struct Job {
-    unit: Unit,
-    delivery: Delivery,
-    message: Option<Box<dyn Any + Send>>,
-    waiting: Waiting,
-    answer: oneshot::Sender<Result<Ended, Error>>,
-}
-
-impl Batches {
-    pub(crate) fn new(max_batch: usize, max_in_flight: usize, max_if_fast: usize) -> Self {
-        let state = State {
-            queue: VecDeque::new(),
-            in_flight: 0,
-            running: 0,
-            overstaying: 0,
-            size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
-            duplicates: false,
-            crowded: false,
-            isolating: false,
-        };
-        let max_in_flight = max_in_flight.max(1);
-        Self { state: Mutex::new(state), max_in_flight, max_if_fast: max_if_fast.clamp(1, max_in_flight) }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many transactions the units at hand are worth.
-    fn transactions(&self, state: &State) -> usize {
-        let max = if state.size.is_fast() { self.max_if_fast } else { self.max_in_flight };
-        state.size.transactions(state.queue.len() + state.running).min(max)
-    }
-
-    /// Whether there is a slot for one more.
-    fn has_room(&self, state: &State) -> bool {
-        state.in_flight < self.max_in_flight && state.in_flight - state.overstaying < self.transactions(state)
-    }
-
-    /// The handlers of so many units took so long together.
-    pub(crate) fn took(&self, units: usize, time: Duration) {
-        self.state().size.took(units, time);
-    }
-
-    /// Takes a slot if one is free; else the unit queues. Both under one lock: between the two the last runner could find
-    /// nothing to do and leave.
-    fn slot_or_queue(&self, job: Job) -> Option<Job> {
-        let mut state = self.state();
-        state.running += 1;
-        if self.has_room(&state) {
-            state.in_flight += 1;
-            return Some(job);
-        }
-        state.running -= 1;
-        state.crowded = true;
-        state.queue.push_back(job);
-        None
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.state().crowded
-    }
-
-    /// Whether nobody else waits; else the unit goes with them, at the head of the queue.
-    fn alone_or_queue(&self, job: Job) -> Option<Job> {
-        let mut state = self.state();
-        if state.queue.is_empty() {
-            state.crowded = false;
-            return Some(job);
-        }
-        state.queue.push_front(job);
-        None
-    }
-
-    /// The next batch of a slot that had so many units: a fair share of what waits, so that no transaction is left with the
-    /// crumbs.
-    fn take(&self, before: usize) -> Vec<Job> {
-        let mut state = self.state();
-        state.running -= before;
-        // Whoever went away while waiting wants nothing done.
-        state.queue.retain(|job| !job.answer.is_closed());
-        let share = (state.queue.len() + state.running).div_ceil(self.transactions(&state));
-        let size = state.size.next().min(share).min(state.queue.len());
-        state.running += size;
-        state.queue.drain(..size).collect()
-    }
-
-    /// Gives back the slot of one that had so many units; whether another one is taken for those who wait.
-    fn hand_over(&self, before: usize, overstayed: bool) -> bool {
-        let mut state = self.state();
-        state.running -= before;
-        state.in_flight -= 1;
-        state.overstaying -= usize::from(overstayed);
-        self.take_for_those_who_wait(&mut state)
-    }
-
-    /// Leaves one that takes long out of account; whether a slot is taken for those who wait.
-    fn overstay(&self, units: usize) -> bool {
-        let mut state = self.state();
-        state.running -= units;
-        state.overstaying += 1;
-        self.take_for_those_who_wait(&mut state)
-    }
-
-    /// Whether there are units left and a slot for them, which is taken.
-    fn has_more(&self) -> bool {
-        self.take_for_those_who_wait(&mut self.state())
-    }
-
-    fn take_for_those_who_wait(&self, state: &mut State) -> bool {
-        let taken = !state.queue.is_empty() && self.has_room(state);
-        state.in_flight += usize::from(taken);
-        taken
-    }
-}
-
-/// A transaction in flight. When it ends, however it does, what waits goes on in the background.
-pub(crate) struct Slot<'a, S: InboxStore> {
-    inbox: &'a Inbox<S>,
-    handler: usize,
-    /// How many units are in it.
-    units: usize,
-    overstayed: bool,
-}
-
-impl<'a, S: InboxStore> Slot<'a, S> {
-    fn new(inbox: &'a Inbox<S>, handler: usize, units: usize) -> Self {
-        Self { inbox, handler, units, overstayed: false }
-    }
-
-    fn batches(&self) -> &'a Batches {
-        &self.inbox.inner.handlers[self.handler].batches
-    }
-
-    /// Does some work. If it takes long, others need not wait for it.
-    async fn hold<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut work = std::pin::pin!(work);
-        if let Ok(done) = tokio::time::timeout(SLOT_TIME, &mut work).await {
-            return done;
-        }
-        self.overstayed = true;
-        if self.batches().overstay(std::mem::take(&mut self.units)) {
-            self.go_on();
-        }
-        work.await
-    }
-
-    /// Goes on in the background with those who wait.
-    fn go_on(&self) {
-        if let Ok(runtime) = Handle::try_current() {
-            let (inbox, handler) = (self.inbox.clone(), self.handler);
-            runtime.spawn(async move { inbox.run_batches(handler).await });
-        }
-    }
-}
-
-impl<S: InboxStore> Drop for Slot<'_, S> {
-    fn drop(&mut self) {
-        if self.batches().hand_over(self.units, self.overstayed) {
-            self.go_on();
-        }
-    }
-}
 
 /// How the units of a batch share their transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -317,7 +117,7 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     /// Works on what waits until nothing does.
-    async fn run_batches(&self, handler: usize) {
+    pub(crate) async fn run_batches(&self, handler: usize) {
         let mut slot = Slot::new(self, handler, 0);
         let handler = &self.inner.handlers[handler];
         while !slot.overstayed {

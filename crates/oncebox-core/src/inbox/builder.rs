@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::handler::{
     Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
 };
-use crate::inbox::batch::Batches;
 use crate::inbox::begun::Begun;
 use crate::inbox::doors::Doors;
 use crate::inbox::gate::Gate;
+use crate::inbox::slots::Batches;
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::{Inbox, InboxStore, Inner};
 use crate::observe::Observer;

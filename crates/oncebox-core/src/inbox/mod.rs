@@ -9,6 +9,7 @@ mod gate;
 mod nested;
 mod once;
 mod resolve;
+mod slots;
 mod sweeper;
 mod unit;
 mod waiting;
