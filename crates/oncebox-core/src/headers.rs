@@ -47,6 +47,17 @@ impl Headers {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// The headers as stores keep them: a JSON list of pairs; `None` if there are none.
+    pub fn to_json(&self) -> Option<String> {
+        // Strings always have a JSON form.
+        (!self.is_empty()).then(|| serde_json::to_string(&self.0).unwrap_or_default())
+    }
+
+    /// The headers that a store kept.
+    pub fn from_json(json: Option<&str>) -> Self {
+        json.and_then(|json| serde_json::from_str(json).ok()).map(Self).unwrap_or_default()
+    }
+
     /// How many headers there are.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -67,6 +78,14 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn they_come_back_from_a_store_as_they_were() {
+        let headers: Headers = [("a", "1"), ("A", "\0\"é"), ("a", "1")].into_iter().collect();
+        assert_eq!(Headers::from_json(headers.to_json().as_deref()), headers);
+        assert_eq!(Headers::new().to_json(), None);
+        assert_eq!(Headers::from_json(None), Headers::new());
+    }
 
     #[test]
     fn case_is_kept_and_look_up_ignores_it() {

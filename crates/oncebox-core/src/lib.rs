@@ -18,12 +18,14 @@ mod key;
 mod key_part;
 pub mod lease;
 mod message;
+mod mode;
 mod name;
 pub mod observe;
 mod outcome;
 mod policy;
 mod report;
 mod retention;
+mod retry;
 pub mod store;
 
 pub use content::content_key;
@@ -41,10 +43,12 @@ pub use key::{Key, StoredKey};
 pub use key_part::KeyPart;
 pub use lease::MemoryStore;
 pub use message::{Codec, Json, Message};
+pub use mode::{Mode, Start};
 pub use outcome::{Cause, Outcome, Rejection, Settlement};
 pub use policy::{InFlight, KeyReuse, MissingKey};
 pub use report::Report;
 pub use retention::{Retention, SweepReport};
+pub use retry::Retry;
 pub use store::Guarantee;
 
 /// What `#[derive(Message)]` expands to uses; not for people.

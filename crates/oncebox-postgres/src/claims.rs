@@ -54,16 +54,18 @@ impl Claims for PostgresStore {
         }
     }
 
-    async fn undo(&self, tx: &mut PostgresTx, unit: &Unit, next: bool) -> Result<(), Error> {
+    async fn undo(&self, tx: &mut PostgresTx, unit: Option<&Unit>, next: bool) -> Result<(), Error> {
         tx.check_nested()?;
         tx.run(self.statements.undo.as_str()).await?;
-        sqlx::query(self.statements.unclaim.clone())
-            .bind(&unit.handler)
-            .bind(&unit.kind)
-            .bind(unit.key.as_bytes())
-            .execute(tx.connection())
-            .await
-            .map_err(failed("take a claim back"))?;
+        if let Some(unit) = unit {
+            sqlx::query(self.statements.unclaim.clone())
+                .bind(&unit.handler)
+                .bind(&unit.kind)
+                .bind(unit.key.as_bytes())
+                .execute(tx.connection())
+                .await
+                .map_err(failed("take a claim back"))?;
+        }
         if next { self.isolate(tx).await } else { Ok(()) }
     }
 

@@ -71,16 +71,18 @@ impl Claims for SqliteStore {
         .await
     }
 
-    async fn undo(&self, tx: &mut SqliteTx, unit: &Unit, next: bool) -> Result<(), Error> {
+    async fn undo(&self, tx: &mut SqliteTx, unit: Option<&Unit>, next: bool) -> Result<(), Error> {
         tx.check_whole().await?;
         tx.run("ROLLBACK TO oncebox_unit; RELEASE oncebox_unit").await?;
-        sqlx::query(include_str!("sql/unclaim.sql"))
-            .bind(&unit.handler)
-            .bind(&unit.kind)
-            .bind(unit.key.as_bytes())
-            .execute(tx.connection())
-            .await
-            .map_err(failed("take a claim back"))?;
+        if let Some(unit) = unit {
+            sqlx::query(include_str!("sql/unclaim.sql"))
+                .bind(&unit.handler)
+                .bind(&unit.kind)
+                .bind(unit.key.as_bytes())
+                .execute(tx.connection())
+                .await
+                .map_err(failed("take a claim back"))?;
+        }
         if next { self.isolate(tx).await } else { Ok(()) }
     }
 

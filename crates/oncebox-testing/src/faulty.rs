@@ -165,7 +165,7 @@ impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
     fn undo(
         &self,
         tx: &mut S::Tx,
-        unit: &Unit,
+        unit: Option<&Unit>,
         next: bool,
     ) -> impl Future<Output = Result<(), Error>> + Send {
         self.store.undo(tx, unit, next)
@@ -196,6 +196,16 @@ impl<S: Inspect, F: Faults> Inspect for Faulty<S, F> {
 
     fn markers(&self, units: &[Unit]) -> impl Future<Output = Result<Vec<Option<Marker>>, Error>> + Send {
         self.store.markers(units)
+    }
+}
+
+impl<S: Registry, F: Faults> Registry for Faulty<S, F> {
+    fn register(
+        &self,
+        log: Option<Lanes>,
+        handlers: &[Registration],
+    ) -> impl Future<Output = Result<Layout, Error>> + Send {
+        self.store.register(log, handlers)
     }
 }
 

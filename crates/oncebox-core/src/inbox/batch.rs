@@ -395,7 +395,7 @@ impl<S: InboxStore> Inbox<S> {
                 Err(_elapsed) => return Err(Trouble::Overstayed),
             };
             clean = false;
-            store.undo(&mut claim.tx, &claim.units[n], next).await.map_err(broken_off)?;
+            store.undo(&mut claim.tx, Some(&claim.units[n]), next).await.map_err(broken_off)?;
             claim.ended[n] = Some(ended.into());
         }
         handler.batches.state().isolating = !clean;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::lease::{Fence, LeaseClaim, Leases};
 use crate::store::{
-    Claimed, Claims, Fault, Guarantee, Inspect, Limits, LiveTime, Marker, Store, Unit, Upkeep, find_cause,
+    Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, Lanes, Layout, Limits, LiveTime, Marker,
+    Registration, Registry, Store, Unit, Upkeep, find_cause,
 };
 use crate::{EffectId, Error, ErrorKind, StoredKey};
 
@@ -240,8 +241,8 @@ impl<L: Leases> Claims for Leased<L> {
         Ok(())
     }
 
-    async fn undo(&self, tx: &mut Self::Tx, unit: &Unit, _next: bool) -> Result<(), Error> {
-        let given_back = tx.lease.held.extract_if(.., |held| held.unit == *unit).collect();
+    async fn undo(&self, tx: &mut Self::Tx, unit: Option<&Unit>, _next: bool) -> Result<(), Error> {
+        let given_back = tx.lease.held.extract_if(.., |held| Some(&held.unit) == unit).collect();
         release(&self.leases, given_back).await;
         Ok(())
     }
@@ -274,6 +275,14 @@ impl<L: Leases> Inspect for Leased<L> {
             markers.push(self.leases.marker(unit).await?);
         }
         Ok(markers)
+    }
+}
+
+/// A store that forgets has nothing to compare with.
+impl<L: Leases> Registry for Leased<L> {
+    async fn register(&self, _log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+        let handlers = (1..).map(HandlerId).take(handlers.len()).collect();
+        Ok(Layout { lanes: 0, handlers })
     }
 }
 

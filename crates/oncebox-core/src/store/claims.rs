@@ -81,12 +81,12 @@ pub trait Claims: Store {
     /// the point for the next one.
     fn keep(&self, tx: &mut Self::Tx, next: bool) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Takes back what a handler wrote since that point, and the marker of its unit. With `next`, sets the point for the next
-    /// one.
+    /// Takes back what a handler wrote since that point, and the marker of its unit, where it has one. With `next`, sets the
+    /// point for the next one.
     fn undo(
         &self,
         tx: &mut Self::Tx,
-        unit: &Unit,
+        unit: Option<&Unit>,
         next: bool,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 

@@ -1,22 +1,35 @@
 //! The seam that stores implement.
 //!
 //! A store is split by role, in the order of a message's life: [`Store`] opens and ends transactions,
-//! [`Claims`] decides who may run, [`Upkeep`] removes what is no longer needed, [`Inspect`] only reads. A
-//! store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
+//! [`Registry`] knows the handlers, [`Claims`] decides who may run, [`Upkeep`] removes what is no longer needed,
+//! [`Inspect`] only reads. A store that keeps messages for later has four more: [`Log`] appends, [`Work`] hands out,
+//! [`DeadLetters`] is the operator's, [`Survey`] only reads. A store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
 //! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
 //! your own.
 
 mod claims;
+mod dead_letters;
 mod inspect;
+mod log;
+mod registry;
+mod survey;
 mod upkeep;
+mod work;
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
 pub use claims::{Claimed, Claims, Unit};
+pub use dead_letters::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
 pub use inspect::{Inspect, Marker, MarkerState};
+pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
+pub use registry::{
+    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Registration, Registry, Verdict, check_lanes,
+};
+pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind};
 pub use upkeep::{LiveTime, Upkeep};
+pub use work::{Batch, Look, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker, Waiting, Work};
 
 use crate::Error;
 

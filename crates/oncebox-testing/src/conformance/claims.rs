@@ -62,7 +62,7 @@ pub async fn a_unit_that_is_undone_leaves_its_neighbours_alone<F: Fixture>(fixtu
         let next = n + 1 < units.len();
         match n % 2 {
             0 => store.keep(&mut tx, next).await.unwrap(),
-            _ => store.undo(&mut tx, unit, next).await.unwrap(),
+            _ => store.undo(&mut tx, Some(unit), next).await.unwrap(),
         }
     }
     store.commit(tx).await.unwrap();

@@ -1,0 +1,192 @@
+//! What operators do: each action in one transaction with its entry in the audit.
+
+use std::time::{Duration, SystemTime};
+
+use crate::store::{Place, Store};
+use crate::{Error, Key};
+
+/// One failed try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastAttempt {
+    /// Which one it was, from 1.
+    pub attempt: u32,
+    /// When it failed.
+    pub at: SystemTime,
+    /// The error and its causes.
+    pub error: String,
+}
+
+/// A message on which a handler used up its attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The handler's name.
+    pub handler: String,
+    /// Where the message sits.
+    pub place: Place,
+    /// Its kind.
+    pub kind: String,
+    /// Its key.
+    pub key: Option<Key>,
+    /// What the handler would be given now: the message's body, or an operator's correction.
+    pub body: Vec<u8>,
+    /// When it was received.
+    pub received_at: SystemTime,
+    /// When it died.
+    pub died_at: SystemTime,
+    /// The last error and its causes.
+    pub error: String,
+    /// All tries, the oldest first.
+    pub attempts: Vec<PastAttempt>,
+}
+
+/// Which dead letters are meant. Without any condition: all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Select {
+    pub(crate) handler: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) place: Option<Place>,
+    pub(crate) error: Option<String>,
+    pub(crate) died_after: Option<SystemTime>,
+    pub(crate) died_before: Option<SystemTime>,
+}
+
+impl Select {
+    /// All of them.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Those of one handler.
+    pub fn handler(mut self, name: impl Into<String>) -> Self {
+        self.handler = Some(name.into());
+        self
+    }
+
+    /// Those of one kind of message.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// Those of one message.
+    pub fn at(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// Those whose last error contains this text, in any case.
+    pub fn error(mut self, text: impl Into<String>) -> Self {
+        self.error = Some(text.into());
+        self
+    }
+
+    /// Those that died at this time or later.
+    pub fn died_after(mut self, time: SystemTime) -> Self {
+        self.died_after = Some(time);
+        self
+    }
+
+    /// Those that died before this time.
+    pub fn died_before(mut self, time: SystemTime) -> Self {
+        self.died_before = Some(time);
+        self
+    }
+
+    /// The handler, for stores.
+    pub fn handler_name(&self) -> Option<&str> {
+        self.handler.as_deref()
+    }
+
+    /// The kind, for stores.
+    pub fn kind_name(&self) -> Option<&str> {
+        self.kind.as_deref()
+    }
+
+    /// The place, for stores.
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// The error's text, for stores.
+    pub fn error_text(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// The times between which they died, in milliseconds since 1970, for stores.
+    pub fn died_between_ms(&self) -> (Option<i64>, Option<i64>) {
+        let ms = |time: SystemTime| {
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        };
+        (self.died_after.map(ms), self.died_before.map(ms))
+    }
+}
+
+/// What an operator does with dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Run them again, with all attempts ahead of them.
+    Retry,
+    /// The same with another body.
+    Edit(Vec<u8>),
+    /// Drop them.
+    Discard,
+    /// They were dealt with by other means: count them as done.
+    MarkProcessed,
+}
+
+impl Action {
+    /// The action's name in the audit.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Edit(_) => "edit",
+            Self::Discard => "discard",
+            Self::MarkProcessed => "mark_processed",
+        }
+    }
+}
+
+/// One operator's action on one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// When.
+    pub at: SystemTime,
+    /// Who.
+    pub operator: String,
+    /// What: `retry`, `edit`, `discard`, `mark_processed`, `remove`.
+    pub action: String,
+    /// Which handler.
+    pub handler: String,
+    /// Which message, if it was one.
+    pub place: Option<Place>,
+    /// What else there is to know: the error that a dead letter had.
+    pub detail: Option<String>,
+}
+
+/// The dead letters, and what operators may do.
+pub trait DeadLetters: Store {
+    /// Dead letters, the oldest first.
+    fn dead_letters(
+        &self,
+        select: &Select,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<DeadLetter>, Error>> + Send;
+
+    /// Does something with at most `limit` dead letters, and writes it down, in one transaction; how many. Those
+    /// whose handler has a marker that says done are not run again: they leave as done.
+    fn act(
+        &self,
+        select: &Select,
+        action: &Action,
+        operator: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64, Error>> + Send;
+
+    /// Removes a handler: its tasks and dead letters go, its name stays taken. Whether there was one.
+    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// The latest actions, newest first.
+    fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send;
+}

@@ -1,0 +1,125 @@
+//! The log: messages in lanes, appended once and never changed.
+
+use std::time::{Duration, SystemTime};
+
+use crate::store::Store;
+use crate::{Error, Fingerprint, Headers, Key, StoredKey};
+
+/// A message that is to be appended.
+#[derive(Clone, Debug)]
+pub struct NewMessage {
+    /// Its kind.
+    pub kind: String,
+    /// What it is deduplicated by, with the kind; `None` appends it in any case.
+    pub key: Option<StoredKey>,
+    /// Of its body.
+    pub fingerprint: Fingerprint,
+    /// What it stays in order with.
+    pub order_by: Option<Key>,
+    /// What travels beside the body.
+    pub headers: Headers,
+    /// The encoded message.
+    pub body: Vec<u8>,
+    /// When the thing that it tells of happened.
+    pub occurred_at: Option<SystemTime>,
+    /// When it is to be handled, if not at once.
+    pub due_at: Option<SystemTime>,
+    /// How long ago it arrived, by this process's steady clock.
+    pub waited: Duration,
+}
+
+/// Which lane a batch goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneChoice {
+    /// This one: wait for it.
+    Only(u16),
+    /// One that nobody else appends to at the moment; this one if all are taken.
+    Prefer(u16),
+}
+
+impl LaneChoice {
+    /// The lane that is named.
+    pub fn lane(self) -> u16 {
+        match self {
+            Self::Only(lane) | Self::Prefer(lane) => lane,
+        }
+    }
+}
+
+/// Where a message sits in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The lane.
+    pub lane: u16,
+    /// The position in it, from 1.
+    pub pos: i64,
+}
+
+/// What became of a message that was to be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// It is in the log.
+    New(Place),
+    /// Its key was known.
+    Known {
+        /// Where the first one sits, or sat; `None` for a key that was imported.
+        place: Option<Place>,
+        /// Of the first one's body.
+        fingerprint: Option<Fingerprint>,
+    },
+}
+
+/// How far a step of pruning came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pruned {
+    /// How many messages were deleted.
+    pub deleted: u64,
+    /// Where to go on; `None` at the end.
+    pub next: Option<i64>,
+}
+
+/// Appends to the log, and removes what everybody has passed.
+pub trait Log: Store {
+    /// Appends messages to one lane in one transaction, in their order, and durably when it returns. Equal (kind, key) are not
+    /// passed. The answers are in the order of the messages.
+    ///
+    /// Positions have no gaps and are visible in their order: the lane is locked first, and read by a later statement.
+    fn append(
+        &self,
+        lane: LaneChoice,
+        messages: &[NewMessage],
+    ) -> impl Future<Output = Result<Vec<Appended>, Error>> + Send;
+
+    /// Notes that keys were accepted elsewhere: copies of them will be duplicates. How many were new.
+    fn mark_accepted(
+        &self,
+        kind: &str,
+        keys: &[StoredKey],
+    ) -> impl Future<Output = Result<u64, Error>> + Send;
+
+    /// Deletes messages of one lane, beginning behind a position and looking at `positions` of them, that were received before
+    /// this time, that all handlers of their kind have passed (of which there is at least one), that no task and no dead letter
+    /// refers to; never the lane's newest one.
+    fn prune(
+        &self,
+        lane: u16,
+        behind: i64,
+        positions: u32,
+        before_ms: i64,
+    ) -> impl Future<Output = Result<Pruned, Error>> + Send;
+
+    /// Deletes at most `limit` accept markers from before this time whose messages are pruned; how many.
+    fn sweep_accepted(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send;
+
+    /// Tells other processes that there is something in the log. A hint only, never inside another transaction.
+    fn announce(&self) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Calls back whenever another process announces something, until the connection is lost. Stores that cannot listen
+    /// never return.
+    fn listen(&self, heard: impl Fn() + Send) -> impl Future<Output = Result<(), Error>> + Send {
+        let _ = heard;
+        std::future::pending()
+    }
+}

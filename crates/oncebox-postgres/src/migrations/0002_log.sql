@@ -1,0 +1,468 @@
+-- The log: messages in lanes, the handlers' progress in them, and what is set apart.
+
+-- Accept is a claim too, by the reserved handler '@accept'; its marker points to the message.
+alter table "{schema}".marker drop constraint marker_state_check;
+alter table "{schema}".marker add constraint marker_state_check check (state in ('done', 'spilled', 'accepted'));
+alter table "{schema}".marker add column lane integer;
+alter table "{schema}".marker add column pos bigint;
+create index marker_accepted on "{schema}".marker (processed_at) where state = 'accepted';
+
+-- What is fixed when the log is made; one row.
+create table "{schema}".layout (
+    only_one boolean primary key default true check (only_one),
+    lanes integer not null check (lanes between 1 and 1024),
+    hash text not null                   -- how an ordering key becomes a lane
+);
+
+-- Every handler that ever was. Names are never given twice.
+create table "{schema}".handler (
+    id integer generated always as identity primary key,
+    name text collate "C" not null unique,
+    kinds text[] not null,
+    mode text not null check (mode in ('inline', 'stored', 'mixed')),
+    state text not null check (state in ('active', 'removed')),
+    registered_at timestamptz not null default clock_timestamp()
+);
+
+-- Every kind of which a message was accepted.
+create table "{schema}".kind (
+    kind text collate "C" primary key,
+    first_seen_at timestamptz not null
+);
+
+-- The messages. Appended under the lane's lock, so that positions have no gaps and appear in their order; never updated.
+create table "{schema}".message (
+    lane integer not null,
+    pos bigint not null,
+    kind text collate "C" not null,
+    key bytea,                           -- null: accepted without dedup
+    long_key bytea,
+    order_by bytea,
+    target integer,                      -- only for this handler; null for all of its kind
+    headers text,                        -- JSON: a list of [name, value]
+    body bytea not null,
+    occurred_at timestamptz,
+    due_at timestamptz,
+    received_at timestamptz not null,
+    primary key (lane, pos)
+);
+
+-- Rows that exist to be locked: a handler at work in a lane. Handler 0 appends, handler -1 is upkeep.
+create table "{schema}".lane (
+    handler integer not null,
+    lane integer not null,
+    primary key (handler, lane)
+);
+
+-- How far a handler has come in a lane: the highest (epoch, pos) counts. Appended, never updated.
+create table "{schema}".progress (
+    handler integer not null,
+    lane integer not null,
+    epoch integer not null,
+    pos bigint not null,
+    at timestamptz not null default clock_timestamp(),
+    primary key (handler, lane, epoch, pos)
+);
+
+-- Messages set apart for one handler: waiting for another try, or for their time.
+create table "{schema}".task (
+    handler integer not null,
+    lane integer not null,
+    pos bigint not null,
+    order_by bytea,
+    failures integer not null,
+    due_at timestamptz not null,
+    owner uuid,                          -- the process that runs it outside of a transaction
+    fence bigint,
+    error text,                          -- the last one
+    attempts jsonb not null default '[]',
+    body bytea,                          -- an operator's correction
+    primary key (handler, lane, pos)
+);
+create index task_due on "{schema}".task (handler, lane, due_at, pos) where owner is null;
+create index task_message on "{schema}".task (lane, pos);
+
+-- Tasks that used up their attempts. They leave by an operator's action only.
+create table "{schema}".dead (
+    handler integer not null,
+    lane integer not null,
+    pos bigint not null,
+    order_by bytea,
+    error text not null,
+    attempts jsonb not null,
+    body bytea,
+    died_at timestamptz not null,
+    primary key (handler, lane, pos)
+);
+create index dead_died on "{schema}".dead (died_at);
+create index dead_message on "{schema}".dead (lane, pos);
+
+-- What operators did.
+create table "{schema}".audit (
+    id bigint generated always as identity primary key,
+    at timestamptz not null,
+    operator text not null,
+    action text not null,
+    handler text not null,
+    lane integer,
+    pos bigint,
+    detail text
+);
+
+-- As with markers: as long as handlers run, nothing commits. Every batch begins with one of these.
+create constraint trigger progress_guarded
+after insert on "{schema}".progress
+deferrable initially deferred
+for each row when (current_setting('oncebox.guarded', true) = 'on')
+execute function "{schema}".refuse_commit();
+
+create constraint trigger task_guarded
+after delete on "{schema}".task
+deferrable initially deferred
+for each row when (current_setting('oncebox.guarded', true) = 'on')
+execute function "{schema}".refuse_commit();
+
+create function "{schema}".refuse_race(raced boolean) returns boolean
+language plpgsql
+as $$
+begin
+    if raced then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = 'oncebox: the same key was accepted at the same time; try again';
+    end if;
+    return true;
+end
+$$;
+
+-- Appends messages to one lane, in one round trip and its own transaction. First the lock, then, by a statement that
+-- begins later and sees everything before it, the keys and the positions. The plan must be the same for a table of any size.
+create function "{schema}".append(
+    any_lane boolean, preferred integer, kinds text[], keys bytea[], long_keys bytea[], fingerprints bigint[],
+    orders bytea[], headers text[], bodies bytea[], occurred_ms bigint[], due_ms bigint[], waited_ms bigint[],
+    offset_ms bigint
+) returns table (n bigint, is_known boolean, lane integer, pos bigint, fingerprint bigint)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    chosen integer;
+    received timestamptz;
+begin
+    if any_lane then
+        select l.lane into chosen from "{schema}".lane l
+        where l.handler = 0
+        order by l.lane < preferred, l.lane
+        limit 1
+        for update skip locked;
+    end if;
+    if chosen is null then
+        select l.lane into chosen from "{schema}".lane l where l.handler = 0 and l.lane = preferred for update;
+    end if;
+    if chosen is null then
+        raise exception using
+            errcode = 'invalid_parameter_value',
+            message = 'oncebox: there is no such lane; start a stored inbox once, which makes the lanes';
+    end if;
+    received := clock_timestamp() + offset_ms * interval '1 ms';
+
+    insert into "{schema}".kind (kind, first_seen_at)
+    select distinct v.kind, received from unnest(kinds) as v(kind)
+    where not exists (select from "{schema}".kind k where k.kind = v.kind)
+    order by v.kind
+    on conflict do nothing;
+
+    return query
+    with v as materialized (
+        select u.*, m.state is not null as is_known, m.lane as known_lane, m.pos as known_pos, m.fingerprint as known_as
+        from unnest(
+            kinds, keys, long_keys, fingerprints, orders, headers, bodies, occurred_ms, due_ms, waited_ms
+        ) with ordinality as u(
+            kind, key, long_key, fingerprint, order_by, headers, body, occurred_ms, due_ms, waited_ms, n
+        )
+        left join lateral (
+            select m.state, m.lane, m.pos, m.fingerprint from "{schema}".marker m
+            where m.handler = '@accept' and m.kind = u.kind and m.key = u.key
+            limit 1
+        ) as m on true
+    ), fresh as materialized (
+        select v.*, row_number() over (order by v.n) + coalesce((
+            select m.pos from "{schema}".message m where m.lane = chosen order by m.pos desc limit 1
+        ), 0) as pos
+        from v where not v.is_known
+    ), marked as (
+        insert into "{schema}".marker (
+            handler, kind, key, long_key, fingerprint, state, received_at, processed_at, lane, pos
+        )
+        select
+            '@accept', f.kind, f.key, f.long_key, f.fingerprint, 'accepted',
+            received - f.waited_ms * interval '1 ms', received, chosen, f.pos
+        from fresh f
+        where f.key is not null
+        order by f.kind collate "C", f.key
+        on conflict do nothing
+        returning 1
+    ), appended as (
+        insert into "{schema}".message (
+            lane, pos, kind, key, long_key, order_by, headers, body, occurred_at, due_at, received_at
+        )
+        select
+            chosen, f.pos, f.kind, f.key, f.long_key, f.order_by, f.headers, f.body,
+            to_timestamp(f.occurred_ms / 1000.0), to_timestamp(f.due_ms / 1000.0),
+            received - f.waited_ms * interval '1 ms'
+        from fresh f
+        order by f.pos
+    )
+    select
+        v.n, v.is_known, case when v.is_known then v.known_lane else chosen end,
+        coalesce(f.pos, v.known_pos), v.known_as
+    from v left join fresh f on f.n = v.n
+    where "{schema}".refuse_race(
+        (select count(*) from marked) < (select count(*) from fresh where fresh.key is not null)
+    );
+end
+$$;
+
+-- Takes a lane for a handler: first the lock, then, by later statements, the progress and the messages behind it. No
+-- row means that another transaction has the lane; a row without a position that there is no message for this handler. The
+-- progress to the first message is appended here, so that the trigger above guards the transaction.
+create function "{schema}".take(
+    taker integer, taken integer, kinds text[], max_messages integer, max_positions bigint, max_bytes bigint,
+    offset_ms bigint, statement_limit text, idle_limit text
+) returns table (
+    transaction_id text, backend integer, epoch integer, since bigint, reached bigint, head bigint,
+    pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
+    occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint
+)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    my_epoch integer;
+    my_pos bigint;
+    newest bigint;
+    looked bigint;
+    now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
+begin
+    perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
+    if not found then return; end if;
+    select p.epoch, p.pos into my_epoch, my_pos from "{schema}".progress p
+    where p.handler = taker and p.lane = taken
+    order by p.epoch desc, p.pos desc
+    limit 1;
+    if not found then return; end if;
+    select m.pos into newest from "{schema}".message m where m.lane = taken order by m.pos desc limit 1;
+    newest := greatest(coalesce(newest, 0), my_pos);
+    looked := least(newest, my_pos + max_positions);
+    perform
+        set_config('oncebox.guarded', 'on', true),
+        set_config('statement_timeout', statement_limit, true),
+        set_config('idle_in_transaction_session_timeout', idle_limit, true);
+
+    return query
+    with found as materialized (
+        select m.*, coalesce(sum(octet_length(m.body)) over (
+            order by m.pos rows between unbounded preceding and 1 preceding
+        ), 0) as bytes_before
+        from (
+            select m.* from "{schema}".message m
+            where m.lane = taken and m.pos > my_pos and m.pos <= looked and m.target is null and m.kind = any (kinds)
+            order by m.pos
+            limit max_messages
+        ) as m
+    ), batch as materialized (
+        select * from found where found.bytes_before < max_bytes
+    ), edge as materialized (
+        select
+            min(b.pos) as first_pos,
+            case
+                when count(*) = max_messages or count(*) < (select count(*) from found) then max(b.pos)
+                else looked
+            end as reached
+        from batch b
+    ), begun as (
+        insert into "{schema}".progress (handler, lane, epoch, pos)
+        select taker, taken, my_epoch, e.first_pos from edge e where e.first_pos is not null
+    )
+    select
+        pg_current_xact_id()::text, pg_backend_pid(), my_epoch, my_pos, e.reached, newest,
+        b.pos, b.kind, b.key, b.long_key, b.order_by, b.headers, b.body,
+        (extract(epoch from b.occurred_at) * 1000)::int8,
+        (extract(epoch from b.due_at) * 1000)::int8,
+        greatest((extract(epoch from b.due_at - now_at) * 1000)::int8, 0),
+        greatest((extract(epoch from now_at - b.received_at) * 1000)::int8, 0)
+    from edge e left join batch b on true
+    order by b.pos;
+end
+$$;
+
+-- Takes tasks that are due, out of the table: those that fail again are put back. Otherwise as take does.
+create function "{schema}".take_tasks(
+    taker integer, taken integer, max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
+) returns table (
+    transaction_id text, backend integer,
+    pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
+    occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint, failures integer, attempts text, edited boolean
+)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
+begin
+    perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
+    if not found then return; end if;
+    perform
+        set_config('oncebox.guarded', 'on', true),
+        set_config('statement_timeout', statement_limit, true),
+        set_config('idle_in_transaction_session_timeout', idle_limit, true);
+
+    return query
+    with due as materialized (
+        select t.pos from "{schema}".task t
+        where t.handler = taker and t.lane = taken and t.due_at <= now_at and t.owner is null
+        order by t.due_at, t.pos
+        limit max_tasks
+    ), taken_out as (
+        delete from "{schema}".task t using due
+        where t.handler = taker and t.lane = taken and t.pos = due.pos
+        returning t.*
+    )
+    select
+        pg_current_xact_id()::text, pg_backend_pid(),
+        m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, coalesce(t.body, m.body),
+        (extract(epoch from m.occurred_at) * 1000)::int8,
+        (extract(epoch from m.due_at) * 1000)::int8,
+        0::int8,
+        greatest((extract(epoch from now_at - m.received_at) * 1000)::int8, 0),
+        t.failures, t.attempts::text, t.body is not null
+    from taken_out t
+    join "{schema}".message m on m.lane = t.lane and m.pos = t.pos
+    order by t.due_at, t.pos;
+end
+$$;
+
+-- Deletes messages of one lane that nobody needs any more. The upkeep lock comes first: nobody registers, replays or is
+-- removed meanwhile.
+create function "{schema}".prune(
+    pruned integer, behind bigint, max_positions integer, before timestamptz
+) returns table (deleted bigint, next bigint)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    newest bigint;
+    oldest bigint;
+begin
+    perform from "{schema}".lane l where l.handler = -1 and l.lane = pruned for update;
+    select m.pos into newest from "{schema}".message m where m.lane = pruned order by m.pos desc limit 1;
+
+    return query
+    with looked as materialized (
+        select m.pos, m.kind, m.received_at < before as is_old
+        from "{schema}".message m
+        where m.lane = pruned and m.pos > behind
+        order by m.pos
+        limit max_positions
+    ), passed as materialized (
+        select h.kinds, (
+            select p.pos from "{schema}".progress p
+            where p.handler = h.id and p.lane = pruned
+            order by p.epoch desc, p.pos desc limit 1
+        ) as pos
+        from "{schema}".handler h
+        where h.state <> 'removed' and h.mode <> 'inline'
+    ), gone as (
+        delete from "{schema}".message m using looked l
+        where m.lane = pruned and m.pos = l.pos and l.is_old and l.pos < newest
+          and l.pos <= (select min(p.pos) from passed p where l.kind = any (p.kinds))
+          and not exists (select from "{schema}".task t where t.lane = pruned and t.pos = l.pos)
+          and not exists (select from "{schema}".dead d where d.lane = pruned and d.pos = l.pos)
+        returning 1
+    )
+    select
+        (select count(*) from gone),
+        (select max(l.pos) from looked l having count(*) = max_positions and bool_and(l.is_old));
+
+    -- Of the progress, only the newest matters; what it passed tells when messages that are still there were done.
+    select m.pos into oldest from "{schema}".message m where m.lane = pruned order by m.pos limit 1;
+    delete from "{schema}".progress p
+    using (
+        select distinct on (p.handler) p.handler, p.epoch, p.pos from "{schema}".progress p
+        where p.lane = pruned
+        order by p.handler, p.epoch desc, p.pos desc
+    ) as newest_of
+    where p.lane = pruned and p.handler = newest_of.handler
+      and (p.epoch, p.pos) < (newest_of.epoch, newest_of.pos)
+      and (p.pos < oldest or p.epoch < newest_of.epoch);
+end
+$$;
+
+-- A body as JSON, where it is some.
+create function "{schema}".as_json(body bytea) returns jsonb
+language plpgsql immutable strict
+as $$
+begin
+    return convert_from(body, 'UTF8')::jsonb;
+exception when others then
+    return null;
+end
+$$;
+
+-- A key as text: as it is where it is UTF-8, else in hexadecimal.
+create function "{schema}".as_text(key bytea) returns text
+language plpgsql immutable strict
+as $$
+begin
+    return convert_from(key, 'UTF8');
+exception when others then
+    return '0x' || encode(key, 'hex');
+end
+$$;
+
+-- The log in the shape of an inbox table: one row for each message, processed when all its handlers are done.
+create view "{schema}".inbox_message as
+select
+    "{schema}".as_text(coalesce(m.long_key, substring(m.key from 2))) as id,
+    m.kind as type,
+    "{schema}".as_json(m.body) as content,
+    m.received_at as received_on_utc,
+    case when s.handlers > 0 and s.handlers = s.done then s.last_done_at end as processed_on_utc,
+    s.error,
+    m.lane, m.pos
+from "{schema}".message m
+cross join lateral (
+    select
+        count(*) as handlers,
+        count(p.at) filter (where t.pos is null and d.pos is null) as done,
+        max(p.at) as last_done_at,
+        max(coalesce(d.error, t.error)) as error
+    from "{schema}".handler h
+    left join lateral (
+        select p.epoch from "{schema}".progress p
+        where p.handler = h.id and p.lane = m.lane
+        order by p.epoch desc limit 1
+    ) as e on true
+    left join lateral (
+        select p.at from "{schema}".progress p
+        where p.handler = h.id and p.lane = m.lane and p.epoch = e.epoch and p.pos >= m.pos
+        order by p.pos limit 1
+    ) as p on true
+    left join "{schema}".task t on (t.handler, t.lane, t.pos) = (h.id, m.lane, m.pos)
+    left join "{schema}".dead d on (d.handler, d.lane, d.pos) = (h.id, m.lane, m.pos)
+    where h.state <> 'removed' and h.mode <> 'inline' and m.kind = any (h.kinds)
+      and (m.target is null or m.target = h.id)
+) as s;
+
+insert into "{schema}".version (version) values (2);
