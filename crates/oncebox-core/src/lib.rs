@@ -38,7 +38,7 @@ pub use handler::{
     IntoReturned, One, Reply, Requirement, Returned, Set, State,
 };
 pub use headers::Headers;
-pub use inbox::{Inbox, InboxBuilder, InboxStore, Once};
+pub use inbox::{Accept, Inbox, InboxBuilder, InboxStore, LogStore, Once, PruneReport, WorkReport};
 pub use key::{Key, StoredKey};
 pub use key_part::KeyPart;
 pub use lease::MemoryStore;

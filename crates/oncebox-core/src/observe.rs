@@ -14,6 +14,16 @@ pub const KEY_REUSE: &str = "oncebox_key_reuse_total";
 pub const FAILED: &str = "oncebox_failed_total";
 /// Messages rejected for good.
 pub const REJECTED: &str = "oncebox_rejected_total";
+/// Messages taken into the log.
+pub const ACCEPTED: &str = "oncebox_accepted_total";
+/// Messages that became dead letters.
+pub const DEAD: &str = "oncebox_dead_total";
+/// Messages that left the log.
+pub const PRUNED: &str = "oncebox_pruned_total";
+/// Messages that wait for a handler.
+pub const LAG_MESSAGES: &str = "oncebox_lag_messages";
+/// How long the oldest of them has waited.
+pub const LAG_SECONDS: &str = "oncebox_lag_seconds";
 /// Copies that gave up waiting for the first one.
 pub const BUSY: &str = "oncebox_busy_total";
 /// Commits whose answer was lost.
@@ -39,11 +49,16 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (KEY_REUSE, "counter", "handler", "keys that came again with another body"),
     (FAILED, "counter", "handler", "handler runs that failed and were rolled back"),
     (REJECTED, "counter", "handler", "messages rejected for good"),
+    (ACCEPTED, "counter", "kind", "messages taken into the log"),
+    (DEAD, "counter", "handler", "messages that became dead letters"),
     (BUSY, "counter", "handler", "copies that gave up waiting for the first one"),
     (COMMITS_UNKNOWN, "counter", "handler", "commits whose answer was lost, once for each message in them"),
     (COMMITS_RECOVERED, "counter", "handler", "of these, messages whose commit had happened"),
     (UNHANDLED, "counter", "kind", "messages of a kind that nobody handles"),
     (SWEPT, "counter", "", "markers removed by sweeps"),
+    (PRUNED, "counter", "", "messages that left the log after all handlers had passed them"),
+    (LAG_MESSAGES, "gauge", "handler", "positions ahead of a handler's progress, and its tasks"),
+    (LAG_SECONDS, "gauge", "handler", "how long the oldest message ahead of a handler's progress has waited"),
     (WAIT_SECONDS, "histogram", "handler", "seconds from a message's arrival to its commit"),
     (HANDLE_SECONDS, "histogram", "handler", "seconds that a handler ran"),
     (BATCH_SIZE, "histogram", "handler", "messages that shared a transaction, where several did"),
@@ -66,6 +81,7 @@ impl Observer {
                     metrics::describe_histogram!(name, metrics::Unit::Count, meaning);
                 }
                 "histogram" => metrics::describe_histogram!(name, metrics::Unit::Seconds, meaning),
+                "gauge" => metrics::describe_gauge!(name, meaning),
                 _ => metrics::describe_counter!(name, meaning),
             }
         }
@@ -87,6 +103,27 @@ impl Observer {
     pub(crate) fn unhandled(self, kind: &str) {
         if self.enabled {
             metrics::counter!(UNHANDLED, "kind" => kind.to_owned()).increment(1);
+        }
+    }
+
+    pub(crate) fn accepted(self, kind: &str) {
+        if self.enabled {
+            metrics::counter!(ACCEPTED, "kind" => kind.to_owned()).increment(1);
+        }
+    }
+
+    pub(crate) fn pruned(self, messages: u64) {
+        if self.enabled {
+            metrics::counter!(PRUNED).increment(messages);
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+    pub(crate) fn lag(self, handler: &str, messages: u64, oldest: Option<Duration>) {
+        if self.enabled {
+            metrics::gauge!(LAG_MESSAGES, "handler" => handler.to_owned()).set(messages as f64);
+            let seconds = oldest.unwrap_or_default().as_secs_f64();
+            metrics::gauge!(LAG_SECONDS, "handler" => handler.to_owned()).set(seconds);
         }
     }
 

@@ -73,6 +73,6 @@ fn read_marker(row: &PgRow) -> Result<Marker, sqlx::Error> {
     })
 }
 
-fn from_ms(ms: i64) -> SystemTime {
+pub(crate) fn from_ms(ms: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

@@ -6,13 +6,18 @@
 #![forbid(unsafe_code)]
 
 mod claims;
+mod dead_letters;
 mod fault;
 mod inspect;
+mod log;
 mod migrate;
+mod registry;
 mod statements;
 mod store;
+mod survey;
 mod transaction;
 mod upkeep;
+mod work;
 
 pub use store::PostgresStore;
 pub use transaction::{PostgresBegun, PostgresTx};

@@ -7,7 +7,8 @@ use crate::fault::failed;
 use crate::store::PostgresStore;
 
 /// Every step, in order; the first one leads to version 1.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_inbox.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_inbox.sql"), include_str!("migrations/0002_log.sql")];
 const GRANTS: &str = include_str!("sql/grants.sql");
 
 impl PostgresStore {

@@ -109,6 +109,11 @@ impl PostgresStore {
         self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
+    /// Whether others get a connection even if this one goes on.
+    pub(crate) fn has_spare_connection(&self) -> bool {
+        self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
+    }
+
     pub(crate) fn clock_offset_ms(&self) -> i64 {
         self.clock_offset_ms.load(Ordering::SeqCst)
     }
@@ -168,9 +173,7 @@ impl Store for PostgresStore {
     }
 
     async fn commit_and_begin(&self, tx: PostgresTx) -> Result<Option<PostgresBegun>, Error> {
-        // Others need connections too.
-        let spare = self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections();
-        if spare {
+        if self.has_spare_connection() {
             return tx.commit_and_begin().await;
         }
         tx.commit().await.map(|()| None)

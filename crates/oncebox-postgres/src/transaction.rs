@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::Limits;
+use oncebox_core::store::{Limits, Progress};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, Row, SqlStr};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, Row, SqlSafeStr, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -34,6 +34,8 @@ pub struct PostgresTx {
     identity: Option<Identity>,
     /// Whether the guard has let it through.
     guarded: bool,
+    /// The progress that was appended with the batch, if one was.
+    carried: Option<i64>,
     /// When the connection was taken from its pool.
     since: Instant,
 }
@@ -79,6 +81,7 @@ impl PostgresTx {
             limits,
             identity: None,
             guarded: false,
+            carried: None,
             since: Instant::now(),
         })
     }
@@ -178,11 +181,55 @@ impl PostgresTx {
         match self.unproved()? {
             Some(transaction_id) if ours => {
                 self.commit_with(self.statements.commit_and_begin.clone(), transaction_id).await?;
-                self.identity = None;
-                Ok(Some(PostgresBegun(self)))
+                Ok(Some(self.begun()))
             }
             _ => self.commit().await.map(|()| None),
         }
+    }
+
+    /// Notes how far the progress was appended already.
+    pub(crate) fn carries(&mut self, progress: Option<i64>) {
+        self.carried = progress;
+    }
+
+    /// Commits with a handler's progress, and may begin the next transaction on the same connection.
+    pub(crate) async fn finish(
+        mut self,
+        progress: Option<Progress>,
+        spare: bool,
+    ) -> Result<Option<PostgresBegun>, Error> {
+        let progress = progress.filter(|progress| self.carried != Some(progress.pos));
+        let Some(Progress { handler, lane, epoch, pos }) = progress else {
+            return match spare {
+                true => self.commit_and_begin().await,
+                false => self.commit().await.map(|()| None),
+            };
+        };
+        let ours = spare && self.session == Session::Own && self.since.elapsed() < CONNECTION_TIME;
+        let statement = if ours { &self.statements.finish } else { &self.statements.finish_last };
+        // Safe: what is put in are numbers.
+        let statement =
+            statement.as_str().replace("{progress}", &format!("{}, {lane}, {epoch}, {pos}", handler.0));
+        let statement = AssertSqlSafe(statement).into_sql_str();
+        let Some(transaction_id) = self.unproved()? else {
+            let message = "a lane's transaction that was never armed cannot be finished";
+            return Err(Error::new(ErrorKind::Transaction, message));
+        };
+        self.commit_with(statement, transaction_id).await?;
+        if ours {
+            return Ok(Some(self.begun()));
+        }
+        // Sent when the pool takes the connection back; nobody waits for it.
+        Manager::start_rollback(self.connection());
+        self.conn = None;
+        Ok(None)
+    }
+
+    /// What was begun with the commit.
+    fn begun(mut self) -> PostgresBegun {
+        self.identity = None;
+        self.carried = None;
+        PostgresBegun(self)
     }
 
     async fn commit_with(&mut self, commit: SqlStr, transaction_id: u64) -> Result<(), Error> {

@@ -5,9 +5,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Claimed, Claims, Fault, Guarantee, Inspect, Limits, LiveTime, Marker, Store, Unit, Upkeep, find_cause,
+    Action, Appended, AuditEntry, Batch, Claimed, Claims, DeadLetter, DeadLetters, Fault, Guarantee,
+    HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout, Limits, LiveTime, Log, Look, Marker,
+    MessageStatus, NewMessage, Place, Progress, Pruned, Registration, Registry, Select, Settled, Store,
+    StoredMessage, Survey, TakeLimits, Taker, Task, UnhandledKind, Unit, Upkeep, Work, find_cause,
 };
-use oncebox_core::{Error, ErrorKind, StoredKey};
+use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
 /// Where something can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -224,5 +227,160 @@ impl<S: Upkeep, F: Faults> Upkeep for Faulty<S, F> {
 
     fn forget_live_time(&self, before_ms: i64) -> impl Future<Output = Result<(), Error>> + Send {
         self.store.forget_live_time(before_ms)
+    }
+}
+
+impl<S: Log, F: Faults> Log for Faulty<S, F> {
+    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+        self.faults.at(Point::BeforeCommit).await?;
+        let appended = self.store.append(lane, messages).await?;
+        self.faults.at(Point::AfterCommit).await.map(|()| appended)
+    }
+
+    fn mark_accepted(
+        &self,
+        kind: &str,
+        keys: &[StoredKey],
+    ) -> impl Future<Output = Result<u64, Error>> + Send {
+        self.store.mark_accepted(kind, keys)
+    }
+
+    fn prune(
+        &self,
+        lane: u16,
+        behind: i64,
+        positions: u32,
+        before_ms: i64,
+    ) -> impl Future<Output = Result<Pruned, Error>> + Send {
+        self.store.prune(lane, behind, positions, before_ms)
+    }
+
+    fn sweep_accepted(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send {
+        self.store.sweep_accepted(before_ms, limit)
+    }
+
+    fn announce(&self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.announce()
+    }
+
+    fn listen(&self, heard: impl Fn() + Send) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.listen(heard)
+    }
+}
+
+impl<S: Work, F: Faults> Work for Faulty<S, F> {
+    fn look(&self, handlers: &[HandlerId]) -> impl Future<Output = Result<Look, Error>> + Send {
+        self.store.look(handlers)
+    }
+
+    async fn take(
+        &self,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+        limits: TakeLimits,
+    ) -> Result<Option<Batch>, Error> {
+        self.faults.at(Point::BeforeClaim).await?;
+        let taken = self.store.take(tx, taker, limits).await?;
+        self.faults.at(Point::AfterClaim).await.map(|()| taken)
+    }
+
+    async fn take_tasks(
+        &self,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+        limit: u32,
+    ) -> Result<Option<Vec<StoredMessage>>, Error> {
+        self.faults.at(Point::BeforeClaim).await?;
+        let taken = self.store.take_tasks(tx, taker, limit).await?;
+        self.faults.at(Point::AfterClaim).await.map(|()| taken)
+    }
+
+    fn settle(
+        &self,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+        settled: &Settled,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.settle(tx, taker, settled)
+    }
+
+    async fn finish(&self, tx: S::Tx, progress: Option<Progress>) -> Result<Option<S::Begun>, Error> {
+        if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
+            self.store.rollback(tx).await;
+            return Err(crash);
+        }
+        let begun = self.store.finish(tx, progress).await?;
+        self.faults.at(Point::AfterCommit).await.map(|()| begun)
+    }
+}
+
+impl<S: DeadLetters, F: Faults> DeadLetters for Faulty<S, F> {
+    fn dead_letters(
+        &self,
+        select: &Select,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<DeadLetter>, Error>> + Send {
+        self.store.dead_letters(select, limit)
+    }
+
+    fn act(
+        &self,
+        select: &Select,
+        action: &Action,
+        operator: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64, Error>> + Send {
+        self.store.act(select, action, operator, limit)
+    }
+
+    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send {
+        self.store.remove_handler(name, operator)
+    }
+
+    fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send {
+        self.store.audit(limit)
+    }
+}
+
+impl<S: Survey, F: Faults> Survey for Faulty<S, F> {
+    fn handler_statuses(&self) -> impl Future<Output = Result<Vec<HandlerStatus>, Error>> + Send {
+        self.store.handler_statuses()
+    }
+
+    fn pending(
+        &self,
+        handler: HandlerId,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<StoredMessage>, Error>> + Send {
+        self.store.pending(handler, limit)
+    }
+
+    fn messages(
+        &self,
+        lane: u16,
+        behind: i64,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<MessageStatus>, Error>> + Send {
+        self.store.messages(lane, behind, limit)
+    }
+
+    fn find_message(
+        &self,
+        kind: &str,
+        key: &Key,
+    ) -> impl Future<Output = Result<Option<Place>, Error>> + Send {
+        self.store.find_message(kind, key)
+    }
+
+    fn tasks(
+        &self,
+        handler: Option<&str>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Task>, Error>> + Send {
+        self.store.tasks(handler, limit)
+    }
+
+    fn unhandled_kinds(&self) -> impl Future<Output = Result<Vec<UnhandledKind>, Error>> + Send {
+        self.store.unhandled_kinds()
     }
 }

@@ -18,6 +18,7 @@ pub(crate) struct Prepared {
     pub(crate) selected: Option<Key>,
     /// From the message's fields.
     pub(crate) own: Option<Key>,
+    pub(crate) order_by: Option<Key>,
 }
 
 /// A handler whose message type is known to itself only.
@@ -27,6 +28,9 @@ pub(crate) trait Erased<S: Store>: Send + Sync {
 
     /// Whether it takes several messages as one set, and fails as one.
     fn takes_sets(&self) -> bool;
+
+    /// Whether it has a selector of its own for keys.
+    fn selects_keys(&self) -> bool;
 
     /// Runs on messages that `prepare` made.
     fn call<'t>(
@@ -64,11 +68,16 @@ where
         let selected =
             self.selector.as_ref().and_then(select).or_else(|| selectors.get::<H::Input>().and_then(select));
         let own = message.own_key().map_err(|error| Rejection::BadKey(cause(error)))?;
-        Ok(Prepared { message: Box::new(message), selected, own })
+        let order_by = message.own_order();
+        Ok(Prepared { message: Box::new(message), selected, own, order_by })
     }
 
     fn takes_sets(&self) -> bool {
         H::TAKES_SETS
+    }
+
+    fn selects_keys(&self) -> bool {
+        self.selector.is_some()
     }
 
     fn call<'t>(

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::handler::state::{Requirement, State, States};
+use crate::store::Place;
 use crate::{Envelope, Failure, Headers, Key};
 
 /// One message on its way into one handler.
@@ -152,6 +153,11 @@ impl EffectId {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&hash.finalize()[..16]);
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// The id for a message without key that sits in the log.
+    pub(crate) fn at(handler: &str, place: Place) -> Self {
+        Self::of(handler, "@place", &Key::from(format!("{}:{}", place.lane, place.pos)))
     }
 
     /// An id for a message without key: every delivery is an effect of its own.

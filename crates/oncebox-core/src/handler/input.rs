@@ -18,6 +18,9 @@ pub trait Input: Sized + Send + Sync + 'static {
 
     /// What its own fields say about its key.
     fn own_key(&self) -> Result<Option<Key>, Error>;
+
+    /// What its own fields say it stays in order with.
+    fn own_order(&self) -> Option<Key>;
 }
 
 impl<M: Message> Input for M {
@@ -33,6 +36,10 @@ impl<M: Message> Input for M {
             None => self.content_key().transpose(),
         }
     }
+
+    fn own_order(&self) -> Option<Key> {
+        self.order_by()
+    }
 }
 
 impl Input for Envelope {
@@ -44,5 +51,9 @@ impl Input for Envelope {
 
     fn own_key(&self) -> Result<Option<Key>, Error> {
         Ok(None)
+    }
+
+    fn own_order(&self) -> Option<Key> {
+        self.order_by.clone()
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Failure, Headers, Key};
+use crate::{Failure, Headers, Key, Retry, Start};
 
 /// Turns a failure into another one.
 type Judge = Arc<dyn Fn(Failure) -> Failure + Send + Sync>;
@@ -43,6 +43,9 @@ pub(crate) struct Settings {
     pub(crate) dedup_off: bool,
     pub(crate) isolated: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) start: Start,
+    pub(crate) revive: bool,
     judges: Vec<Judge>,
 }
 
@@ -74,6 +77,25 @@ impl<M> HandlerOptions<M> {
     /// The longest that one run may take; the inbox's `handler_timeout` if not set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
+        self
+    }
+
+    /// How often a stored message is tried, and how long it waits in between; the inbox's `retry` if not set.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.settings.retry = Some(retry);
+        self
+    }
+
+    /// Where the handler begins in the log when it is registered for the first time: with the oldest message, unless set
+    /// otherwise.
+    pub fn start(mut self, start: Start) -> Self {
+        self.settings.start = start;
+        self
+    }
+
+    /// Lets a handler of this name come back that was removed; it begins as a new one does.
+    pub fn revive(mut self) -> Self {
+        self.settings.revive = true;
         self
     }
 
@@ -109,6 +131,9 @@ impl fmt::Debug for Settings {
             .field("dedup_off", &self.dedup_off)
             .field("isolated", &self.isolated)
             .field("timeout", &self.timeout)
+            .field("retry", &self.retry)
+            .field("start", &self.start)
+            .field("revive", &self.revive)
             .field("judges", &self.judges.len())
             .finish()
     }

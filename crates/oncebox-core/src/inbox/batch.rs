@@ -339,7 +339,7 @@ impl<S: InboxStore> Inbox<S> {
         let fresh = &claim.fresh;
         let mut messages = Vec::with_capacity(fresh.len());
         for &n in fresh {
-            messages.push(self.message(handler, &mut jobs[n])?);
+            messages.push(self.decoded(handler, &mut jobs[n])?);
         }
         let deliveries: Vec<Delivery> = fresh.iter().map(|&n| jobs[n].delivery.clone()).collect();
         match self.run_body(handler, messages, &deliveries, jobs, fresh, &mut claim.tx, claim.limits).await? {
@@ -370,7 +370,7 @@ impl<S: InboxStore> Inbox<S> {
         let mut clean = true;
         for (done, &n) in claim.fresh.iter().enumerate() {
             let next = done + 1 < claim.fresh.len();
-            let message = self.message(handler, &mut jobs[n])?;
+            let message = self.decoded(handler, &mut jobs[n])?;
             let delivery = jobs[n].delivery.clone();
             let (tx, limits) = (&mut claim.tx, claim.limits);
             let ran = self
@@ -424,7 +424,7 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     /// The decoded message of a unit; a body that runs again gets one of its own again.
-    fn message(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, Trouble> {
+    fn decoded(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, Trouble> {
         if let Some(message) = job.message.take() {
             return Ok(message);
         }

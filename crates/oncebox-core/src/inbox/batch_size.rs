@@ -21,6 +21,8 @@ const CLEAN_UNITS_TO_GROW_MAX: usize = 65_536;
 /// Learns from what batches came to.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
+    /// How long a batch should take.
+    time: Duration,
     cores: usize,
     max: usize,
     /// Halved by trouble, grown by clean runs.
@@ -35,6 +37,7 @@ impl BatchSize {
     pub(crate) fn new(max: usize, cores: usize) -> Self {
         let max = max.max(1);
         Self {
+            time: BATCH_TIME,
             cores,
             max,
             limit: max,
@@ -44,11 +47,16 @@ impl BatchSize {
         }
     }
 
+    /// The same with another time for a batch.
+    pub(crate) fn within(self, time: Duration) -> Self {
+        Self { time, ..self }
+    }
+
     /// How many units the next transaction takes.
     pub(crate) fn next(&self) -> usize {
         let by_time = match self.handle_time.as_micros() {
             0 => self.max,
-            micros => usize::try_from(BATCH_TIME.as_micros() / micros).unwrap_or(self.max),
+            micros => usize::try_from(self.time.as_micros() / micros).unwrap_or(self.max),
         };
         self.limit.min(by_time).max(1)
     }

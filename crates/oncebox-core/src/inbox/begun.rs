@@ -79,7 +79,14 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Commits, and keeps the next transaction for whoever comes, if the store has begun one.
     pub(crate) async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
-        if let Some(begun) = self.inner.store.commit_and_begin(tx).await?
+        let begun = self.inner.store.commit_and_begin(tx).await?;
+        self.keep_begun(begun);
+        Ok(())
+    }
+
+    /// Keeps a transaction that was begun ahead, for as long as it may wait.
+    pub(crate) fn keep_begun(&self, begun: Option<S::Begun>) {
+        if let Some(begun) = begun
             && self.inner.begun.put(begun)
             && let Ok(runtime) = Handle::try_current()
         {
@@ -93,7 +100,6 @@ impl<S: InboxStore> Inbox<S> {
                 }
             });
         }
-        Ok(())
     }
 }
 

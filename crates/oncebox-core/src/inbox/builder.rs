@@ -2,22 +2,26 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::handler::{
     Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
 };
+use crate::inbox::batch_size::BatchSize;
 use crate::inbox::begun::Begun;
 use crate::inbox::doors::Doors;
 use crate::inbox::gate::Gate;
 use crate::inbox::slots::Batches;
 use crate::inbox::sweeper::Sweeper;
-use crate::inbox::{Inbox, InboxStore, Inner};
+use crate::inbox::{
+    Inbox, InboxStore, Inner, Lessons, LogStore, Prune, Pruning, Stored, StoredSettings, prune_boxed,
+};
 use crate::observe::Observer;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
-use crate::{Envelope, Error, Headers, Key, Message, name};
+use crate::store::{DeadLetter, Lanes, Registration};
+use crate::{Envelope, Error, Headers, Key, Message, Mode, Retry, name};
 
 /// What a pool needs beyond the transactions in flight.
 const SPARE_CONNECTIONS: usize = 3;
@@ -27,12 +31,20 @@ pub(crate) struct Registered<S: InboxStore> {
     pub(crate) index: usize,
     pub(crate) name: Arc<str>,
     pub(crate) batches: Batches,
+    lessons: Mutex<Lessons>,
     pub(crate) kinds: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) handler: Box<dyn Erased<S>>,
     requirements: Vec<Requirement>,
     /// A handler of envelopes says its kinds; a typed one has the kind of its message.
     takes_envelope: bool,
+}
+
+impl<S: InboxStore> Registered<S> {
+    /// What its visits to lanes have taught.
+    pub(crate) fn lessons(&self) -> MutexGuard<'_, Lessons> {
+        self.lessons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What holds for the whole inbox.
@@ -77,7 +89,76 @@ pub struct InboxBuilder<S: InboxStore> {
     states: States,
     selectors: Selectors,
     settings: InboxSettings,
+    stored: StoredSettings,
+    /// How the log is pruned; with it, the inbox is a stored one.
+    prune: Option<Prune<S>>,
     metrics: bool,
+}
+
+/// What can be set for stores with a log.
+impl<S: LogStore> InboxBuilder<S> {
+    /// Takes messages into the log and handles them later: [`accept`](Inbox::accept) and [`run`](Inbox::run) in place of
+    /// [`process`](Inbox::process).
+    pub fn stored(mut self) -> Self {
+        self.prune = Some(prune_boxed::<S>);
+        self
+    }
+
+    /// How many lanes the log has: that many transactions can append, and each handler work, at the same time. Fixed when the
+    /// log is made; 8 unless set then.
+    pub fn lanes(mut self, lanes: u16) -> Self {
+        self.stored.lanes = Lanes(Some(lanes));
+        self
+    }
+
+    /// How many transactions [`run`](Inbox::run) works in at the same time. 4; on SQLite 1.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.stored.workers = Some(workers);
+        self
+    }
+
+    /// The most messages that a worker takes at once. 500.
+    pub fn work_batch(mut self, messages: usize) -> Self {
+        self.stored.work_batch = messages;
+        self
+    }
+
+    /// A worker's transaction takes no further message after this time. 500 ms; on SQLite 50 ms.
+    pub fn batch_time(mut self, time: Duration) -> Self {
+        self.stored.batch_time = Some(time);
+        self
+    }
+
+    /// The longest time between two looks for work. 1 s; what this process accepts, and what others announce, is found at
+    /// once.
+    pub fn poll_every(mut self, time: Duration) -> Self {
+        self.stored.poll_every = time;
+        self
+    }
+
+    /// How often a message is tried and how long it waits in between, for handlers that do not say otherwise.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.stored.retry = retry;
+        self
+    }
+
+    /// How long messages stay in the log after all handlers of their kind have passed them. 1 day.
+    pub fn keep_messages(mut self, time: Duration) -> Self {
+        self.stored.keep_messages = time;
+        self
+    }
+
+    /// Announces messages to other processes, and listens to theirs, where the store can. Off.
+    pub fn notify(mut self, enabled: bool) -> Self {
+        self.stored.notify = enabled;
+        self
+    }
+
+    /// Called for every message that becomes a dead letter, after that is durable: for alerts. It must not block.
+    pub fn on_dead(mut self, hook: impl Fn(&DeadLetter) + Send + Sync + 'static) -> Self {
+        self.stored.on_dead = Some(Arc::new(hook));
+        self
+    }
 }
 
 impl<S: InboxStore> InboxBuilder<S> {
@@ -88,6 +169,8 @@ impl<S: InboxStore> InboxBuilder<S> {
             states: States::default(),
             selectors: Selectors::default(),
             settings: InboxSettings::default(),
+            stored: StoredSettings::default(),
+            prune: None,
             metrics: true,
         }
     }
@@ -163,6 +246,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             name: name.into(),
             // The real ones need to know all handlers: see build().
             batches: Batches::new(1, 1, 1),
+            lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
             kinds,
             settings: options.settings,
             handler: erase(handler, options.selector),
@@ -268,6 +352,9 @@ impl<S: InboxStore> InboxBuilder<S> {
     /// schema, which it never alters. Starts the sweeper.
     pub async fn build(mut self) -> Result<Inbox<S>, Error> {
         self.check()?;
+        if self.prune.is_some() {
+            self.check_stored()?;
+        }
         self.store.check().await?;
         let capacity = self.store.capacity();
         if let Some(max) = self.settings.max_in_flight
@@ -286,7 +373,14 @@ impl<S: InboxStore> InboxBuilder<S> {
         let handlers = self.handlers.len().max(1);
         for handler in &mut self.handlers {
             handler.batches = Batches::new(self.settings.max_batch, in_flight / handlers, if_fast / handlers);
+            let size = BatchSize::new(self.stored.work_batch, 1);
+            handler.lessons = Mutex::new(Lessons::new(match self.stored.batch_time {
+                Some(time) => size.within(time),
+                None => size,
+            }));
         }
+        let layout =
+            self.store.register(self.prune.map(|_| self.stored.lanes), &self.registrations()).await?;
         let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();
         for (n, handler) in self.handlers.iter().enumerate() {
             for kind in &handler.kinds {
@@ -295,7 +389,12 @@ impl<S: InboxStore> InboxBuilder<S> {
         }
         let observer = Observer { enabled: self.metrics };
         observer.describe();
-        let sweeper = Sweeper::start(self.store.clone(), self.settings.retention, observer);
+        let log = self.prune.map(|prune| {
+            let (lanes, keep_messages) = (layout.lanes, self.stored.keep_messages);
+            (prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
+        });
+        let sweeper = Sweeper::start(self.store.clone(), self.settings.retention, log, observer);
+        let stored = self.prune.map(|_| Stored::new(self.stored, layout.lanes, layout.handlers, capacity));
         Ok(Inbox::from_inner(Inner {
             store: self.store,
             handlers: self.handlers,
@@ -308,7 +407,65 @@ impl<S: InboxStore> InboxBuilder<S> {
             gate: Gate::default(),
             begun: Begun::new(),
             sweeper,
+            stored,
         }))
+    }
+
+    fn registrations(&self) -> Vec<Registration> {
+        let mode = if self.prune.is_some() { Mode::Stored } else { Mode::Inline };
+        let registration = |handler: &Registered<S>| {
+            let mut kinds = handler.kinds.clone();
+            kinds.sort();
+            kinds.dedup();
+            let Settings { start, revive, .. } = handler.settings;
+            Registration { name: handler.name.to_string(), kinds, mode, start, revive }
+        };
+        self.handlers.iter().map(registration).collect()
+    }
+
+    /// In the log a message has one key for all its handlers.
+    fn check_stored(&self) -> Result<(), Error> {
+        for handler in self.handlers.iter().filter(|handler| handler.handler.selects_keys()) {
+            let shared =
+                |kind: &String| self.handlers.iter().filter(|other| other.kinds.contains(kind)).count() > 1;
+            if handler.kinds.iter().any(shared) {
+                return Err(Error::configuration(format!(
+                    "the handler {:?} has a key selector of its own, and shares its kind with others: in the log a message has \
+                     one key for all of them. Use key_for(…) on the inbox",
+                    &*handler.name
+                )));
+            }
+        }
+        if self.settings.dedup_off || self.handlers.iter().any(|handler| handler.settings.dedup_off) {
+            return Err(Error::configuration(
+                "without_dedup() is for inline inboxes: a stored one takes each key once. For messages without keys, set \
+                 missing_key(MissingKey::RunWithoutDedup)",
+            ));
+        }
+        let stored = &self.stored;
+        if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {
+            return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
+        }
+        if stored.workers == Some(0) || stored.work_batch == 0 || stored.retry.max_attempts == 0 {
+            return Err(Error::configuration(
+                "workers, work_batch or retry.max_attempts is zero: nothing could ever run",
+            ));
+        }
+        if stored.poll_every.is_zero() || stored.batch_time.is_some_and(|time| time.is_zero()) {
+            return Err(Error::configuration(
+                "poll_every or batch_time is zero: set a time greater than that",
+            ));
+        }
+        let capacity = self.store.capacity();
+        let needed = stored.workers.unwrap_or(1).saturating_add(SPARE_CONNECTIONS);
+        if capacity > 1 && needed > capacity {
+            return Err(Error::configuration(format!(
+                "workers({}) need a pool of {needed} connections, {SPARE_CONNECTIONS} of them for accepting, upkeep and \
+                 look-ups, and the pool has {capacity}: give it more, or set less",
+                needed - SPARE_CONNECTIONS
+            )));
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -40,6 +40,11 @@ impl Doors {
         }
     }
 
+    /// Returns when the doors are closed, whoever is still inside.
+    pub(crate) async fn closed(&self) {
+        let _ = self.inside.subscribe().wait_for(|inside| inside.closed).await;
+    }
+
     /// Lets nobody in any more, and returns when everybody is out.
     pub(crate) async fn close(&self) {
         self.inside.send_modify(|inside| inside.closed = true);

@@ -10,6 +10,7 @@ mod nested;
 mod once;
 mod resolve;
 mod slots;
+mod stored;
 mod sweeper;
 mod unit;
 mod waiting;
@@ -22,18 +23,20 @@ pub use builder::InboxBuilder;
 use builder::{InboxSettings, Registered};
 use futures_util::future::join_all;
 pub use once::Once;
+pub use stored::{Accept, LogStore, PruneReport, WorkReport};
+pub(crate) use stored::{Lessons, Prune, Pruning, Stored, StoredSettings, prune_boxed};
 
 use crate::handler::{Selectors, States};
 use crate::observe::Observer;
 use crate::report::Report;
 use crate::retention::SweepReport;
-use crate::store::{Claims, Inspect, Marker, Unit, Upkeep};
+use crate::store::{Claims, Inspect, Marker, Registry, Unit, Upkeep};
 use crate::{Envelope, Error, ErrorKind, Key, StoredKey, name};
 
 /// A store that has everything an inbox needs. Implemented by whatever implements the roles.
-pub trait InboxStore: Claims + Upkeep + Inspect {}
+pub trait InboxStore: Registry + Claims + Upkeep + Inspect {}
 
-impl<S: Claims + Upkeep + Inspect> InboxStore for S {}
+impl<S: Registry + Claims + Upkeep + Inspect> InboxStore for S {}
 
 /// The kind under which [`Inbox::once`] keeps its markers.
 pub(crate) const ONCE_KIND: &str = "@once";
@@ -50,6 +53,8 @@ pub(crate) struct Inner<S: InboxStore> {
     gate: gate::Gate,
     begun: begun::Begun<S::Begun>,
     sweeper: sweeper::Sweeper,
+    /// Where there is a log.
+    stored: Option<Stored>,
 }
 
 /// The inbox. Cheap to clone; all clones are one inbox.
@@ -75,6 +80,7 @@ impl<S: InboxStore> Inbox<S> {
     pub async fn process(&self, envelope: Envelope) -> Result<Report, Error> {
         self.refuse_nested()?;
         let _visit = self.inner.doors.enter()?;
+        self.refuse_stored()?;
         let Some(handlers) = self.inner.by_kind.get(envelope.kind()) else {
             tracing::warn!(kind = envelope.kind(), "nobody handles this kind of message");
             self.inner.observer.unhandled(envelope.kind());
@@ -117,6 +123,7 @@ impl<S: InboxStore> Inbox<S> {
         handler: &str,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<u64, Error> {
+        self.refuse_stored_marks()?;
         let registered = self.registered(handler)?;
         let [kind] = &registered.kinds[..] else {
             return Err(Error::configuration(format!(
@@ -180,6 +187,9 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Whether the store answers and the last sweep worked; an error says what does not.
     pub async fn health(&self) -> Result<(), Error> {
+        if let Some(trouble) = self.inner.stored.as_ref().and_then(Stored::trouble) {
+            return Err(Error::new(ErrorKind::Unavailable, format!("the workers wait: {trouble}")));
+        }
         if let Some(trouble) = self.inner.sweeper.trouble() {
             return Err(Error::new(ErrorKind::Unavailable, format!("upkeep fails: {trouble}")));
         }
@@ -203,6 +213,27 @@ impl<S: InboxStore> Inbox<S> {
     /// The names of the registered handlers, in order, each with its kinds.
     pub fn handlers(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.inner.handlers.iter().map(|handler| (&*handler.name, &handler.kinds[..]))
+    }
+
+    /// The log knows keys by kind, for all handlers at once.
+    fn refuse_stored_marks(&self) -> Result<(), Error> {
+        match self.inner.stored {
+            None => Ok(()),
+            Some(_) => Err(Error::configuration(
+                "this inbox takes messages into its log: mark_accepted(kind, keys) imports keys, mark_dead_processed(…) settles \
+                 dead letters",
+            )),
+        }
+    }
+
+    /// A message that is processed here and accepted there would run twice.
+    pub(crate) fn refuse_stored(&self) -> Result<(), Error> {
+        match self.inner.stored {
+            None => Ok(()),
+            Some(_) => Err(Error::configuration(
+                "this inbox takes messages into its log: call accept(), and run() for the handlers",
+            )),
+        }
     }
 
     fn registered(&self, handler: &str) -> Result<&Registered<S>, Error> {

@@ -136,6 +136,7 @@ impl<S: InboxStore> Inbox<S> {
         envelope: Envelope,
     ) -> Result<Once<T>, Error> {
         self.refuse_nested()?;
+        self.refuse_stored()?;
         let _visit = self.inner.doors.enter()?;
         let registered = self.registered(handler)?;
         if !registered.kinds.iter().any(|kind| kind == envelope.kind()) {
@@ -230,7 +231,7 @@ fn read_result<R: DeserializeOwned>(handler: &str, result: Option<Vec<u8>>) -> R
 }
 
 /// A rejection as an error of the caller, which can tell bad input from a refusal.
-fn rejected(rejection: &Rejection) -> Error {
+pub(crate) fn rejected(rejection: &Rejection) -> Error {
     let kind = match rejection {
         Rejection::MissingKey | Rejection::BadKey(_) => ErrorKind::Key,
         Rejection::KeyReuse => ErrorKind::KeyReuse,

@@ -20,6 +20,18 @@ pub(crate) fn resolve(prepared: &Prepared, envelope: &Envelope) -> Option<Key> {
     .find(|key| !key.is_empty())
 }
 
+/// The same for a message that may not have been decoded.
+pub(crate) fn resolve_stored(prepared: Option<&Prepared>, envelope: &Envelope) -> Option<Key> {
+    match prepared {
+        Some(prepared) => resolve(prepared, envelope),
+        None => envelope
+            .key()
+            .filter(|key| !key.is_empty())
+            .cloned()
+            .or_else(|| delivery_key(envelope.headers()).filter(|key| !key.is_empty())),
+    }
+}
+
 /// Message ids are unique per source only, so the source is part of the key.
 fn delivery_key(headers: &Headers) -> Option<Key> {
     let id = headers.get(Headers::MESSAGE_ID).filter(|id| !id.is_empty())?;
@@ -32,7 +44,12 @@ mod tests {
     use super::*;
 
     fn prepared(selected: Option<&str>, own: Option<&str>) -> Prepared {
-        Prepared { message: Box::new(()), selected: selected.map(Key::from), own: own.map(Key::from) }
+        Prepared {
+            message: Box::new(()),
+            selected: selected.map(Key::from),
+            own: own.map(Key::from),
+            order_by: None,
+        }
     }
 
     #[test]

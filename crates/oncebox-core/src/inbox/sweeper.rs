@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::error::chain;
+use crate::inbox::{Prune, Pruning};
 use crate::observe::Observer;
 use crate::retention::{Retention, SweepReport, cutoff};
 use crate::store::Upkeep;
@@ -30,9 +31,14 @@ struct Troubles {
 struct Trouble(Mutex<Option<String>>);
 
 impl Sweeper {
-    pub(crate) fn start<S: Upkeep>(store: S, retention: Retention, observer: Observer) -> Self {
+    pub(crate) fn start<S: Upkeep>(
+        store: S,
+        retention: Retention,
+        log: Option<(Prune<S>, Pruning)>,
+        observer: Observer,
+    ) -> Self {
         let troubles = Arc::<Troubles>::default();
-        let task = tokio::spawn(run(store, retention, observer, troubles.clone()));
+        let task = tokio::spawn(run(store, retention, log, observer, troubles.clone()));
         Self { task, troubles }
     }
 
@@ -53,13 +59,22 @@ impl Drop for Sweeper {
     }
 }
 
-async fn run<S: Upkeep>(store: S, retention: Retention, observer: Observer, troubles: Arc<Troubles>) {
+async fn run<S: Upkeep>(
+    store: S,
+    retention: Retention,
+    log: Option<(Prune<S>, Pruning)>,
+    observer: Observer,
+    troubles: Arc<Troubles>,
+) {
     // At once: a process that never lives for a whole interval sweeps too.
     let mut next_sweep = Instant::now();
     loop {
         troubles.beat.note(store.beat(retention.tolerance()).await);
         if retention.automatic && Instant::now() >= next_sweep {
-            let swept = sweep(&store, retention, observer).await.map(drop);
+            let mut swept = sweep(&store, retention, observer).await.map(drop);
+            if let (Ok(()), Some((prune, pruning))) = (&swept, log) {
+                swept = prune(store.clone(), pruning, observer).await.map(drop);
+            }
             let pause = if swept.is_ok() { retention.every } else { retention.beat_every() };
             next_sweep = Instant::now() + pause;
             troubles.sweep.note(swept);

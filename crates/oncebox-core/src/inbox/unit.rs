@@ -23,7 +23,7 @@ use crate::store::{Claimed, Fault, Limits, Marker, Unit};
 use crate::{Envelope, Error, ErrorKind, Failure, Headers, name};
 
 /// A transient error that a body raises this often is the body's own fault.
-const BODY_TRANSIENTS_MAX: u32 = 5;
+pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
 /// The server ends a statement first, so that the handler sees why; the process steps in this much later.
 pub(crate) const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
 
@@ -437,7 +437,7 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Failure {
     Failure::from(format!("the handler panicked: {}", panic_text(panic)))
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

@@ -16,6 +16,22 @@ pub struct PastAttempt {
     pub error: String,
 }
 
+impl PastAttempt {
+    /// Reads the tries as stores keep them: a JSON list of `{"attempt", "at", "error"}`, the time in milliseconds since 1970.
+    pub fn read(json: &str) -> Vec<Self> {
+        let read = |entry: serde_json::Value| {
+            let at = Duration::from_millis(entry.get("at")?.as_u64()?);
+            Some(Self {
+                attempt: u32::try_from(entry.get("attempt")?.as_u64()?).ok()?,
+                at: SystemTime::UNIX_EPOCH + at,
+                error: entry.get("error")?.as_str()?.to_owned(),
+            })
+        };
+        let entries: Vec<serde_json::Value> = serde_json::from_str(json).unwrap_or_default();
+        entries.into_iter().filter_map(read).collect()
+    }
+}
+
 /// A message on which a handler used up its attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {

@@ -2,7 +2,8 @@
 grant usage on schema "{schema}" to "{role}";
 grant select on "{schema}".version to "{role}";
 grant select, insert, update, delete on "{schema}".marker, "{schema}".result, "{schema}".live to "{role}";
-grant execute on function "{schema}".stored_key(bytea) to "{role}";
-grant execute on function "{schema}".guard(text, boolean) to "{role}";
-grant execute on function "{schema}".claim(text, text, bytea) to "{role}";
-grant execute on function "{schema}".claim(text, text, text) to "{role}";
+grant select, insert on "{schema}".layout, "{schema}".kind, "{schema}".audit to "{role}";
+grant select, insert, update, delete on "{schema}".handler, "{schema}".lane, "{schema}".task, "{schema}".dead to "{role}";
+grant select, insert, delete on "{schema}".message, "{schema}".progress to "{role}";
+grant select on "{schema}".inbox_message to "{role}";
+grant execute on all functions in schema "{schema}" to "{role}";

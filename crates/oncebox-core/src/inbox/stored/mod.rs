@@ -1,0 +1,152 @@
+//! The stored inbox: accept now, process later, on the log.
+//!
+//! [`accept`](crate::Inbox::accept) appends to the log; workers read it lane by lane and run the handlers in the lane's
+//! transaction. What fails is set apart as a task; what fails for good is a dead letter, which is the operator's.
+
+mod accept;
+mod appender;
+mod operate;
+mod pruner;
+mod survey;
+mod visit;
+mod work;
+mod worker;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+pub use accept::Accept;
+pub(crate) use appender::Appender;
+pub use pruner::PruneReport;
+pub(crate) use pruner::{Prune, Pruning, prune_boxed};
+pub(crate) use visit::Lessons;
+pub use worker::WorkReport;
+
+use crate::inbox::InboxStore;
+use crate::store::{DeadLetter, DeadLetters, HandlerId, Lanes, Log, Survey, Work};
+use crate::{Error, ErrorKind, Retry};
+
+/// A store that keeps messages for later. Implemented by whatever implements the roles.
+pub trait LogStore: InboxStore + Log + Work + DeadLetters + Survey {}
+
+impl<S: InboxStore + Log + Work + DeadLetters + Survey> LogStore for S {}
+
+pub(crate) type OnDead = Arc<dyn Fn(&DeadLetter) + Send + Sync>;
+
+/// What can be set for a stored inbox.
+#[derive(Clone)]
+pub(crate) struct StoredSettings {
+    pub(crate) lanes: Lanes,
+    pub(crate) workers: Option<usize>,
+    pub(crate) work_batch: usize,
+    pub(crate) batch_time: Option<Duration>,
+    pub(crate) poll_every: Duration,
+    pub(crate) retry: Retry,
+    pub(crate) keep_messages: Duration,
+    pub(crate) notify: bool,
+    pub(crate) on_dead: Option<OnDead>,
+}
+
+impl Default for StoredSettings {
+    fn default() -> Self {
+        Self {
+            lanes: Lanes(None),
+            workers: None,
+            work_batch: 500,
+            batch_time: None,
+            poll_every: Duration::from_secs(1),
+            retry: Retry::default(),
+            keep_messages: Duration::from_secs(24 * 60 * 60),
+            notify: false,
+            on_dead: None,
+        }
+    }
+}
+
+impl fmt::Debug for StoredSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredSettings")
+            .field("lanes", &self.lanes)
+            .field("workers", &self.workers)
+            .field("work_batch", &self.work_batch)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an inbox with a log has beside the rest.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) settings: StoredSettings,
+    pub(crate) lanes: u16,
+    /// The handlers' numbers in the database, in the order of the handlers.
+    pub(crate) ids: Vec<HandlerId>,
+    pub(crate) appender: Appender,
+    /// Told when there may be work.
+    pub(crate) wake: Notify,
+    /// Whether other processes are about to be told.
+    announcing: AtomicBool,
+    /// What keeps the workers from working, if anything does.
+    trouble: Mutex<Option<String>>,
+    /// Commits whose answer was lost: where they would have led, and with how many messages.
+    unknown: Mutex<HashMap<(HandlerId, u16), UnknownCommit>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnknownCommit {
+    epoch: i32,
+    reached: i64,
+    messages: u64,
+}
+
+impl Stored {
+    pub(crate) fn new(settings: StoredSettings, lanes: u16, ids: Vec<HandlerId>, capacity: usize) -> Self {
+        Self {
+            settings,
+            lanes,
+            ids,
+            appender: Appender::new(lanes, capacity),
+            wake: Notify::new(),
+            announcing: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            unknown: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    fn unknown(&self) -> MutexGuard<'_, HashMap<(HandlerId, u16), UnknownCommit>> {
+        lock(&self.unknown)
+    }
+
+    /// Logs when it changes, not every time.
+    fn note_trouble(&self, trouble: Option<String>) {
+        let mut noted = lock(&self.trouble);
+        match (&*noted, &trouble) {
+            (None, Some(text)) => {
+                tracing::error!(error = text, "the workers wait: the store does not answer")
+            }
+            (Some(_), None) => tracing::info!("the workers go on"),
+            _ => {}
+        }
+        *noted = trouble;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What those who ask an inline inbox for its log are told.
+fn not_stored() -> Error {
+    Error::new(
+        ErrorKind::Configuration,
+        "this inbox handles messages inline and has no log: call .stored() on its builder",
+    )
+}

@@ -1,0 +1,94 @@
+//! What operators do, with a name under which it is written down.
+
+use crate::inbox::Inbox;
+use crate::inbox::stored::LogStore;
+use crate::store::{Action, AuditEntry, DeadLetter, Select};
+use crate::{Error, ErrorKind, name};
+
+/// So many dead letters are moved in one transaction.
+const STEP: u32 = 500;
+
+impl<S: LogStore> Inbox<S> {
+    /// Dead letters, the oldest first.
+    pub async fn dead_letters(&self, select: Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+        self.stored()?;
+        self.inner.store.dead_letters(&select, limit).await
+    }
+
+    /// Runs dead letters again, with all attempts ahead of them; how many. Those that turn out to be done are not run.
+    pub async fn retry_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(&select, &Action::Retry, operator).await
+    }
+
+    /// Runs one dead letter again, with another body. The message in the log stays as it was.
+    pub async fn edit_dead(
+        &self,
+        select: Select,
+        body: impl Into<Vec<u8>>,
+        operator: &str,
+    ) -> Result<u64, Error> {
+        let body = body.into();
+        let max = self.inner.settings.max_body_bytes;
+        if body.len() > max {
+            let bytes = body.len();
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("the body has {bytes} bytes, the limit is {max}"),
+            ));
+        }
+        if self.dead_letters(select.clone(), 2).await?.len() > 1 {
+            return Err(Error::configuration(
+                "several dead letters are selected: a corrected body is for one. Select it by handler and place",
+            ));
+        }
+        self.act(&select, &Action::Edit(body), operator).await
+    }
+
+    /// Drops dead letters: their handlers will never run for them; how many.
+    pub async fn discard_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(&select, &Action::Discard, operator).await
+    }
+
+    /// Counts dead letters as done, because they were dealt with by other means; how many.
+    pub async fn mark_dead_processed(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(&select, &Action::MarkProcessed, operator).await
+    }
+
+    /// Removes a handler that nobody needs any more: what it has not handled is dropped, and its name stays taken. Messages
+    /// no longer wait for it. Whether there was one.
+    pub async fn remove_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+        self.stored()?;
+        check_operator(operator)?;
+        self.inner.store.remove_handler(handler, operator).await
+    }
+
+    /// What operators did, newest first.
+    pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+        self.stored()?;
+        self.inner.store.audit(limit).await
+    }
+
+    async fn act(&self, select: &Select, action: &Action, operator: &str) -> Result<u64, Error> {
+        let stored = self.stored()?;
+        check_operator(operator)?;
+        let mut acted = 0;
+        loop {
+            let step = self.inner.store.act(select, action, operator, STEP).await?;
+            acted += step;
+            if step < u64::from(STEP) {
+                break;
+            }
+        }
+        stored.wake.notify_one();
+        Ok(acted)
+    }
+}
+
+fn check_operator(operator: &str) -> Result<(), Error> {
+    if operator.is_empty() || operator.len() > name::MAX_BYTES || operator.chars().any(char::is_control) {
+        return Err(Error::configuration(
+            "the operator's name is empty, too long or has control characters: the audit says who did what",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Pruning: messages that everybody has passed leave the log, after a while.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::Error;
+use crate::inbox::Inbox;
+use crate::inbox::stored::LogStore;
+use crate::observe::Observer;
+use crate::retention::{Retention, cutoff};
+
+/// Positions that one transaction looks at.
+const POSITIONS: u32 = 5_000;
+
+/// What pruning did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PruneReport {
+    /// How many messages were deleted.
+    pub messages: u64,
+    /// How many accept markers were deleted: keys that would be accepted again.
+    pub markers: u64,
+}
+
+/// What is to be pruned, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pruning {
+    pub(crate) lanes: u16,
+    pub(crate) keep_messages: Duration,
+    pub(crate) retention: Retention,
+}
+
+/// How the sweeper prunes, which works for stores without a log too.
+pub(crate) type Prune<S> = fn(S, Pruning, Observer) -> BoxFuture<'static, Result<PruneReport, Error>>;
+
+/// A [`Prune`] for stores with a log.
+pub(crate) fn prune_boxed<S: LogStore>(
+    store: S,
+    pruning: Pruning,
+    observer: Observer,
+) -> BoxFuture<'static, Result<PruneReport, Error>> {
+    Box::pin(async move { prune(&store, pruning, observer).await })
+}
+
+async fn prune<S: LogStore>(store: &S, pruning: Pruning, observer: Observer) -> Result<PruneReport, Error> {
+    let Pruning { lanes, keep_messages, retention } = pruning;
+    let mut report = PruneReport::default();
+    let (live, _now_ms) = store.live_time().await?;
+    if let Some(before_ms) = cutoff(live.clone(), keep_messages) {
+        for lane in 0..lanes {
+            let mut behind = Some(0);
+            while let Some(from) = behind {
+                let pruned = store.prune(lane, from, POSITIONS, before_ms).await?;
+                report.messages += pruned.deleted;
+                observer.pruned(pruned.deleted);
+                behind = pruned.next;
+            }
+        }
+    }
+    if let Some(before_ms) = cutoff(live, retention.period) {
+        loop {
+            let deleted = store.sweep_accepted(before_ms, retention.batch).await?;
+            report.markers += deleted;
+            if deleted < u64::from(retention.batch) {
+                break;
+            }
+        }
+    }
+    tracing::debug!(messages = report.messages, markers = report.markers, "pruned the log");
+    Ok(report)
+}
+
+impl<S: LogStore> Inbox<S> {
+    /// Deletes messages now that all handlers of their kind have passed and that are older than `keep_messages`, and accept
+    /// markers of deleted messages that are older than the retention of markers; whatever the timer says. Only time with a
+    /// live process counts.
+    pub async fn prune(&self) -> Result<PruneReport, Error> {
+        let stored = self.stored()?;
+        let pruning = Pruning {
+            lanes: stored.lanes,
+            keep_messages: stored.settings.keep_messages,
+            retention: self.inner.settings.retention,
+        };
+        prune(&self.inner.store, pruning, self.inner.observer).await
+    }
+}

@@ -1,0 +1,617 @@
+//! A visit: one handler in one lane, one transaction.
+//!
+//! Lane and progress are locked, a batch is read, the handlers run on that very connection, and the progress commits with
+//! what they wrote. The batch is an attempt, as inline: if a handler fails it is rolled back and the next visit
+//! takes it apart, with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::backoff::{backoff, spread};
+use crate::error::chain;
+use crate::inbox::Inbox;
+use crate::inbox::batch_size::BatchSize;
+use crate::inbox::builder::Registered;
+use crate::inbox::stored::work::{Ran, Trouble};
+use crate::inbox::stored::worker::WorkReport;
+use crate::inbox::stored::{LogStore, Stored, UnknownCommit};
+use crate::inbox::unit::BODY_TRANSIENTS_MAX;
+use crate::observe;
+use crate::outcome::Outcome;
+use crate::store::{
+    DeadLetter, Fault, Limits, PastAttempt, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker,
+    Waiting,
+};
+use crate::{Error, ErrorKind, Failure, Rejection};
+
+/// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
+const ISOLATED_MAX: usize = 25;
+/// How many tasks one visit takes.
+const TASKS_MAX: u32 = 25;
+/// Positions that a visit looks at where nothing is for its handler; doubled each time up to the second.
+const POSITIONS_MIN: u32 = 4_096;
+const POSITIONS_MAX: u32 = 1 << 20;
+/// Bytes of bodies in one visit.
+const BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// The longest error text that is kept.
+const ERROR_MAX_BYTES: usize = 8 * 1024;
+
+/// A place to visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Spot {
+    /// The handler, by its place in the inbox.
+    handler: usize,
+    lane: u16,
+    what: What,
+}
+
+/// What is there to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    Messages,
+    Tasks,
+}
+
+/// What a visit came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Visited {
+    /// Somebody else has the lane.
+    Busy,
+    /// There was nothing to do.
+    Idle,
+    Worked {
+        report: WorkReport,
+        more: bool,
+    },
+}
+
+/// What a handler's visits have taught.
+#[derive(Debug)]
+pub(crate) struct Lessons {
+    pub(crate) size: BatchSize,
+    /// Whether a handler failed of late: then each message gets a savepoint.
+    pub(crate) isolating: bool,
+    /// The largest set; halved by failures to find the culprit.
+    sets: usize,
+    positions: u32,
+    /// How often bodies met an error that another try may not meet.
+    transients: HashMap<(u16, i64), u32>,
+}
+
+impl Lessons {
+    pub(crate) fn new(size: BatchSize) -> Self {
+        Self {
+            size,
+            isolating: false,
+            sets: usize::MAX,
+            positions: POSITIONS_MIN,
+            transients: HashMap::new(),
+        }
+    }
+
+    fn halve_sets(&mut self, failed: usize) {
+        self.sets = (failed / 2).max(1);
+    }
+
+    fn grow_sets(&mut self) {
+        self.sets = self.sets.saturating_mul(2);
+    }
+}
+
+/// What a batch is to come to, before it is committed.
+pub(crate) struct Course {
+    /// Whether these are tasks, which do not wait for each other as the messages of a lane do.
+    pub(crate) tasks: bool,
+    pub(crate) isolated: bool,
+    pub(crate) time: Duration,
+    pub(crate) limits: Limits,
+}
+
+impl<S: LogStore> Inbox<S> {
+    /// The places that a look found. Tasks first: they have waited longer.
+    pub(crate) fn spots<'a>(
+        &'a self,
+        stored: &'a Stored,
+        waiting: &'a Waiting,
+    ) -> impl Iterator<Item = Spot> {
+        let handler = stored.ids.iter().position(|id| *id == waiting.handler);
+        let spot = move |what| handler.map(|handler| Spot { handler, lane: waiting.lane, what });
+        let tasks = waiting.tasks.then(|| spot(What::Tasks)).flatten();
+        tasks.into_iter().chain(waiting.messages.then(|| spot(What::Messages)).flatten())
+    }
+
+    /// Visits a place once.
+    pub(crate) async fn visit(&self, spot: Spot) -> Result<Visited, Error> {
+        let stored = self.stored()?;
+        let handler = &self.inner.handlers[spot.handler];
+        let taker = Taker { handler: stored.ids[spot.handler], kinds: &handler.kinds, lane: spot.lane };
+        let course = self.course(stored, handler, spot.what);
+        let mut tx = self.begin(course.limits).await?;
+        let taken = match spot.what {
+            What::Messages => self.take_messages(stored, handler, &mut tx, taker, &course).await,
+            What::Tasks => self.take_tasks(&mut tx, taker).await,
+        };
+        let taken = match taken {
+            Ok(Some(taken)) => taken,
+            Ok(None) => {
+                self.inner.store.rollback(tx).await;
+                return Ok(Visited::Busy);
+            }
+            Err(error) => {
+                self.inner.store.rollback(tx).await;
+                return Err(error);
+            }
+        };
+        if taken.is_empty() {
+            self.inner.store.rollback(tx).await;
+            return Ok(Visited::Idle);
+        }
+        self.work_on(stored, handler, taker, tx, taken, &course).await
+    }
+
+    fn course(&self, stored: &Stored, handler: &Registered<S>, what: What) -> Course {
+        let tasks = what == What::Tasks;
+        let handler_timeout = handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout);
+        let time = stored.settings.batch_time.unwrap_or(match self.inner.store.capacity() {
+            // The one writer is everybody's.
+            1 => Duration::from_millis(50),
+            _ => Duration::from_millis(500),
+        });
+        Course {
+            tasks,
+            // A task has failed before, most of the time.
+            isolated: tasks || handler.lessons().isolating,
+            time,
+            limits: Limits {
+                lock_timeout: self.inner.settings.lock_timeout,
+                body_lock_timeout: None,
+                handler_timeout,
+            },
+        }
+    }
+
+    async fn take_messages(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+        course: &Course,
+    ) -> Result<Option<Taken>, Error> {
+        let limits = {
+            let lessons = handler.lessons();
+            let most = lessons.size.next().min(lessons.sets).min(match course.isolated {
+                true => ISOLATED_MAX,
+                false => usize::MAX,
+            });
+            let messages = if handler.settings.isolated { 1 } else { most };
+            TakeLimits {
+                messages: u32::try_from(messages).unwrap_or(u32::MAX),
+                positions: lessons.positions,
+                bytes: BYTES_MAX,
+            }
+        };
+        let Some(batch) = self.inner.store.take(tx, taker, limits).await? else { return Ok(None) };
+        self.find_out_unknown(stored, handler, taker, batch.epoch, batch.from);
+        let positions = match batch.messages.is_empty() {
+            true => limits.positions.saturating_mul(2).min(POSITIONS_MAX),
+            false => POSITIONS_MIN,
+        };
+        handler.lessons().positions = positions;
+        let progress =
+            Progress { handler: taker.handler, lane: taker.lane, epoch: batch.epoch, pos: batch.reached };
+        Ok(Some(Taken {
+            messages: batch.messages,
+            progress: (batch.reached > batch.from).then_some(progress),
+            head: batch.head,
+        }))
+    }
+
+    async fn take_tasks(&self, tx: &mut S::Tx, taker: Taker<'_>) -> Result<Option<Taken>, Error> {
+        let messages = self.inner.store.take_tasks(tx, taker, TASKS_MAX).await?;
+        Ok(messages.map(|messages| {
+            let head = if messages.len() < TASKS_MAX as usize { 0 } else { i64::MAX };
+            Taken { messages, progress: None, head }
+        }))
+    }
+
+    async fn work_on(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        mut tx: S::Tx,
+        mut taken: Taken,
+        course: &Course,
+    ) -> Result<Visited, Error> {
+        let store = &self.inner.store;
+        let ran = self.run_messages(handler, &mut tx, &taken.messages, course).await;
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(trouble) => {
+                match trouble {
+                    Trouble::Overstayed => store.abandon(tx).await,
+                    _ => store.rollback(tx).await,
+                }
+                return self.learn(stored, handler, taker, taken, trouble, course).await;
+            }
+        };
+        // What was not come to stays for the next visit.
+        if let Some(progress) = &mut taken.progress {
+            if ran.ended.len() < taken.messages.len() {
+                match ran.ended.len().checked_sub(1) {
+                    Some(last) => progress.pos = taken.messages[last].place.pos,
+                    None => {
+                        store.rollback(tx).await;
+                        sleep(backoff(1, spread())).await;
+                        return Ok(Visited::Worked { report: WorkReport::default(), more: true });
+                    }
+                }
+            }
+        }
+        let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
+        if !settled.is_empty()
+            && let Err(error) = store.settle(&mut tx, taker, &settled).await
+        {
+            store.rollback(tx).await;
+            return Err(error);
+        }
+        if let Err(error) = self.finish_visit(tx, taken.progress).await {
+            let trouble = match (error.kind(), S::classify(&error)) {
+                (ErrorKind::Transaction, _) => Trouble::Broken(error),
+                (_, Fault::Connection) => {
+                    self.note_unknown(stored, handler, taker, &taken, ran.ended.len());
+                    return Err(error);
+                }
+                (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended(error.into()),
+                // A constraint that waits for the commit, for example.
+                (_, Fault::StatementTimeout | Fault::Other) => Trouble::Failed(error.into()),
+            };
+            return self.learn(stored, handler, taker, taken, trouble, course).await;
+        }
+        self.observe_visit(handler, &taken, &ran, &report);
+        self.tell_of_dead(stored, handler, &taken, &settled);
+        let mut lessons = handler.lessons();
+        if ran.bodies > 0 {
+            lessons.size.took(ran.bodies, ran.took);
+            lessons.size.clean(ran.bodies);
+            lessons.grow_sets();
+        }
+        if course.isolated && taken.progress.is_some() {
+            lessons.isolating = !ran.is_clean();
+        }
+        for message in &taken.messages[..ran.ended.len()] {
+            lessons.transients.remove(&(message.place.lane, message.place.pos));
+        }
+        let more = taken.progress.map_or(taken.head > 0, |progress| progress.pos < taken.head);
+        Ok(Visited::Worked { report, more })
+    }
+
+    /// What to do about a transaction that came to nothing.
+    async fn learn(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        taken: Taken,
+        trouble: Trouble,
+        course: &Course,
+    ) -> Result<Visited, Error> {
+        let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
+        let trouble = match trouble {
+            Trouble::Store(error) => return Err(error),
+            trouble => trouble,
+        };
+        if taken.messages.len() > 1 && !course.tasks {
+            let mut lessons = handler.lessons();
+            match &trouble {
+                Trouble::Failed(_) if handler.handler.takes_sets() => {
+                    lessons.halve_sets(taken.messages.len())
+                }
+                // Whether it is our connection that is gone shows when a savepoint is to be taken back.
+                Trouble::Contended(failure) if !course.isolated && is_gone::<S>(failure) => {
+                    lessons.isolating = true
+                }
+                Trouble::Failed(_) if !course.isolated => lessons.isolating = true,
+                _ => lessons.size.trouble(true),
+            }
+            return again;
+        }
+        if let Trouble::Contended(failure) = &trouble
+            && let Some(message) = taken.messages.first()
+        {
+            if !course.isolated && is_gone::<S>(failure) {
+                handler.lessons().isolating = true;
+                return again;
+            }
+            if !self.body_is_to_blame(handler, message) {
+                sleep(backoff(1, spread())).await;
+                return again;
+            }
+        }
+        // One message and its transaction is gone, or tasks of which one breaks the others' transaction.
+        let outcome = trouble.outcome(handler);
+        self.set_apart_unrun(stored, handler, taker, taken, outcome, course).await
+    }
+
+    /// Whether a body has met transient errors so often that they are its own fault.
+    pub(crate) fn body_is_to_blame(&self, handler: &Registered<S>, message: &StoredMessage) -> bool {
+        let place = (message.place.lane, message.place.pos);
+        let mut lessons = handler.lessons();
+        let times = lessons.transients.entry(place).or_default();
+        *times += 1;
+        *times >= BODY_TRANSIENTS_MAX
+    }
+
+    /// Writes down the failure of a message whose transaction is gone, in a new one, without running it again. Of several
+    /// tasks, each is a failure of its own only if it is alone: they are parted first.
+    async fn set_apart_unrun(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        broken: Taken,
+        outcome: Outcome,
+        course: &Course,
+    ) -> Result<Visited, Error> {
+        let store = &self.inner.store;
+        if broken.messages.len() > 1 {
+            return self.visit_tasks_one_by_one(stored, handler, taker, course).await;
+        }
+        let mut tx = self.begin(course.limits).await?;
+        let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX };
+        let again = match broken.progress {
+            Some(_) => store.take(&mut tx, taker, one).await?.map(|batch| {
+                let pos = batch.reached;
+                let progress = Progress { handler: taker.handler, lane: taker.lane, epoch: batch.epoch, pos };
+                Taken { messages: batch.messages, progress: Some(progress), head: batch.head }
+            }),
+            None => store.take_tasks(&mut tx, taker, 1).await?.map(|messages| Taken {
+                messages,
+                progress: None,
+                head: i64::MAX,
+            }),
+        };
+        let same = |taken: &Taken| {
+            taken.messages.first().map(|message| message.place)
+                == broken.messages.first().map(|message| message.place)
+        };
+        let Some(taken) = again.filter(same) else {
+            store.rollback(tx).await;
+            return Ok(Visited::Busy);
+        };
+        let ran = Ran { ended: vec![Some(outcome)], bodies: 1, took: Duration::ZERO };
+        let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
+        store.settle(&mut tx, taker, &settled).await?;
+        self.finish_visit(tx, taken.progress).await?;
+        self.observe_visit(handler, &taken, &ran, &report);
+        self.tell_of_dead(stored, handler, &taken, &settled);
+        Ok(Visited::Worked { report, more: true })
+    }
+
+    /// One transaction for each task that is due.
+    async fn visit_tasks_one_by_one(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        course: &Course,
+    ) -> Result<Visited, Error> {
+        let mut all = WorkReport::default();
+        for _ in 0..TASKS_MAX {
+            let mut tx = self.begin(course.limits).await?;
+            let Some(messages) = self.inner.store.take_tasks(&mut tx, taker, 1).await? else { break };
+            if messages.is_empty() {
+                self.inner.store.rollback(tx).await;
+                break;
+            }
+            let taken = Taken { messages, progress: None, head: 0 };
+            match Box::pin(self.work_on(stored, handler, taker, tx, taken, course)).await? {
+                Visited::Worked { report, .. } => all += report,
+                Visited::Busy | Visited::Idle => break,
+            }
+        }
+        Ok(Visited::Worked { report: all, more: true })
+    }
+
+    /// What is to be written beside the progress.
+    fn settle_up(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taken: &Taken,
+        ran: &Ran,
+    ) -> (Settled, WorkReport) {
+        let retry = handler.settings.retry.unwrap_or(stored.settings.retry);
+        let mut settled = Settled::default();
+        let mut report = WorkReport::default();
+        for (n, message) in taken.messages.iter().enumerate() {
+            let put_back = |failures, due_in, error| SetApart {
+                pos: message.place.pos,
+                order_by: message.order_by.clone(),
+                failures,
+                due_in,
+                error,
+                attempts: message.attempts.clone(),
+                body: message.edited.then(|| message.body.clone()),
+            };
+            let failures = message.failures + 1;
+            match ran.ended.get(n) {
+                Some(Some(Outcome::Done)) => report.done += 1,
+                Some(Some(Outcome::Queued)) => {
+                    settled.apart.push(put_back(message.failures, message.due_in, None));
+                    report.scheduled += 1;
+                }
+                Some(Some(Outcome::Retry { after, cause })) if retry.allows_another(failures) => {
+                    let due_in = after.unwrap_or_else(|| retry.delay(failures, chance()));
+                    settled.apart.push(put_back(failures, due_in, Some(error_text(&**cause))));
+                    report.failed += 1;
+                }
+                Some(Some(outcome)) => {
+                    let error = match outcome {
+                        Outcome::Retry { cause, .. } => error_text(&**cause),
+                        Outcome::Rejected(rejection) => match rejection.cause() {
+                            Some(cause) if matches!(rejection, Rejection::Permanent(_)) => {
+                                error_text(&*cause)
+                            }
+                            _ => clipped(rejection.to_string()),
+                        },
+                        other => other.name().to_owned(),
+                    };
+                    settled.dead.push(put_back(failures, Duration::ZERO, Some(error)));
+                    report.dead += 1;
+                }
+                // Tasks that were taken out of the table and not come to, or are to be tried again soon.
+                Some(None) | None if taken.progress.is_none() => {
+                    let due_in = if n < ran.ended.len() { backoff(2, spread()) } else { Duration::ZERO };
+                    settled.apart.push(put_back(message.failures, due_in, None));
+                }
+                Some(None) | None => {}
+            }
+        }
+        (settled, report)
+    }
+
+    async fn finish_visit(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
+        let begun = self.inner.store.finish(tx, progress).await?;
+        self.keep_begun(begun);
+        Ok(())
+    }
+
+    fn note_unknown(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        taken: &Taken,
+        messages: usize,
+    ) {
+        for _ in 0..messages {
+            self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
+        }
+        if let Some(progress) = taken.progress {
+            let unknown =
+                UnknownCommit { epoch: progress.epoch, reached: progress.pos, messages: messages as u64 };
+            stored.unknown().insert((taker.handler, taker.lane), unknown);
+        }
+    }
+
+    /// The lane's lock is ours: whether a commit whose answer was lost has happened is certain now.
+    fn find_out_unknown(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        epoch: i32,
+        from: i64,
+    ) {
+        let Some(unknown) = stored.unknown().remove(&(taker.handler, taker.lane)) else { return };
+        if unknown.epoch == epoch && from >= unknown.reached {
+            tracing::info!(handler = &*handler.name, "a commit whose answer was lost had happened");
+            for _ in 0..unknown.messages {
+                self.inner.observer.count(observe::COMMITS_RECOVERED, &handler.name);
+                self.inner.observer.count(observe::PROCESSED, &handler.name);
+            }
+        }
+    }
+
+    fn observe_visit(&self, handler: &Registered<S>, taken: &Taken, ran: &Ran, report: &WorkReport) {
+        let observer = self.inner.observer;
+        if !observer.enabled {
+            return;
+        }
+        let name = &*handler.name;
+        observer.batch(name, ran.bodies);
+        let each = ran.took / u32::try_from(ran.bodies.max(1)).unwrap_or(u32::MAX);
+        for (message, ended) in taken.messages.iter().zip(&ran.ended) {
+            match ended {
+                Some(Outcome::Done) => {
+                    observer.count(observe::PROCESSED, name);
+                    observer.time(observe::WAIT_SECONDS, name, message.waited + ran.took);
+                    observer.time(observe::HANDLE_SECONDS, name, each);
+                }
+                Some(Outcome::Retry { .. } | Outcome::Rejected(_)) => observer.count(observe::FAILED, name),
+                _ => {}
+            }
+        }
+        for _ in 0..report.dead {
+            observer.count(observe::DEAD, name);
+        }
+    }
+
+    fn tell_of_dead(&self, stored: &Stored, handler: &Registered<S>, taken: &Taken, settled: &Settled) {
+        for dead in &settled.dead {
+            let error = dead.error.clone().unwrap_or_default();
+            tracing::error!(
+                handler = &*handler.name,
+                error,
+                pos = dead.pos,
+                attempts = dead.failures,
+                "a message is a dead letter"
+            );
+            let Some(on_dead) = &stored.settings.on_dead else { continue };
+            let Some(message) = taken.messages.iter().find(|message| message.place.pos == dead.pos) else {
+                continue;
+            };
+            let now = std::time::SystemTime::now();
+            let mut attempts = message.attempts.as_deref().map(PastAttempt::read).unwrap_or_default();
+            attempts.push(PastAttempt { attempt: dead.failures, at: now, error: error.clone() });
+            let letter = DeadLetter {
+                handler: handler.name.to_string(),
+                place: message.place,
+                kind: message.kind.clone(),
+                key: message.key.clone(),
+                body: message.body.clone(),
+                received_at: now.checked_sub(message.waited).unwrap_or(now),
+                died_at: now,
+                error,
+                attempts,
+            };
+            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_dead(&letter)));
+            if told.is_err() {
+                tracing::error!("the on_dead hook panicked");
+            }
+        }
+    }
+}
+
+/// What a visit has in hand.
+pub(crate) struct Taken {
+    messages: Vec<StoredMessage>,
+    /// Where the handler will have come; none for tasks.
+    progress: Option<Progress>,
+    /// The newest position; for tasks, whether there may be more.
+    head: i64,
+}
+
+impl Taken {
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.progress.is_none()
+    }
+}
+
+/// Whether a connection is gone, ours or another one of the handler's.
+fn is_gone<S: LogStore>(failure: &Failure) -> bool {
+    S::classify(failure.error()) == Fault::Connection
+}
+
+/// A number by chance, for waits that must not fall together.
+fn chance() -> u32 {
+    let bytes = uuid::Uuid::now_v7().into_bytes();
+    u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
+}
+
+fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
+    clipped(chain(error))
+}
+
+/// A text that any database takes.
+fn clipped(text: String) -> String {
+    let mut text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
+    if text.len() > ERROR_MAX_BYTES {
+        text.truncate(text.floor_char_boundary(ERROR_MAX_BYTES));
+    }
+    text
+}

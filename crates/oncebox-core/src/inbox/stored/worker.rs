@@ -1,0 +1,286 @@
+//! Workers: look for lanes with work, visit them, sleep when there is none.
+//!
+//! There is no leader: every process looks by itself, and a lane that another one has in hand is left to it.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Error;
+use crate::backoff::{backoff, spread};
+use crate::error::chain;
+use crate::inbox::Inbox;
+use crate::inbox::stored::visit::{Spot, Visited};
+use crate::inbox::stored::{LogStore, Stored};
+
+/// The shortest pause between two looks that found nothing.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+/// Announcements to other processes are at least this far apart.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
+/// How often lag is measured, where metrics are on.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
+/// Workers of a store with many connections, unless set.
+const WORKERS: usize = 4;
+
+/// What workers did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkReport {
+    /// Handler runs that were committed.
+    pub done: u64,
+    /// Handler runs that failed, and are to be tried again.
+    pub failed: u64,
+    /// Messages that became dead letters.
+    pub dead: u64,
+    /// Messages that were set apart until their time.
+    pub scheduled: u64,
+}
+
+impl WorkReport {
+    /// Whether nothing was done at all.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::ops::AddAssign for WorkReport {
+    fn add_assign(&mut self, other: Self) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.dead += other.dead;
+        self.scheduled += other.scheduled;
+    }
+}
+
+/// Where to go next, and where somebody is already.
+#[derive(Default)]
+struct Plan {
+    queue: VecDeque<Spot>,
+    in_hand: HashSet<Spot>,
+}
+
+impl Plan {
+    fn add(&mut self, spots: impl IntoIterator<Item = Spot>) {
+        for spot in spots {
+            if self.in_hand.insert(spot) {
+                self.queue.push_back(spot);
+            }
+        }
+    }
+}
+
+impl<S: LogStore> Inbox<S> {
+    /// Works until `shutdown` is ready (or the inbox is closed), then finishes what is in hand. Run it in as many processes as
+    /// there are: they share the work.
+    ///
+    /// While the store does not answer, the workers wait for it; an error means that they cannot begin.
+    pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
+        let stored = self.stored()?;
+        let mut background = JoinSet::new();
+        let inbox = self.clone();
+        background.spawn(async move { inbox.listen().await });
+        let inbox = self.clone();
+        background.spawn(async move { inbox.measure_lag().await });
+
+        let shutdown = async {
+            tokio::select! {
+                () = shutdown => {}
+                () = self.inner.doors.closed() => {}
+            }
+        };
+        let mut shutdown = std::pin::pin!(shutdown);
+        let workers = self.workers(stored);
+        let mut plan = Plan::default();
+        let mut visits = JoinSet::new();
+        let mut report = WorkReport::default();
+        let mut pause = SHORTEST_PAUSE;
+        let mut next_look = Instant::now();
+        let mut troubles = 0;
+        loop {
+            while visits.len() < workers
+                && let Some(spot) = plan.queue.pop_front()
+            {
+                let inbox = self.clone();
+                visits.spawn(async move { (spot, inbox.visit(spot).await) });
+            }
+            let has_room = visits.len() < workers;
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(visited) = visits.join_next(), if !visits.is_empty() => match visited {
+                    Ok((spot, visited)) => {
+                        plan.in_hand.remove(&spot);
+                        match visited {
+                            Ok(Visited::Worked { report: one, more }) => {
+                                stored.note_trouble(None);
+                                troubles = 0;
+                                report += one;
+                                pause = SHORTEST_PAUSE;
+                                next_look = next_look.min(Instant::now() + pause);
+                                if more {
+                                    plan.add([spot]);
+                                }
+                            }
+                            Ok(Visited::Busy | Visited::Idle) => {}
+                            Err(error) => {
+                                troubles += 1;
+                                stored.note_trouble(Some(chain(&error)));
+                                next_look = Instant::now() + backoff(troubles, spread());
+                            }
+                        }
+                    }
+                    Err(stopped) => tracing::error!(error = %stopped, "a visit to a lane broke off"),
+                },
+                () = stored.wake.notified(), if has_room && troubles == 0 => {
+                    pause = SHORTEST_PAUSE;
+                    next_look = Instant::now();
+                    // Those who come right behind share the look.
+                    tokio::task::yield_now().await;
+                    self.look_into(stored, &mut plan, &mut pause, &mut next_look, &mut troubles).await;
+                }
+                () = sleep_until(next_look), if has_room => {
+                    self.look_into(stored, &mut plan, &mut pause, &mut next_look, &mut troubles).await;
+                }
+            }
+        }
+        while let Some(visited) = visits.join_next().await {
+            if let Ok((_, Ok(Visited::Worked { report: one, .. }))) = visited {
+                report += one;
+            }
+        }
+        Ok(report)
+    }
+
+    /// Visits every lane that has work, once. For cron-like use.
+    pub async fn work_once(&self) -> Result<WorkReport, Error> {
+        self.work_round().await.map(|(report, _)| report)
+    }
+
+    /// Works until nothing is left that could run now. Tasks whose time has not come stay.
+    pub async fn work_until_idle(&self) -> Result<WorkReport, Error> {
+        let mut report = WorkReport::default();
+        let mut empty_rounds = 0;
+        loop {
+            let (round, spots) = self.work_round().await?;
+            if spots == 0 {
+                return Ok(report);
+            }
+            report += round;
+            // Somebody else has it in hand, or a body has to be tried again.
+            empty_rounds = if round.is_empty() { empty_rounds + 1 } else { 0 };
+            if empty_rounds > 0 {
+                sleep(backoff(empty_rounds.min(3), spread())).await;
+            }
+        }
+    }
+
+    /// One look and one visit to each place where there is work; how many places.
+    async fn work_round(&self) -> Result<(WorkReport, usize), Error> {
+        self.refuse_nested()?;
+        let stored = self.stored()?;
+        let look = self.inner.store.look(&stored.ids).await?;
+        let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting)).collect();
+        let found = spots.len();
+        let mut waiting = spots.into_iter();
+        let mut visits = JoinSet::new();
+        let mut report = WorkReport::default();
+        loop {
+            while visits.len() < self.workers(stored)
+                && let Some(spot) = waiting.next()
+            {
+                let inbox = self.clone();
+                visits.spawn(async move { inbox.visit(spot).await });
+            }
+            match visits.join_next().await {
+                None => return Ok((report, found)),
+                Some(Ok(Ok(Visited::Worked { report: one, .. }))) => report += one,
+                Some(Ok(Ok(Visited::Busy | Visited::Idle))) => {}
+                Some(Ok(Err(error))) => return Err(error),
+                Some(Err(stopped)) => return Err(Error::unavailable("a visit to a lane broke off", stopped)),
+            }
+        }
+    }
+
+    async fn look_into(
+        &self,
+        stored: &Stored,
+        plan: &mut Plan,
+        pause: &mut Duration,
+        next_look: &mut Instant,
+        troubles: &mut u32,
+    ) {
+        match self.inner.store.look(&stored.ids).await {
+            Ok(look) => {
+                stored.note_trouble(None);
+                *troubles = 0;
+                let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting));
+                plan.add(found);
+                if plan.queue.is_empty() {
+                    *pause = (*pause * 2).min(stored.settings.poll_every);
+                } else {
+                    *pause = SHORTEST_PAUSE;
+                }
+                let due = look.next_due.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
+                *next_look = Instant::now() + (*pause).min(due);
+            }
+            Err(error) => {
+                *troubles += 1;
+                stored.note_trouble(Some(chain(&error)));
+                *next_look = Instant::now() + backoff(*troubles, spread());
+            }
+        }
+    }
+
+    fn workers(&self, stored: &Stored) -> usize {
+        stored.settings.workers.unwrap_or_else(|| WORKERS.min(self.inner.store.capacity())).max(1)
+    }
+
+    /// Hears of other processes' messages, as long as there is a connection; without one there is the look.
+    async fn listen(&self) {
+        let Ok(stored) = self.stored() else { return };
+        if !stored.settings.notify {
+            return;
+        }
+        loop {
+            if let Err(error) = self.inner.store.listen(|| stored.wake.notify_one()).await {
+                tracing::debug!(
+                    error = chain(&error),
+                    "not listening: messages of others are found by looking"
+                );
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Tells other processes in the background, not more often than they can hear.
+    pub(crate) fn announce(&self) {
+        let Ok(stored) = self.stored() else { return };
+        if stored.announcing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inbox = self.clone();
+        tokio::spawn(async move {
+            sleep(ANNOUNCE_EVERY).await;
+            if let Ok(stored) = inbox.stored() {
+                stored.announcing.store(false, Ordering::Release);
+            }
+            if let Err(error) = inbox.inner.store.announce().await {
+                tracing::debug!(error = chain(&error), "not announced: messages are found by looking");
+            }
+        });
+    }
+
+    async fn measure_lag(&self) {
+        let observer = self.inner.observer;
+        while observer.enabled {
+            if let Ok(statuses) = self.inner.store.handler_statuses().await {
+                for status in statuses {
+                    observer.lag(&status.handler.name, status.lag + status.tasks, status.oldest_waiting);
+                }
+            }
+            sleep(MEASURE_EVERY).await;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Appending to the log, and pruning it.
+
+use std::time::SystemTime;
+
+use oncebox_core::store::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
+use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use sqlx::Row;
+use sqlx::postgres::{PgListener, PgRow};
+
+use crate::fault::failed;
+use crate::store::PostgresStore;
+
+impl Log for PostgresStore {
+    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+        let doing = "accept messages";
+        let keys = |of: fn(&StoredKey) -> Option<&[u8]>| {
+            messages.iter().map(|message| message.key.as_ref().and_then(of)).collect::<Vec<_>>()
+        };
+        let times = |of: fn(&NewMessage) -> Option<SystemTime>| {
+            messages.iter().map(|message| of(message).map(to_ms)).collect::<Vec<_>>()
+        };
+        let rows = sqlx::query(self.statements.append.clone())
+            .bind(matches!(lane, LaneChoice::Prefer(_)))
+            .bind(i32::from(lane.lane()))
+            .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
+            .bind(keys(|key| Some(key.as_bytes())))
+            .bind(keys(|key| key.original().map(Key::as_bytes)))
+            .bind(messages.iter().map(|message| message.fingerprint.to_i64()).collect::<Vec<_>>())
+            .bind(messages.iter().map(|m| m.order_by.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.headers.to_json()).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
+            .bind(times(|message| message.occurred_at))
+            .bind(times(|message| message.due_at))
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| i64::try_from(message.waited.as_millis()).unwrap_or(i64::MAX))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        rows.iter().map(read_appended).collect::<Result<_, _>>().map_err(failed(doing))
+    }
+
+    async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        let inserted = sqlx::query(self.statements.mark_accepted.clone())
+            .bind(kind)
+            .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(self.clock_offset_ms())
+            .execute(&self.pool)
+            .await
+            .map_err(failed("mark messages as accepted"))?;
+        Ok(inserted.rows_affected())
+    }
+
+    async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
+        let (deleted, next): (i64, Option<i64>) = sqlx::query_as(self.statements.prune.clone())
+            // Planned anew each time: a plan made while the table was small would scan it for ever.
+            .persistent(false)
+            .bind(i32::from(lane))
+            .bind(behind)
+            .bind(i32::try_from(positions).unwrap_or(i32::MAX))
+            .bind(before_ms)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed("prune the log"))?;
+        Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
+    }
+
+    async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
+        let swept = sqlx::query(self.statements.sweep_accepted.clone())
+            .persistent(false)
+            .bind(before_ms)
+            .bind(i64::from(limit))
+            .execute(&self.pool)
+            .await
+            .map_err(failed("sweep accept markers"))?;
+        Ok(swept.rows_affected())
+    }
+
+    async fn announce(&self) -> Result<(), Error> {
+        let announced =
+            sqlx::query(self.statements.announce.clone()).bind(self.channel()).execute(&self.pool).await;
+        announced.map(drop).map_err(failed("tell other processes"))
+    }
+
+    async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
+        let doing = "listen to other processes";
+        let mut listener = PgListener::connect_with(&self.pool).await.map_err(failed(doing))?;
+        listener.listen(&self.channel()).await.map_err(failed(doing))?;
+        loop {
+            // Nothing means that the connection was lost and found again: something may have been missed.
+            listener.try_recv().await.map_err(failed(doing))?;
+            heard();
+        }
+    }
+}
+
+impl PostgresStore {
+    /// The channel on which processes tell each other of messages.
+    fn channel(&self) -> String {
+        format!("{}_log", self.schema.name())
+    }
+}
+
+fn read_appended(row: &PgRow) -> Result<Appended, sqlx::Error> {
+    let lane: Option<i32> = row.try_get("lane")?;
+    let pos: Option<i64> = row.try_get("pos")?;
+    let place = lane.zip(pos).map(|(lane, pos)| Place { lane: u16::try_from(lane).unwrap_or(u16::MAX), pos });
+    Ok(match (row.try_get("is_known")?, place) {
+        (false, Some(place)) => Appended::New(place),
+        (_, place) => {
+            let fingerprint: Option<i64> = row.try_get("fingerprint")?;
+            Appended::Known { place, fingerprint: fingerprint.map(Fingerprint::from_i64) }
+        }
+    })
+}
+
+fn to_ms(time: SystemTime) -> i64 {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+        Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
+    }
+}

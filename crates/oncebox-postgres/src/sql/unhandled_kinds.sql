@@ -1,0 +1,8 @@
+-- Kinds of which messages were accepted and that no handler takes.
+select k.kind, (extract(epoch from k.first_seen_at) * 1000)::int8 as since_ms
+from "{schema}".kind k
+where not exists (
+    select from "{schema}".handler h
+    where h.state <> 'removed' and h.mode <> 'inline' and k.kind = any (h.kinds)
+)
+order by k.kind

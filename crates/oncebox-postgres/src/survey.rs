@@ -1,0 +1,157 @@
+//! Reading the log.
+
+use oncebox_core::store::{
+    HandlerId, HandlerStatus, MessageState, MessageStatus, Place, StoredMessage, Survey, Task, UnhandledKind,
+};
+use oncebox_core::{Error, Key};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row, SqlStr};
+
+use crate::fault::failed;
+use crate::inspect::from_ms;
+use crate::registry::read_handler;
+use crate::store::PostgresStore;
+use crate::work::{lane, millis, read_key, read_message};
+
+impl Survey for PostgresStore {
+    async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
+        let doing = "read the handlers' progress";
+        let rows = anew(&self.statements.handler_statuses)
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        rows.iter().map(read_status).collect::<Result<_, _>>().map_err(failed(doing))
+    }
+
+    async fn pending(&self, handler: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
+        let doing = "read waiting messages";
+        let rows = anew(&self.statements.pending)
+            .bind(handler.0)
+            .bind(i64::from(limit))
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        let read = |row: &PgRow| read_message(row, lane(row)?);
+        rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
+    }
+
+    async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
+        let doing = "read messages";
+        let rows = anew(&self.statements.messages)
+            .bind(i32::from(lane))
+            .bind(behind)
+            .bind(i64::from(limit))
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        let mut messages: Vec<MessageStatus> = Vec::new();
+        for row in &rows {
+            add_row(&mut messages, row, lane).map_err(failed(doing))?;
+        }
+        Ok(messages)
+    }
+
+    async fn find_message(&self, kind: &str, key: &Key) -> Result<Option<Place>, Error> {
+        let doing = "find a message";
+        let stored = key.stored();
+        let row = anew(&self.statements.find_message)
+            .bind(kind)
+            .bind(stored.as_bytes())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        let read = |row: PgRow| Ok(Place { lane: lane(&row)?, pos: row.try_get("pos")? });
+        row.map(read).transpose().map_err(failed(doing))
+    }
+
+    async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
+        let doing = "read tasks";
+        let rows = anew(&self.statements.tasks)
+            .bind(handler)
+            .bind(i64::from(limit))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        rows.iter().map(read_task).collect::<Result<_, _>>().map_err(failed(doing))
+    }
+
+    async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
+        let doing = "read the kinds";
+        let rows =
+            anew(&self.statements.unhandled_kinds).fetch_all(&self.pool).await.map_err(failed(doing))?;
+        let read = |row: &PgRow| {
+            Ok(UnhandledKind { kind: row.try_get("kind")?, since: from_ms(row.try_get("since_ms")?) })
+        };
+        rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
+    }
+}
+
+/// A statement that is planned anew each time: a plan made while the tables were small would scan them for ever.
+fn anew<'q>(statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(statement.clone()).persistent(false)
+}
+
+fn count(row: &PgRow, column: &str) -> Result<u64, sqlx::Error> {
+    Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
+}
+
+fn read_status(row: &PgRow) -> Result<HandlerStatus, sqlx::Error> {
+    Ok(HandlerStatus {
+        handler: read_handler(row)?,
+        lag: count(row, "lag")?,
+        oldest_waiting: row.try_get::<Option<i64>, _>("oldest_ms")?.map(millis),
+        tasks: count(row, "tasks")?,
+        dead: count(row, "dead")?,
+    })
+}
+
+/// One row for each handler of a message, one without handler for a message that has none.
+fn add_row(messages: &mut Vec<MessageStatus>, row: &PgRow, lane: u16) -> Result<(), sqlx::Error> {
+    let pos: i64 = row.try_get("pos")?;
+    if messages.last().is_none_or(|last| last.message.place.pos != pos) {
+        messages.push(MessageStatus {
+            message: read_message(row, lane)?,
+            received_at: from_ms(row.try_get("received_ms")?),
+            handlers: Vec::new(),
+        });
+    }
+    let handler: Option<String> = row.try_get("handler")?;
+    if let (Some(handler), Some(message)) = (handler, messages.last_mut()) {
+        message.handlers.push((handler, read_state(row)?));
+    }
+    Ok(())
+}
+
+fn read_state(row: &PgRow) -> Result<MessageState, sqlx::Error> {
+    let error: Option<String> = row.try_get("error")?;
+    Ok(match row.try_get("state")? {
+        "dead" => MessageState::Dead { error: error.unwrap_or_default() },
+        "task" => MessageState::Task {
+            failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
+            due_at: from_ms(row.try_get("task_due_ms")?),
+            error,
+        },
+        "done" => MessageState::Done,
+        _ => MessageState::Waiting,
+    })
+}
+
+fn read_task(row: &PgRow) -> Result<Task, sqlx::Error> {
+    let key: Option<&[u8]> = row.try_get("key")?;
+    Ok(Task {
+        handler: row.try_get("handler")?,
+        place: Place { lane: lane(row)?, pos: row.try_get("pos")? },
+        kind: row.try_get("kind")?,
+        key: match key {
+            Some(key) => Some(read_key(key, row.try_get("long_key")?)),
+            None => None,
+        },
+        failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
+        due_at: from_ms(row.try_get("due_ms")?),
+        error: row.try_get("error")?,
+    })
+}
