@@ -11,8 +11,10 @@ mod sql_function;
 
 mod as_owner {
     oncebox_testing::conformance!(super::fixture::as_owner);
+    oncebox_testing::conformance!(stored super::fixture::as_owner);
 }
 
 mod as_least_privileged {
     oncebox_testing::conformance!(super::fixture::as_least_privileged);
+    oncebox_testing::conformance!(stored super::fixture::as_least_privileged);
 }

@@ -10,6 +10,7 @@ mod effects;
 mod keys;
 mod messages;
 mod retention;
+mod stored;
 
 use std::future::Future;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use effects::*;
 pub use keys::*;
 pub use messages::*;
 pub use retention::*;
+pub use stored::*;
 
 /// What a store says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +97,14 @@ macro_rules! conformance {
             a_sweep_deletes_what_is_due_in_bounded_batches
             downtime_expires_nothing
             a_duplicate_during_a_sweep_is_still_a_duplicate
+        }
+    };
+    (stored $fixture:path) => {
+        $crate::conformance! { @tests $fixture;
+            what_is_accepted_runs_once_for_each_handler
+            copies_at_once_are_accepted_once
+            a_failed_message_runs_again_and_its_neighbours_do_not
+            a_message_that_keeps_failing_is_a_dead_letter
         }
     };
     (@tests $fixture:path; $($behaviour:ident)*) => {
