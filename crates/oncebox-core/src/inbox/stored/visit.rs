@@ -1,8 +1,8 @@
 //! A visit: one handler in one lane, one transaction.
 //!
 //! Lane and progress are locked, a batch is read, the handlers run on that very connection, and the progress commits with
-//! what they wrote. The batch is an attempt, as inline: if a handler fails it is rolled back and the next visit
-//! takes it apart, with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
+//! what they wrote. The batch is an attempt, as inline: if a handler fails, as much as need be is taken back and
+//! run again with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,8 +26,6 @@ use crate::store::{
 };
 use crate::{Error, ErrorKind, Failure, Rejection};
 
-/// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
-const ISOLATED_MAX: usize = 25;
 /// How many tasks one visit takes.
 const TASKS_MAX: u32 = 25;
 /// Positions that a visit looks at where nothing is for its handler; doubled each time up to the second.
@@ -71,8 +69,8 @@ pub(crate) enum Visited {
 #[derive(Debug)]
 pub(crate) struct Lessons {
     pub(crate) size: BatchSize,
-    /// Whether a handler failed of late: then each message gets a savepoint.
-    pub(crate) isolating: bool,
+    /// Whether a handler failed of late: then there are savepoints from the beginning.
+    wary: bool,
     /// The largest set; halved by failures to find the culprit.
     sets: usize,
     positions: u32,
@@ -82,13 +80,7 @@ pub(crate) struct Lessons {
 
 impl Lessons {
     pub(crate) fn new(size: BatchSize) -> Self {
-        Self {
-            size,
-            isolating: false,
-            sets: usize::MAX,
-            positions: POSITIONS_MIN,
-            transients: HashMap::new(),
-        }
+        Self { size, wary: false, sets: usize::MAX, positions: POSITIONS_MIN, transients: HashMap::new() }
     }
 
     fn halve_sets(&mut self, failed: usize) {
@@ -104,7 +96,10 @@ impl Lessons {
 pub(crate) struct Course {
     /// Whether these are tasks, which do not wait for each other as the messages of a lane do.
     pub(crate) tasks: bool,
+    /// Whether each message has a savepoint.
     pub(crate) isolated: bool,
+    /// Whether a handler failed of late.
+    pub(crate) wary: bool,
     pub(crate) time: Duration,
     pub(crate) limits: Limits,
 }
@@ -130,7 +125,7 @@ impl<S: LogStore> Inbox<S> {
         let course = self.course(stored, handler, spot.what);
         let mut tx = self.begin(course.limits).await?;
         let taken = match spot.what {
-            What::Messages => self.take_messages(stored, handler, &mut tx, taker, &course).await,
+            What::Messages => self.take_messages(stored, handler, &mut tx, taker).await,
             What::Tasks => self.take_tasks(&mut tx, taker).await,
         };
         let taken = match taken {
@@ -162,7 +157,8 @@ impl<S: LogStore> Inbox<S> {
         Course {
             tasks,
             // A task has failed before, most of the time.
-            isolated: tasks || handler.lessons().isolating,
+            isolated: tasks,
+            wary: handler.lessons().wary,
             time,
             limits: Limits {
                 lock_timeout: self.inner.settings.lock_timeout,
@@ -178,14 +174,10 @@ impl<S: LogStore> Inbox<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-        course: &Course,
     ) -> Result<Option<Taken>, Error> {
         let limits = {
             let lessons = handler.lessons();
-            let most = lessons.size.next().min(lessons.sets).min(match course.isolated {
-                true => ISOLATED_MAX,
-                false => usize::MAX,
-            });
+            let most = lessons.size.next().min(lessons.sets);
             let messages = if handler.settings.isolated { 1 } else { most };
             TakeLimits {
                 messages: u32::try_from(messages).unwrap_or(u32::MAX),
@@ -279,8 +271,8 @@ impl<S: LogStore> Inbox<S> {
             lessons.size.clean(ran.bodies);
             lessons.grow_sets();
         }
-        if course.isolated && taken.progress.is_some() {
-            lessons.isolating = !ran.is_clean();
+        if !course.tasks {
+            lessons.wary = !ran.is_clean();
         }
         for message in &taken.messages[..ran.ended.len()] {
             lessons.transients.remove(&(message.place.lane, message.place.pos));
@@ -311,10 +303,8 @@ impl<S: LogStore> Inbox<S> {
                     lessons.halve_sets(taken.messages.len())
                 }
                 // Whether it is our connection that is gone shows when a savepoint is to be taken back.
-                Trouble::Contended(failure) if !course.isolated && is_gone::<S>(failure) => {
-                    lessons.isolating = true
-                }
-                Trouble::Failed(_) if !course.isolated => lessons.isolating = true,
+                Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lessons.wary = true,
+                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary => lessons.wary = true,
                 _ => lessons.size.trouble(true),
             }
             return again;
@@ -322,8 +312,8 @@ impl<S: LogStore> Inbox<S> {
         if let Trouble::Contended(failure) = &trouble
             && let Some(message) = taken.messages.first()
         {
-            if !course.isolated && is_gone::<S>(failure) {
-                handler.lessons().isolating = true;
+            if !course.wary && !course.tasks && is_gone::<S>(failure) {
+                handler.lessons().wary = true;
                 return again;
             }
             if !self.body_is_to_blame(handler, message) {

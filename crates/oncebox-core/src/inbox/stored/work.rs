@@ -18,7 +18,13 @@ use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::{Fault, StoredMessage};
 use crate::{Envelope, Error, ErrorKind, Failure, Headers};
 
+/// So many messages share a savepoint.
+const CHUNK: usize = 25;
+/// With so many savepoints in one transaction, PostgreSQL is still fast.
+const SAVEPOINTS_MAX: usize = 40;
+
 /// What became of the messages of a batch, as far as they were come to.
+#[derive(Default)]
 pub(crate) struct Ran {
     /// In order. [`Outcome::Queued`] waits for its time; `None` met an error that another try may not meet.
     pub(crate) ended: Vec<Option<Outcome>>,
@@ -30,6 +36,23 @@ pub(crate) struct Ran {
 impl Ran {
     pub(crate) fn is_clean(&self) -> bool {
         self.ended.iter().all(|ended| matches!(ended, Some(Outcome::Done | Outcome::Queued)))
+    }
+}
+
+/// Messages that share a savepoint.
+struct Chunk {
+    begin: usize,
+    /// How many there were so far.
+    savepoints: usize,
+    /// Whether there is one to go back to.
+    open: bool,
+}
+
+impl Chunk {
+    fn opened(&mut self, begin: usize) {
+        self.begin = begin;
+        self.savepoints += 1;
+        self.open = true;
     }
 }
 
@@ -80,7 +103,7 @@ impl<S: LogStore> Inbox<S> {
             match (course.isolated, handler.handler.takes_sets()) {
                 (true, _) => self.run_isolated_messages(handler, tx, messages, course, started).await,
                 (false, true) => self.run_set(handler, tx, messages, course).await,
-                (false, false) => self.run_one_by_one(handler, tx, messages, course, started).await,
+                (false, false) => self.run_in_chunks(handler, tx, messages, course, started).await,
             }
         };
         let mut ran = run.instrument(span).await?;
@@ -88,8 +111,9 @@ impl<S: LogStore> Inbox<S> {
         Ok(ran)
     }
 
-    /// With nothing between the messages.
-    async fn run_one_by_one(
+    /// With a savepoint every now and then: if a handler fails, only what came after the last one is taken back, and run again
+    /// with a savepoint for each message, which tells whose fault it was.
+    async fn run_in_chunks(
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
@@ -97,22 +121,99 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
         started: Instant,
     ) -> Result<Ran, Trouble> {
-        let mut ran = Ran { ended: Vec::with_capacity(messages.len()), bodies: 0, took: Duration::ZERO };
-        for message in messages {
-            if ran.bodies > 0 && started.elapsed() >= course.time {
+        let store = &self.inner.store;
+        let mut ran = Ran::default();
+        let mut chunk = Chunk { begin: 0, savepoints: 0, open: false };
+        if course.wary {
+            store.isolate(tx).await.map_err(Trouble::Store)?;
+            chunk.opened(0);
+        }
+        while ran.ended.len() < messages.len() {
+            let n = ran.ended.len();
+            if ran.bodies > 0 && (started.elapsed() >= course.time || chunk.savepoints >= SAVEPOINTS_MAX) {
                 break;
             }
-            let ended = match self.make_ready(handler, message) {
-                Ok(ready) => {
-                    self.run_body_of(handler, tx, vec![ready], course).await?;
-                    ran.bodies += 1;
-                    Outcome::Done
+            let mut trouble = None;
+            if n - chunk.begin >= CHUNK {
+                let kept = if chunk.open { store.keep(tx, true).await } else { store.isolate(tx).await };
+                match kept {
+                    Ok(()) => chunk.opened(n),
+                    Err(error) => trouble = Some(trouble_of_own::<S>(error)?),
                 }
-                Err(outcome) => outcome,
-            };
-            ran.ended.push(Some(ended));
+            }
+            if trouble.is_none() {
+                match self.make_ready(handler, &messages[n]) {
+                    Ok(ready) => {
+                        trouble = self.run_body_of(handler, tx, vec![ready], course).await.err();
+                        ran.bodies += 1;
+                    }
+                    Err(outcome) => {
+                        ran.ended.push(Some(outcome));
+                        continue;
+                    }
+                }
+            }
+            match trouble {
+                None => ran.ended.push(Some(Outcome::Done)),
+                Some(Trouble::Overstayed) => return Err(Trouble::Overstayed),
+                Some(trouble) if !chunk.open => return Err(trouble),
+                Some(trouble) => {
+                    let end = messages.len().min(n + 1);
+                    let whole = self
+                        .take_apart(handler, tx, &messages[..end], course, &mut ran, &mut chunk, trouble)
+                        .await?;
+                    if !whole {
+                        return Ok(ran);
+                    }
+                }
+            }
+        }
+        if course.wary && chunk.open && chunk.begin < ran.ended.len() {
+            // The last ones have not been looked at yet.
+            if let Err(error) = store.keep(tx, false).await {
+                let trouble = trouble_of_own::<S>(error)?;
+                let end = ran.ended.len();
+                self.take_apart(handler, tx, &messages[..end], course, &mut ran, &mut chunk, trouble).await?;
+            }
         }
         Ok(ran)
+    }
+
+    /// Takes a chunk back and runs its messages again, each with a savepoint; whether all of them were come to.
+    #[allow(clippy::too_many_arguments, reason = "what a chunk is about")]
+    async fn take_apart(
+        &self,
+        handler: &Registered<S>,
+        tx: &mut S::Tx,
+        messages: &[StoredMessage],
+        course: &Course,
+        ran: &mut Ran,
+        chunk: &mut Chunk,
+        trouble: Trouble,
+    ) -> Result<bool, Trouble> {
+        let store = &self.inner.store;
+        if let Err(error) = store.undo(tx, None, false).await {
+            return Err(trouble_behind::<S>(error, trouble));
+        }
+        ran.ended.truncate(chunk.begin);
+        let rest = &messages[chunk.begin..];
+        let isolated = match rest {
+            // There is no doubt whose fault it was.
+            [one] => {
+                let ended = self.blame(handler, one, trouble, course).into_iter().collect();
+                Ran { ended, ..Ran::default() }
+            }
+            _ => self.run_isolated_messages(handler, tx, rest, course, Instant::now()).await?,
+        };
+        chunk.savepoints += isolated.bodies;
+        let whole = isolated.ended.len() == rest.len();
+        ran.bodies += isolated.bodies;
+        ran.ended.extend(isolated.ended);
+        if whole {
+            store.isolate(tx).await.map_err(Trouble::Store)?;
+            chunk.opened(ran.ended.len());
+        }
+        Ok(whole)
     }
 
     /// All at once.
@@ -151,7 +252,7 @@ impl<S: LogStore> Inbox<S> {
         started: Instant,
     ) -> Result<Ran, Trouble> {
         let store = &self.inner.store;
-        let mut ran = Ran { ended: Vec::with_capacity(messages.len()), bodies: 0, took: Duration::ZERO };
+        let mut ran = Ran::default();
         for message in messages {
             if ran.bodies > 0 && started.elapsed() >= course.time {
                 break;
@@ -167,12 +268,7 @@ impl<S: LogStore> Inbox<S> {
             let trouble = match self.run_body_of(handler, tx, vec![ready], course).await {
                 Ok(()) => match store.keep(tx, false).await {
                     Ok(()) => None,
-                    Err(error) if error.kind() == ErrorKind::Transaction => Some(Trouble::Broken(error)),
-                    Err(error) => match S::classify(&error) {
-                        Fault::Other | Fault::StatementTimeout => Some(Trouble::Failed(error.into())),
-                        Fault::Transient | Fault::LockTimeout => Some(Trouble::Contended(error.into())),
-                        Fault::Connection => return Err(Trouble::Store(error)),
-                    },
+                    Err(error) => Some(trouble_of_own::<S>(error)?),
                 },
                 Err(Trouble::Overstayed) => return Err(Trouble::Overstayed),
                 Err(trouble) => Some(trouble),
@@ -184,27 +280,34 @@ impl<S: LogStore> Inbox<S> {
             };
             // If that does not work, the transaction is gone, and with it what this batch has done so far.
             if let Err(error) = store.undo(tx, None, false).await {
-                return Err(match (error.kind(), S::classify(&error)) {
-                    (ErrorKind::Transaction, _) => Trouble::Broken(error),
-                    (_, Fault::Connection) => Trouble::Store(error),
-                    _ => trouble,
-                });
+                return Err(trouble_behind::<S>(error, trouble));
             }
-            match trouble {
-                Trouble::Contended(failure) | Trouble::Failed(failure)
-                    if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
-                {
-                    tracing::debug!(error = %failure, "another try after a transient error");
-                    // In a lane, those behind it wait for it; tasks do not wait for each other.
-                    if !course.tasks {
-                        return Ok(ran);
-                    }
-                    ran.ended.push(None);
-                }
-                trouble => ran.ended.push(Some(trouble.outcome(handler))),
+            match self.blame(handler, message, trouble, course) {
+                Some(ended) => ran.ended.push(ended),
+                None => return Ok(ran),
             }
         }
         Ok(ran)
+    }
+
+    /// What a trouble that was taken back means for its message; `None` if those behind it have to wait.
+    fn blame(
+        &self,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        trouble: Trouble,
+        course: &Course,
+    ) -> Option<Option<Outcome>> {
+        match trouble {
+            Trouble::Contended(failure) | Trouble::Failed(failure)
+                if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
+            {
+                tracing::debug!(error = %failure, "another try after a transient error");
+                // In a lane, those behind it wait for it; tasks do not wait for each other.
+                course.tasks.then_some(None)
+            }
+            trouble => Some(Some(trouble.outcome(handler))),
+        }
     }
 
     /// A message as the handler takes it; or what is to become of it without a run.
@@ -277,6 +380,27 @@ impl<S: LogStore> Inbox<S> {
             Ok(Err(panic)) => Err(Trouble::Failed(panicked(&*panic))),
             Err(_elapsed) => Err(Trouble::Overstayed),
         }
+    }
+}
+
+/// What an error of one of the inbox's own statements behind handlers means; `Err` if nothing more can be done here.
+fn trouble_of_own<S: LogStore>(error: Error) -> Result<Trouble, Trouble> {
+    if error.kind() == ErrorKind::Transaction {
+        return Ok(Trouble::Broken(error));
+    }
+    match S::classify(&error) {
+        Fault::Other | Fault::StatementTimeout => Ok(Trouble::Failed(error.into())),
+        Fault::Transient | Fault::LockTimeout => Ok(Trouble::Contended(error.into())),
+        Fault::Connection => Err(Trouble::Store(error)),
+    }
+}
+
+/// What it means that a trouble could not be taken back.
+fn trouble_behind<S: LogStore>(error: Error, trouble: Trouble) -> Trouble {
+    match (error.kind(), S::classify(&error)) {
+        (ErrorKind::Transaction, _) => Trouble::Broken(error),
+        (_, Fault::Connection) => Trouble::Store(error),
+        _ => trouble,
     }
 }
 

@@ -217,11 +217,8 @@ impl<S: LogStore> Inbox<S> {
                 *troubles = 0;
                 let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting));
                 plan.add(found);
-                if plan.queue.is_empty() {
-                    *pause = (*pause * 2).min(stored.settings.poll_every);
-                } else {
-                    *pause = SHORTEST_PAUSE;
-                }
+                // Work that is done here makes it short again; lanes that others have in hand do not.
+                *pause = (*pause * 2).min(stored.settings.poll_every);
                 let due = look.next_due.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
                 *next_look = Instant::now() + (*pause).min(due);
             }
