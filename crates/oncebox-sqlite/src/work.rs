@@ -164,7 +164,8 @@ async fn take(
         .bind(offset_ms)
         .fetch_all(conn)
         .await?;
-    let messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    let mut messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    messages.sort_unstable_by_key(|message| message.place.pos);
     let found: u64 = rows.first().map_or(Ok(0), |row| row.try_get(15))?;
     // Where a limit ended the batch there may be more behind its last message; else there is nothing more that far.
     let is_cut = messages.len() as u64 >= u64::from(limits.messages) || (messages.len() as u64) < found;

@@ -1,9 +1,9 @@
 -- The next messages of one lane that wait for a handler.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body, m.occurred_at, m.due_at,
-    max(m.due_at - now.ms, 0), max(now.ms - m.received_at, 0), 0, null, 0
-from (select cast(unixepoch('subsec') * 1000 as integer) + ?4 as ms) as now
-cross join oncebox_message m
+    max(m.due_at - (cast(unixepoch('subsec') * 1000 as integer) + ?4), 0),
+    max(cast(unixepoch('subsec') * 1000 as integer) + ?4 - m.received_at, 0), 0, null, 0
+from oncebox_message m
 where m.lane = ?2 and m.target is null
   and m.pos > (
     select p.pos from oncebox_progress p
