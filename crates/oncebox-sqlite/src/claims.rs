@@ -1,42 +1,34 @@
 //! Who may run.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
 use oncebox_core::store::{Claimed, Claims, Unit};
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
-use sqlx::{AssertSqlSafe, Executor, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use crate::fault::failed;
 use crate::inspect::find_marker;
+use crate::json::hex;
+use crate::many::Many;
 use crate::store::SqliteStore;
+use crate::time::as_ms;
 use crate::transaction::SqliteTx;
 
 /// A claim that finds its marker swept away between two statements asks again this often.
 const CLAIM_TRIES: u32 = 10;
 
-/// So many units are claimed by one message. The driver keeps the statements of a message prepared, for each number of units.
-const UNITS_PER_MESSAGE: usize = 16;
-
-/// The message for each number of units.
-static CLAIM: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
-    (0..=UNITS_PER_MESSAGE)
-        .map(|units| vec![include_str!("sql/claim.sql"); units].join(";\n").into())
-        .collect()
-});
+static CLAIM: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/claim.sql")));
 
 impl Claims for SqliteStore {
     async fn claim(&self, tx: &mut SqliteTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
+        let fresh = insert_markers(tx.connection(), units, self.clock_offset_ms()).await;
         let mut claimed = Vec::with_capacity(units.len());
-        for units in units.chunks(UNITS_PER_MESSAGE) {
-            let fresh = insert_markers(tx.connection(), units, self.clock_offset_ms()).await;
-            for (unit, is_fresh) in units.iter().zip(fresh.map_err(failed("claim keys"))?) {
-                claimed.push(match is_fresh {
-                    true => Claimed::Fresh,
-                    false => self.claim_in(tx.connection(), unit).await?,
-                });
-            }
+        for (unit, is_fresh) in units.iter().zip(fresh.map_err(failed("claim keys"))?) {
+            claimed.push(match is_fresh {
+                true => Claimed::Fresh,
+                false => self.claim_in(tx.connection(), unit).await?,
+            });
         }
         Ok(claimed)
     }
@@ -113,37 +105,30 @@ impl Claims for SqliteStore {
             })
             .collect();
         self.write("mark messages as processed", async |conn| {
-            let mut new = 0;
-            for units in units.chunks(UNITS_PER_MESSAGE) {
-                let fresh = insert_markers(conn, units, offset_ms).await?;
-                new += fresh.into_iter().map(u64::from).sum::<u64>();
-            }
-            Ok(new)
+            let fresh = insert_markers(conn, &units, offset_ms).await?;
+            Ok(fresh.into_iter().map(u64::from).sum())
         })
         .await
     }
 }
 
-/// Inserts the markers of a few units; whether each is new.
+/// Inserts the markers of units; whether each is new.
 async fn insert_markers(
     conn: &mut SqliteConnection,
     units: &[Unit],
     offset_ms: i64,
 ) -> Result<Vec<bool>, sqlx::Error> {
-    // Safe: the same statement several times.
-    let mut insert = sqlx::query(AssertSqlSafe(CLAIM[units.len()].clone()));
-    for unit in units {
-        insert = insert
+    let insert = CLAIM.run(conn, units, |insert, unit| {
+        insert
             .bind(&unit.handler)
             .bind(&unit.kind)
             .bind(unit.key.as_bytes())
             .bind(unit.key.original().map(Key::as_bytes))
             .bind(unit.fingerprint.map(Fingerprint::to_i64))
-            .bind(i64::try_from(unit.waited.as_millis()).unwrap_or(i64::MAX))
-            .bind(offset_ms);
-    }
-    let done = conn.fetch_many(insert).try_filter_map(async |one| Ok(one.left()));
-    done.map_ok(|done| done.rows_affected() == 1).try_collect().await
+            .bind(as_ms(unit.waited))
+            .bind(offset_ms)
+    });
+    insert.await
 }
 
 /// Units as statements read several of them: an array of [handler, kind, key], keys in hex.
@@ -151,13 +136,4 @@ pub(crate) fn as_json(units: &[Unit]) -> Result<String, sqlx::Error> {
     let units: Vec<_> =
         units.iter().map(|unit| (&*unit.handler, &*unit.kind, hex(unit.key.as_bytes()))).collect();
     serde_json::to_string(&units).map_err(|error| sqlx::Error::Encode(error.into()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|digit| char::from(DIGITS[usize::from(digit)]))
-        .collect()
 }

@@ -1,7 +1,5 @@
 //! Reading markers.
 
-use std::time::{Duration, SystemTime};
-
 use oncebox_core::store::{Inspect, Marker, MarkerState, Unit};
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::sqlite::SqliteRow;
@@ -10,6 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use crate::claims::as_json;
 use crate::fault::failed;
 use crate::store::SqliteStore;
+use crate::time::from_ms;
 
 impl Inspect for SqliteStore {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
@@ -70,8 +69,4 @@ fn read_marker(row: &SqliteRow) -> Result<Marker, sqlx::Error> {
         processed_at: from_ms(row.try_get(7)?),
         result: row.try_get(8)?,
     })
-}
-
-fn from_ms(ms: i64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

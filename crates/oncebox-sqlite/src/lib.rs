@@ -6,14 +6,23 @@
 #![forbid(unsafe_code)]
 
 mod claims;
+mod dead_letters;
 mod fault;
 mod inspect;
+mod json;
+mod log;
+mod many;
+mod message;
 mod migrate;
+mod registry;
 mod seal;
 mod store;
+mod survey;
+mod time;
 mod transaction;
 mod turn;
 mod upkeep;
+mod work;
 mod write;
 
 pub use store::SqliteStore;

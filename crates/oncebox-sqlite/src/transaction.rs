@@ -60,6 +60,11 @@ impl SqliteTx {
         Ok(())
     }
 
+    /// The same, unless the proof was given already or no handler ever had the connection.
+    pub(crate) async fn guard_if_armed(&mut self) -> Result<(), Error> {
+        if self.armed { self.guard().await } else { Ok(()) }
+    }
+
     /// Whether it is still the same transaction, with no other left open in it.
     pub(crate) async fn check_whole(&mut self) -> Result<(), Error> {
         // In turn: a nested transaction that was dropped rolls back in the background.
@@ -95,9 +100,7 @@ impl SqliteTx {
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
-        if self.armed {
-            self.guard().await?;
-        }
+        self.guard_if_armed().await?;
         // On failure the transaction is still open, and dropping `self` ends it.
         Manager::commit(self.connection()).await.map_err(failed("commit"))?;
         self.held = None;

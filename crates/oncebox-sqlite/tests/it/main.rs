@@ -4,6 +4,7 @@
 
 mod engine;
 mod fixture;
+mod log;
 mod migrate;
 mod plans;
 

@@ -24,7 +24,7 @@ async fn twenty_starters_at_once_migrate_once() {
     let store = SqliteStore::connect(&path).await.unwrap();
     let versions: i64 =
         sqlx::query_scalar("select count(*) from oncebox_version").fetch_one(store.pool()).await.unwrap();
-    assert_eq!(versions, 1);
+    assert_eq!(versions, 2);
 }
 
 #[tokio::test]

@@ -1,0 +1,138 @@
+//! What operators do: each action in one transaction with its entry in the audit.
+
+use oncebox_core::Error;
+use oncebox_core::store::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Place, Select};
+use serde_json::Value;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Row, Sqlite};
+
+use crate::fault::failed;
+use crate::message::read_key;
+use crate::store::SqliteStore;
+use crate::time::from_ms;
+
+impl DeadLetters for SqliteStore {
+    async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+        let query = bind_select(sqlx::query(include_str!("sql/dead_letters.sql")), select, limit);
+        let rows = query.fetch_all(&self.pool).await;
+        let letters = rows.and_then(|rows| rows.iter().map(read_dead_letter).collect());
+        letters.map_err(failed("read dead letters"))
+    }
+
+    async fn act(&self, select: &Select, action: &Action, operator: &str, limit: u32) -> Result<u64, Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("act on dead letters", async |conn| {
+            let runs_again = matches!(action, Action::Retry | Action::Edit(_));
+            let choose = bind_select(sqlx::query(include_str!("sql/choose_dead.sql")), select, limit);
+            let chosen = choose.bind(runs_again).fetch_one(&mut *conn).await?;
+            let (count, chosen): (u64, &str) = (chosen.try_get(0)?, chosen.try_get(1)?);
+            sqlx::query(include_str!("sql/audit_dead.sql"))
+                .bind(chosen)
+                .bind(operator)
+                .bind(action.name())
+                .bind(offset_ms)
+                .execute(&mut *conn)
+                .await?;
+            let corrected = match action {
+                Action::Edit(body) => Some(&**body),
+                _ => None,
+            };
+            match action {
+                Action::Retry | Action::Edit(_) => {
+                    let retry = sqlx::query(include_str!("sql/retry_dead.sql")).bind(chosen).bind(corrected);
+                    retry.bind(offset_ms).execute(&mut *conn).await?;
+                }
+                Action::MarkProcessed => {
+                    let mark = sqlx::query(include_str!("sql/mark_dead_processed.sql")).bind(chosen);
+                    mark.bind(offset_ms).execute(&mut *conn).await?;
+                }
+                Action::Discard => {}
+            }
+            sqlx::query(include_str!("sql/remove_dead.sql")).bind(chosen).execute(conn).await?;
+            Ok(count)
+        })
+        .await
+    }
+
+    async fn remove_handler(&self, name: &str, operator: &str) -> Result<bool, Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("remove a handler", async |conn| {
+            let removed = sqlx::query_scalar(include_str!("sql/remove_handler.sql")).bind(name);
+            let Some(id): Option<i32> = removed.fetch_optional(&mut *conn).await? else { return Ok(false) };
+            let tasks = sqlx::query(include_str!("sql/drop_tasks.sql")).bind(id).execute(&mut *conn).await?;
+            let dead = sqlx::query(include_str!("sql/drop_dead.sql")).bind(id).execute(&mut *conn).await?;
+            sqlx::query(include_str!("sql/drop_progress.sql")).bind(id).execute(&mut *conn).await?;
+            let (tasks, dead) = (tasks.rows_affected(), dead.rows_affected());
+            sqlx::query(include_str!("sql/audit_handler.sql"))
+                .bind(operator)
+                .bind("remove")
+                .bind(name)
+                .bind(format!("tasks: {tasks}, dead letters: {dead}"))
+                .bind(offset_ms)
+                .execute(conn)
+                .await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+        let rows = sqlx::query(include_str!("sql/audit.sql")).bind(limit).fetch_all(&self.pool).await;
+        let entries = rows.and_then(|rows| rows.iter().map(read_audit_entry).collect());
+        entries.map_err(failed("read the audit"))
+    }
+}
+
+type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+/// The first eight parameters of a statement that selects dead letters.
+fn bind_select<'q>(query: Statement<'q>, select: &'q Select, limit: u32) -> Statement<'q> {
+    let (died_after, died_before) = select.died_between_ms();
+    query
+        .bind(select.handler_name())
+        .bind(select.kind_name())
+        .bind(select.place().map(|place| place.lane))
+        .bind(select.place().map(|place| place.pos))
+        .bind(select.error_text())
+        .bind(died_after)
+        .bind(died_before)
+        .bind(limit)
+}
+
+fn read_dead_letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
+    Ok(DeadLetter {
+        handler: row.try_get(0)?,
+        place: Place { lane: row.try_get(1)?, pos: row.try_get(2)? },
+        kind: row.try_get(3)?,
+        key: read_key(row, 4)?,
+        body: row.try_get(6)?,
+        received_at: from_ms(row.try_get(7)?),
+        died_at: from_ms(row.try_get(8)?),
+        error: row.try_get(9)?,
+        attempts: read_attempts(row.try_get(10)?)?,
+    })
+}
+
+fn read_attempts(json: &str) -> Result<Vec<PastAttempt>, sqlx::Error> {
+    let attempts: Vec<Value> =
+        serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let attempts = attempts.iter().map(|one| PastAttempt {
+        attempt: one["attempt"].as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+        at: from_ms(one["at"].as_i64().unwrap_or(0)),
+        error: one["error"].as_str().unwrap_or_default().to_owned(),
+    });
+    Ok(attempts.collect())
+}
+
+fn read_audit_entry(row: &SqliteRow) -> Result<AuditEntry, sqlx::Error> {
+    let (lane, pos): (Option<u16>, Option<i64>) = (row.try_get(4)?, row.try_get(5)?);
+    Ok(AuditEntry {
+        at: from_ms(row.try_get(0)?),
+        operator: row.try_get(1)?,
+        action: row.try_get(2)?,
+        handler: row.try_get(3)?,
+        place: lane.zip(pos).map(|(lane, pos)| Place { lane, pos }),
+        detail: row.try_get(6)?,
+    })
+}

@@ -1,0 +1,185 @@
+//! Appending to the log, and removing what everybody has passed.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use oncebox_core::store::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
+use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
+use sqlx::{Row, SqliteConnection};
+
+use crate::json::{hex, to_json};
+use crate::many::Many;
+use crate::store::SqliteStore;
+use crate::time::{as_ms, to_ms};
+
+/// So many keys are looked up by one statement.
+const KEYS_PER_LOOKUP: usize = 256;
+
+static APPEND: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/append.sql")));
+static APPEND_MARKER: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/append_marker.sql")));
+static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/mark_accepted.sql")));
+
+impl Log for SqliteStore {
+    /// There is one writer: no lane is free when another is not.
+    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+        let lane = lane.lane();
+        let offset_ms = self.clock_offset_ms();
+        self.write("append messages", async |conn| {
+            let begun: Option<(u16, i64, i64)> = sqlx::query_as(include_str!("sql/append_begin.sql"))
+                .bind(lane)
+                .bind(offset_ms)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let Some((_, newest, now_ms)) = begun.filter(|&(lanes, ..)| lane < lanes) else {
+                return Ok(Err(no_such_lane(lane)));
+            };
+            let known = find_accepted(conn, messages).await?;
+            let mut place = Place { lane, pos: newest };
+            let mut fresh = Vec::with_capacity(messages.len());
+            let appended = messages.iter().zip(known).map(|(message, known)| {
+                known.unwrap_or_else(|| {
+                    place.pos += 1;
+                    fresh.push(Fresh { message, place, now_ms });
+                    Appended::New(place)
+                })
+            });
+            let appended = appended.collect();
+            insert(conn, &fresh).await?;
+            Ok(Ok(appended))
+        })
+        .await?
+    }
+
+    async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("mark messages as accepted", async |conn| {
+            let new = MARK_ACCEPTED.run(conn, keys, |insert, key| {
+                insert.bind(kind).bind(key.as_bytes()).bind(key.original().map(Key::as_bytes)).bind(offset_ms)
+            });
+            Ok(new.await?.into_iter().map(u64::from).sum())
+        })
+        .await
+    }
+
+    async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
+        self.write("prune the log", async |conn| {
+            let next: Option<Option<i64>> = sqlx::query_scalar(include_str!("sql/prune_end.sql"))
+                .bind(lane)
+                .bind(behind)
+                .bind(positions)
+                .bind(before_ms)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let deleted = sqlx::query(include_str!("sql/prune.sql"))
+                .bind(lane)
+                .bind(behind)
+                .bind(positions)
+                .bind(before_ms)
+                .execute(&mut *conn)
+                .await?;
+            sqlx::query(include_str!("sql/prune_progress.sql")).bind(lane).execute(conn).await?;
+            Ok(Pruned { deleted: deleted.rows_affected(), next: next.flatten() })
+        })
+        .await
+    }
+
+    async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
+        self.write("sweep old accept markers", async |conn| {
+            let sweep = sqlx::query(include_str!("sql/sweep_accepted.sql")).bind(before_ms).bind(limit);
+            Ok(sweep.execute(conn).await?.rows_affected())
+        })
+        .await
+    }
+}
+
+/// A message that gets a place.
+struct Fresh<'a> {
+    message: &'a NewMessage,
+    place: Place,
+    now_ms: i64,
+}
+
+impl Fresh<'_> {
+    fn received_ms(&self) -> i64 {
+        self.now_ms.saturating_sub(as_ms(self.message.waited))
+    }
+}
+
+fn no_such_lane(lane: u16) -> Error {
+    Error::new(
+        ErrorKind::Configuration,
+        format!("the log has no lane {lane}: start a stored inbox once, which makes the lanes"),
+    )
+}
+
+/// What is known of each message's key.
+async fn find_accepted(
+    conn: &mut SqliteConnection,
+    messages: &[NewMessage],
+) -> Result<Vec<Option<Appended>>, sqlx::Error> {
+    let mut known = vec![None; messages.len()];
+    for (messages, known) in messages.chunks(KEYS_PER_LOOKUP).zip(known.chunks_mut(KEYS_PER_LOOKUP)) {
+        // A message without a key is looked up as null, and found by nothing.
+        let keys = messages.iter().map(|message| {
+            let key = message.key.as_ref().map(|key| hex(key.as_bytes()));
+            vec![Some(message.kind.clone()), key]
+        });
+        let rows = sqlx::query(include_str!("sql/find_accepted.sql"))
+            .bind(to_json(keys)?)
+            .fetch_all(&mut *conn)
+            .await?;
+        for row in &rows {
+            let n: i64 = row.try_get(0)?;
+            let (lane, pos): (Option<u16>, Option<i64>) = (row.try_get(1)?, row.try_get(2)?);
+            let fingerprint: Option<i64> = row.try_get(3)?;
+            if let Some(known) = usize::try_from(n).ok().and_then(|n| known.get_mut(n)) {
+                let place = lane.zip(pos).map(|(lane, pos)| Place { lane, pos });
+                let fingerprint = fingerprint.map(Fingerprint::from_i64);
+                *known = Some(Appended::Known { place, fingerprint });
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// Inserts messages with their markers, and notes their kinds.
+async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), sqlx::Error> {
+    let Some(first) = fresh.first() else { return Ok(()) };
+    let kinds: BTreeSet<&str> = fresh.iter().map(|fresh| &*fresh.message.kind).collect();
+    let note = sqlx::query(include_str!("sql/note_kinds.sql")).bind(to_json(kinds)?).bind(first.now_ms);
+    note.execute(&mut *conn).await?;
+    let keyed: Vec<_> =
+        fresh.iter().filter_map(|fresh| fresh.message.key.as_ref().map(|key| (fresh, key))).collect();
+    APPEND_MARKER
+        .run(conn, &keyed, |insert, (fresh, key)| {
+            insert
+                .bind(&fresh.message.kind)
+                .bind(key.as_bytes())
+                .bind(key.original().map(Key::as_bytes))
+                .bind(fresh.message.fingerprint.to_i64())
+                .bind(fresh.received_ms())
+                .bind(fresh.now_ms)
+                .bind(fresh.place.lane)
+                .bind(fresh.place.pos)
+        })
+        .await?;
+    APPEND
+        .run(conn, fresh, |insert, fresh| {
+            let message = fresh.message;
+            let original = message.key.as_ref().and_then(StoredKey::original);
+            insert
+                .bind(fresh.place.lane)
+                .bind(fresh.place.pos)
+                .bind(&message.kind)
+                .bind(message.key.as_ref().map(StoredKey::as_bytes))
+                .bind(original.map(Key::as_bytes))
+                .bind(message.order_by.as_ref().map(Key::as_bytes))
+                .bind(message.headers.to_json())
+                .bind(message.occurred_at.map(to_ms))
+                .bind(message.due_at.map(to_ms))
+                .bind(fresh.received_ms())
+                .bind(&message.body)
+        })
+        .await?;
+    Ok(())
+}

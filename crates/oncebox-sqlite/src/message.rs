@@ -1,0 +1,36 @@
+//! Reading messages of the log.
+
+use oncebox_core::store::{Place, StoredMessage};
+use oncebox_core::{Headers, Key, StoredKey};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::time::{duration, from_ms};
+
+/// A message from its first fifteen columns: lane, position, kind, key, long key, ordering key, headers, body, occurred, due,
+/// due in, waited, failures, attempts, edited.
+pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error> {
+    let due_in: Option<i64> = row.try_get(10)?;
+    Ok(StoredMessage {
+        place: Place { lane: row.try_get(0)?, pos: row.try_get(1)? },
+        kind: row.try_get(2)?,
+        key: read_key(row, 3)?,
+        order_by: row.try_get::<Option<&[u8]>, _>(5)?.map(Key::new),
+        headers: Headers::from_json(row.try_get(6)?),
+        body: row.try_get(7)?,
+        occurred_at: row.try_get::<Option<i64>, _>(8)?.map(from_ms),
+        due_at: row.try_get::<Option<i64>, _>(9)?.map(from_ms),
+        due_in: due_in.map(duration).unwrap_or_default(),
+        waited: duration(row.try_get(11)?),
+        failures: row.try_get(12)?,
+        attempts: row.try_get(13)?,
+        edited: row.try_get(14)?,
+    })
+}
+
+/// A key from its two columns, the second behind the first.
+pub(crate) fn read_key(row: &SqliteRow, column: usize) -> Result<Option<Key>, sqlx::Error> {
+    let key: Option<&[u8]> = row.try_get(column)?;
+    let long_key: Option<&[u8]> = row.try_get(column + 1)?;
+    Ok(key.map(|key| StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key))))
+}

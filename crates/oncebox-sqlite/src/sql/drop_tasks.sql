@@ -1,0 +1,2 @@
+-- Drops all tasks of a handler.
+delete from oncebox_task where handler = ?1

@@ -1,0 +1,28 @@
+-- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, passed by all handlers
+-- of their kind, of which there is one at least. The lane's newest one stays, so that positions are never given twice.
+with passed as materialized (
+    select k.value as kind, min(coalesce((
+        select p.pos from oncebox_progress p
+        where p.handler = h.id and p.lane = ?1
+        order by p.epoch desc, p.pos desc limit 1
+    ), 0)) as pos
+    from oncebox_handler h
+    cross join json_each(h.kinds) k
+    where h.state <> 'removed' and h.mode <> 'inline'
+    group by k.value
+)
+delete from oncebox_message
+where lane = ?1 and pos in (
+    select looked.pos
+    from (
+        select m.pos, m.kind, m.received_at from oncebox_message m
+        where m.lane = ?1 and m.pos > ?2
+        order by m.pos
+        limit ?3
+    ) as looked
+    where looked.received_at < ?4
+      and looked.pos < (select m.pos from oncebox_message m where m.lane = ?1 order by m.pos desc limit 1)
+      and looked.pos <= (select passed.pos from passed where passed.kind = looked.kind)
+      and not exists (select 1 from oncebox_task t where t.lane = ?1 and t.pos = looked.pos)
+      and not exists (select 1 from oncebox_dead d where d.lane = ?1 and d.pos = looked.pos)
+)

@@ -1,0 +1,18 @@
+-- Sets a message apart for one handler. Several in one message set several apart; so the parameters have no numbers. In
+-- order: offset of the clock, handler, lane, position, ordering key, failures, due in ms, error, tries before, body.
+with one as materialized (
+    select
+        cast(unixepoch('subsec') * 1000 as integer) + ? as now, ? as handler, ? as lane, ? as pos, ? as order_by,
+        ? as failures, ? as due_in, ? as error, coalesce(?, '[]') as attempts, ? as body
+)
+insert into oncebox_task (handler, lane, pos, order_by, failures, due_at, error, attempts, body)
+select
+    handler, lane, pos, order_by, failures, now + due_in, error,
+    case when error is null then attempts
+        else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
+    end,
+    body
+from one where true
+on conflict (handler, lane, pos) do update set
+    order_by = excluded.order_by, failures = excluded.failures, due_at = excluded.due_at, owner = null, fence = null,
+    error = excluded.error, attempts = excluded.attempts, body = excluded.body

@@ -1,0 +1,164 @@
+//! Reading the log. Nothing here counts messages.
+
+use oncebox_core::store::{
+    HandlerId, HandlerStatus, MessageState, MessageStatus, Place, StoredMessage, Survey, Task, UnhandledKind,
+};
+use oncebox_core::{Error, Key};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use crate::fault::failed;
+use crate::message::{read_key, read_message};
+use crate::registry::read_handler;
+use crate::store::SqliteStore;
+use crate::time::{duration, from_ms};
+
+impl Survey for SqliteStore {
+    async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
+        let rows = sqlx::query(include_str!("sql/handler_statuses.sql"))
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await;
+        let statuses = rows.and_then(|rows| rows.iter().map(read_status).collect());
+        statuses.map_err(failed("read how the handlers are doing"))
+    }
+
+    async fn pending(&self, handler: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
+        let doing = "read what waits for a handler";
+        let mut conn = self.pool.acquire().await.map_err(failed(doing))?;
+        pending(&mut conn, handler, limit, self.clock_offset_ms()).await.map_err(failed(doing))
+    }
+
+    async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
+        let doing = "read messages";
+        // Both statements must see the same: a transaction that only reads.
+        let mut tx = self.pool.begin().await.map_err(failed(doing))?;
+        let read =
+            messages(&mut tx, lane, behind, limit, self.clock_offset_ms()).await.map_err(failed(doing))?;
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(read)
+    }
+
+    async fn find_message(&self, kind: &str, key: &Key) -> Result<Option<Place>, Error> {
+        let found: Option<(u16, i64)> = sqlx::query_as(include_str!("sql/find_message.sql"))
+            .bind(kind)
+            .bind(key.stored().as_bytes().to_owned())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("find a message"))?;
+        Ok(found.map(|(lane, pos)| Place { lane, pos }))
+    }
+
+    async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
+        let query = sqlx::query(include_str!("sql/tasks.sql")).bind(handler).bind(limit);
+        let rows = query.fetch_all(&self.pool).await;
+        rows.and_then(|rows| rows.iter().map(read_task).collect()).map_err(failed("read tasks"))
+    }
+
+    async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
+        let rows: Result<Vec<(String, i64)>, _> =
+            sqlx::query_as(include_str!("sql/unhandled_kinds.sql")).fetch_all(&self.pool).await;
+        let rows = rows.map_err(failed("read the kinds"))?;
+        Ok(rows.into_iter().map(|(kind, since)| UnhandledKind { kind, since: from_ms(since) }).collect())
+    }
+}
+
+fn read_status(row: &SqliteRow) -> Result<HandlerStatus, sqlx::Error> {
+    Ok(HandlerStatus {
+        handler: read_handler(row)?,
+        lag: row.try_get(5)?,
+        oldest_waiting: row.try_get::<Option<i64>, _>(6)?.map(duration),
+        tasks: row.try_get(7)?,
+        dead: row.try_get(8)?,
+    })
+}
+
+/// Lane by lane, so that no statement has to sort everything that waits.
+async fn pending(
+    conn: &mut SqliteConnection,
+    handler: HandlerId,
+    limit: u32,
+    offset_ms: i64,
+) -> Result<Vec<StoredMessage>, sqlx::Error> {
+    let layout: Option<(u16, String)> =
+        sqlx::query_as(include_str!("sql/find_layout.sql")).fetch_optional(&mut *conn).await?;
+    let mut left = limit;
+    let mut found = Vec::new();
+    for lane in 0..layout.map_or(0, |(lanes, _)| lanes) {
+        if left == 0 {
+            break;
+        }
+        let rows = sqlx::query(include_str!("sql/pending.sql"))
+            .bind(handler.0)
+            .bind(lane)
+            .bind(left)
+            .bind(offset_ms)
+            .fetch_all(&mut *conn)
+            .await?;
+        for row in &rows {
+            found.push(read_message(row)?);
+            left -= 1;
+        }
+    }
+    Ok(found)
+}
+
+async fn messages(
+    conn: &mut SqliteConnection,
+    lane: u16,
+    behind: i64,
+    limit: u32,
+    offset_ms: i64,
+) -> Result<Vec<MessageStatus>, sqlx::Error> {
+    let rows = sqlx::query(include_str!("sql/messages.sql"))
+        .bind(lane)
+        .bind(behind)
+        .bind(limit)
+        .bind(offset_ms)
+        .fetch_all(&mut *conn)
+        .await?;
+    let mut messages = Vec::with_capacity(rows.len());
+    for row in &rows {
+        messages.push(MessageStatus {
+            message: read_message(row)?,
+            received_at: from_ms(row.try_get(15)?),
+            handlers: Vec::new(),
+        });
+    }
+    let Some(last) = messages.last() else { return Ok(messages) };
+    let rows = sqlx::query(include_str!("sql/message_states.sql"))
+        .bind(lane)
+        .bind(behind)
+        .bind(last.message.place.pos)
+        .fetch_all(conn)
+        .await?;
+    for row in &rows {
+        let pos: i64 = row.try_get(0)?;
+        if let Ok(n) = messages.binary_search_by_key(&pos, |one| one.message.place.pos) {
+            messages[n].handlers.push((row.try_get(1)?, read_state(row)?));
+        }
+    }
+    Ok(messages)
+}
+
+fn read_state(row: &SqliteRow) -> Result<MessageState, sqlx::Error> {
+    if let Some(error) = row.try_get(2)? {
+        return Ok(MessageState::Dead { error });
+    }
+    if let Some(failures) = row.try_get(3)? {
+        return Ok(MessageState::Task { failures, due_at: from_ms(row.try_get(4)?), error: row.try_get(5)? });
+    }
+    Ok(if row.try_get(6)? { MessageState::Done } else { MessageState::Waiting })
+}
+
+fn read_task(row: &SqliteRow) -> Result<Task, sqlx::Error> {
+    Ok(Task {
+        handler: row.try_get(0)?,
+        place: Place { lane: row.try_get(1)?, pos: row.try_get(2)? },
+        kind: row.try_get(3)?,
+        key: read_key(row, 4)?,
+        failures: row.try_get(6)?,
+        due_at: from_ms(row.try_get(7)?),
+        error: row.try_get(8)?,
+    })
+}
