@@ -27,7 +27,7 @@ const SELF_TEST: &str = "ONCEBOX_EXAMPLE_SELF_TEST";
 const NO_FAIL_FAST: &str = "--no-fail-fast";
 
 /// The programs of the package `oncebox-examples`.
-const EXAMPLES: [&str; 3] = ["webhook", "consumer", "monolith"];
+const EXAMPLES: [&str; 4] = ["webhook", "consumer", "stored", "monolith"];
 
 /// For a program that ends by itself within seconds, and for building it.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);

@@ -20,4 +20,6 @@ mod guides {
     mod guarantees {}
     #[doc = include_str!("../../../docs/production.md")]
     mod production {}
+    #[doc = include_str!("../../../docs/stored.md")]
+    mod stored {}
 }
