@@ -130,7 +130,7 @@ impl Stored {
         let mut noted = lock(&self.trouble);
         match (&*noted, &trouble) {
             (None, Some(text)) => {
-                tracing::error!(error = text, "the workers wait: the store does not answer")
+                tracing::error!(error = text, "the workers wait: the store does not answer");
             }
             (Some(_), None) => tracing::info!("the workers go on"),
             _ => {}

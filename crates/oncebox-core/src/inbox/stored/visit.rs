@@ -14,7 +14,7 @@ use crate::error::chain;
 use crate::inbox::Inbox;
 use crate::inbox::batch_size::BatchSize;
 use crate::inbox::builder::Registered;
-use crate::inbox::stored::work::{Ran, Trouble};
+use crate::inbox::stored::work::{Ran, Trouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored, UnknownCommit};
 use crate::inbox::unit::BODY_TRANSIENTS_MAX;
@@ -123,10 +123,15 @@ impl<S: LogStore> Inbox<S> {
         let handler = &self.inner.handlers[spot.handler];
         let taker = Taker { handler: stored.ids[spot.handler], kinds: &handler.kinds, lane: spot.lane };
         let course = self.course(stored, handler, spot.what);
-        let mut tx = self.begin(course.limits).await?;
+        let mut tx = match self.begin(course.limits).await {
+            Ok(tx) => tx,
+            // Others are before us at the store's one writer.
+            Err(error) if S::classify(&error) == Fault::LockTimeout => return Ok(Visited::Busy),
+            Err(error) => return Err(error),
+        };
         let taken = match spot.what {
             What::Messages => self.take_messages(stored, handler, &mut tx, taker).await,
-            What::Tasks => self.take_tasks(&mut tx, taker).await,
+            What::Tasks => self.take_tasks(handler, &mut tx, taker).await,
         };
         let taken = match taken {
             Ok(Some(taken)) => taken,
@@ -201,10 +206,16 @@ impl<S: LogStore> Inbox<S> {
         }))
     }
 
-    async fn take_tasks(&self, tx: &mut S::Tx, taker: Taker<'_>) -> Result<Option<Taken>, Error> {
-        let messages = self.inner.store.take_tasks(tx, taker, TASKS_MAX).await?;
+    async fn take_tasks(
+        &self,
+        handler: &Registered<S>,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+    ) -> Result<Option<Taken>, Error> {
+        let most = if handler.settings.isolated { 1 } else { TASKS_MAX };
+        let messages = self.inner.store.take_tasks(tx, taker, most).await?;
         Ok(messages.map(|messages| {
-            let head = if messages.len() < TASKS_MAX as usize { 0 } else { i64::MAX };
+            let head = if messages.len() < most as usize { 0 } else { i64::MAX };
             Taken { messages, progress: None, head }
         }))
     }
@@ -231,24 +242,24 @@ impl<S: LogStore> Inbox<S> {
             }
         };
         // What was not come to stays for the next visit.
-        if let Some(progress) = &mut taken.progress {
-            if ran.ended.len() < taken.messages.len() {
-                match ran.ended.len().checked_sub(1) {
-                    Some(last) => progress.pos = taken.messages[last].place.pos,
-                    None => {
-                        store.rollback(tx).await;
-                        sleep(backoff(1, spread())).await;
-                        return Ok(Visited::Worked { report: WorkReport::default(), more: true });
-                    }
-                }
-            }
+        if let Some(progress) = &mut taken.progress
+            && ran.ended.len() < taken.messages.len()
+        {
+            let Some(last) = ran.ended.len().checked_sub(1) else {
+                store.rollback(tx).await;
+                sleep(backoff(1, spread())).await;
+                return Ok(Visited::Worked { report: WorkReport::default(), more: true });
+            };
+            progress.pos = taken.messages[last].place.pos;
         }
         let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
         if !settled.is_empty()
             && let Err(error) = store.settle(&mut tx, taker, &settled).await
         {
             store.rollback(tx).await;
-            return Err(error);
+            // A handler may have left the transaction broken.
+            let trouble = trouble_of_own::<S>(error).unwrap_or_else(|trouble| trouble);
+            return self.learn(stored, handler, taker, taken, trouble, course).await;
         }
         if let Err(error) = self.finish_visit(tx, taken.progress).await {
             let trouble = match (error.kind(), S::classify(&error)) {
@@ -300,7 +311,7 @@ impl<S: LogStore> Inbox<S> {
             let mut lessons = handler.lessons();
             match &trouble {
                 Trouble::Failed(_) if handler.handler.takes_sets() => {
-                    lessons.halve_sets(taken.messages.len())
+                    lessons.halve_sets(taken.messages.len());
                 }
                 // Whether it is our connection that is gone shows when a savepoint is to be taken back.
                 Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lessons.wary = true,

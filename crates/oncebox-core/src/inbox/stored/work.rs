@@ -357,6 +357,8 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
     ) -> Result<(), Trouble> {
         let expected = ready.len();
+        // Each body has all the time that it may take.
+        self.inner.store.arm(tx).await.map_err(Trouble::Store)?;
         let traceparent = match &ready[..] {
             [one] => one.delivery.envelope.headers().get(Headers::TRACEPARENT).map(str::to_owned),
             _ => None,
@@ -384,7 +386,7 @@ impl<S: LogStore> Inbox<S> {
 }
 
 /// What an error of one of the inbox's own statements behind handlers means; `Err` if nothing more can be done here.
-fn trouble_of_own<S: LogStore>(error: Error) -> Result<Trouble, Trouble> {
+pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<Trouble, Trouble> {
     if error.kind() == ErrorKind::Transaction {
         return Ok(Trouble::Broken(error));
     }

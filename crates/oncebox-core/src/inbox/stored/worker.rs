@@ -78,6 +78,7 @@ impl<S: LogStore> Inbox<S> {
     /// While the store does not answer, the workers wait for it; an error means that they cannot begin.
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
         let stored = self.stored()?;
+        let _visit = self.inner.doors.enter()?;
         let mut background = JoinSet::new();
         let inbox = self.clone();
         background.spawn(async move { inbox.listen().await });
@@ -180,6 +181,7 @@ impl<S: LogStore> Inbox<S> {
     async fn work_round(&self) -> Result<(WorkReport, usize), Error> {
         self.refuse_nested()?;
         let stored = self.stored()?;
+        let _visit = self.inner.doors.enter()?;
         let look = self.inner.store.look(&stored.ids).await?;
         let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting)).collect();
         let found = spots.len();
@@ -271,7 +273,10 @@ impl<S: LogStore> Inbox<S> {
 
     async fn measure_lag(&self) {
         let observer = self.inner.observer;
-        while observer.enabled {
+        if !observer.enabled {
+            return;
+        }
+        loop {
             if let Ok(statuses) = self.inner.store.handler_statuses().await {
                 for status in statuses {
                     observer.lag(&status.handler.name, status.lag + status.tasks, status.oldest_waiting);
