@@ -11,6 +11,14 @@ mod keys;
 mod messages;
 mod retention;
 mod stored;
+mod stored_accept;
+mod stored_crashes;
+mod stored_failures;
+mod stored_operators;
+mod stored_registry;
+mod stored_retention;
+mod stored_running;
+mod stored_survey;
 
 use std::future::Future;
 use std::time::Duration;
@@ -25,6 +33,14 @@ pub use keys::*;
 pub use messages::*;
 pub use retention::*;
 pub use stored::*;
+pub use stored_accept::*;
+pub use stored_crashes::*;
+pub use stored_failures::*;
+pub use stored_operators::*;
+pub use stored_registry::*;
+pub use stored_retention::*;
+pub use stored_running::*;
+pub use stored_survey::*;
 
 /// What a store says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +121,56 @@ macro_rules! conformance {
             copies_at_once_are_accepted_once
             a_failed_message_runs_again_and_its_neighbours_do_not
             a_message_that_keeps_failing_is_a_dead_letter
+            another_body_under_an_accepted_key_is_told
+            an_accepted_key_counts_for_its_kind_only
+            a_message_without_a_key_is_refused_or_taken_each_time
+            the_source_s_id_is_a_key
+            a_body_that_is_too_large_is_refused_and_the_largest_goes_through
+            equal_keys_in_one_call_are_accepted_once
+            messages_of_one_ordering_key_sit_in_one_lane_in_order
+            what_travels_with_a_message_reaches_its_handler
+            imported_keys_are_accepted_already
+            a_stored_handler_cannot_call_its_own_inbox
+            a_permanent_failure_is_a_dead_letter_at_once
+            a_body_that_cannot_be_decoded_does_not_stop_its_lane
+            a_panic_is_a_failure_like_others
+            a_retry_after_waits_for_its_time_and_runs_once
+            a_scheduled_message_waits_for_its_time_and_runs_once
+            attempts_are_counted_durably
+            waits_between_tries_double_to_their_limit
+            a_poisoned_message_in_a_set_dies_alone
+            a_handler_that_hangs_fails_alone
+            neighbours_of_failing_messages_run_once
+            dead_letters_are_selected_by_what_they_have
+            one_dead_letter_is_corrected_at_a_time
+            discarded_letters_never_run
+            letters_that_were_dealt_with_count_as_done
+            a_dead_letter_that_is_run_again_has_all_its_attempts
+            a_new_handler_begins_at_the_beginning_or_now
+            a_name_keeps_its_kinds_and_its_mode
+            each_mode_has_its_own_way_in
+            a_removed_handler_s_name_stays_taken_until_it_is_revived
+            what_a_removed_handler_left_behind_goes_with_it
+            the_number_of_lanes_is_fixed_when_the_log_is_made
+            inboxes_that_start_at_once_agree
+            what_everybody_has_passed_is_pruned_after_its_time
+            what_somebody_still_needs_is_not_pruned
+            downtime_prunes_nothing
+            old_messages_go_by_themselves
+            lag_says_what_is_ahead_of_a_handler
+            every_message_says_what_became_of_it
+            a_message_is_found_by_kind_and_key
+            kinds_that_nobody_takes_are_told
+            a_worker_that_dies_leaves_its_messages_to_others
+            a_worker_that_dies_with_tasks_in_hand_loses_none
+            an_accept_whose_answer_was_lost_is_a_duplicate_when_repeated
+            a_caller_of_accept_that_goes_away_can_come_back
+            workers_take_what_comes_in
+            what_another_process_accepts_is_found
+            what_another_process_announces_is_found
+            what_is_in_hand_at_shutdown_is_finished
+            closing_the_inbox_ends_its_workers
+            workers_that_cannot_work_fail_the_health_until_they_can
         }
     };
     (@tests $fixture:path; $($behaviour:ident)*) => {

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use oncebox_core::store::{MessageState, Select};
-use oncebox_core::{
-    Accept, Attempt, BoxError, Envelope, ErrorKind, Failure, Inbox, InboxBuilder, KeyReuse, LogStore,
-    Message, Retry, Start,
-};
+use oncebox_core::store::{Place, Select};
+use oncebox_core::{Accept, Attempt, BoxError, Envelope, ErrorKind, Inbox, InboxBuilder, LogStore, Retry};
 
 use super::{Fixture, Sample};
 
-type Conn<F> = <<F as Fixture>::Store as oncebox_core::store::Store>::Conn;
+pub(super) type Conn<F> = <<F as Fixture>::Store as oncebox_core::store::Store>::Conn;
+
+/// A stored inbox with one lane, where nothing runs beside anything else.
+pub(super) fn one_lane<F: Fixture<Store: LogStore>>(fixture: &F) -> InboxBuilder<F::Store> {
+    Inbox::builder(fixture.store()).stored().lanes(1)
+}
 
 /// A builder with a handler that writes one effect, named after handler and message.
-fn with_effect<F: Fixture>(
+pub(super) fn with_effect<F: Fixture>(
     fixture: &F,
     builder: InboxBuilder<F::Store>,
     handler: &'static str,
@@ -26,18 +28,22 @@ fn with_effect<F: Fixture>(
     })
 }
 
-fn sample(id: &str) -> Envelope {
+pub(super) fn sample(id: &str) -> Envelope {
     Envelope::of(&Sample::new(id)).unwrap()
 }
 
 /// Retries that are due at once.
-const AT_ONCE: Retry = Retry { max_attempts: 3, first: Duration::ZERO, longest: Duration::ZERO };
+pub(super) const AT_ONCE: Retry = Retry { max_attempts: 3, first: Duration::ZERO, longest: Duration::ZERO };
 
-async fn accept_new<S: LogStore>(inbox: &Inbox<S>, envelope: Envelope) {
-    let accepted = inbox.accept(envelope).await.unwrap();
-    assert!(accepted.is_new(), "{accepted:?}");
+/// Accepts a message that is new; where it sits.
+pub(super) async fn accept_new<S: LogStore>(inbox: &Inbox<S>, envelope: Envelope) -> Place {
+    match inbox.accept(envelope).await.unwrap() {
+        Accept::Accepted { lane, pos } => Place { lane, pos },
+        known => panic!("{known:?}"),
+    }
 }
 
+/// Three handlers, three messages, copies before and after: nine effects.
 pub async fn what_is_accepted_runs_once_for_each_handler<F: Fixture<Store: LogStore>>(fixture: F) {
     let mut builder = Inbox::builder(fixture.store()).stored();
     for handler in ["one", "two", "three"] {
@@ -59,6 +65,7 @@ pub async fn what_is_accepted_runs_once_for_each_handler<F: Fixture<Store: LogSt
     }
 }
 
+/// Copies at the same time, over two inboxes.
 pub async fn copies_at_once_are_accepted_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let inboxes = [
         with_effect(&fixture, Inbox::builder(fixture.store()).stored(), "ledger").build().await.unwrap(),
@@ -84,6 +91,7 @@ pub async fn copies_at_once_are_accepted_once<F: Fixture<Store: LogStore>>(fixtu
     }
 }
 
+/// A failure is set apart; those before and behind it stay done.
 pub async fn a_failed_message_runs_again_and_its_neighbours_do_not<F: Fixture<Store: LogStore>>(fixture: F) {
     let attempts = Arc::new(AtomicU32::new(0));
     let (effects, seen) = (fixture.clone(), attempts.clone());
@@ -117,6 +125,7 @@ pub async fn a_failed_message_runs_again_and_its_neighbours_do_not<F: Fixture<St
     }
 }
 
+/// Its attempts used up, it waits for an operator, who lets it run again.
 pub async fn a_message_that_keeps_failing_is_a_dead_letter<F: Fixture<Store: LogStore>>(fixture: F) {
     let heal = Arc::new(AtomicU32::new(0));
     let told = Arc::new(AtomicU32::new(0));

@@ -1,0 +1,155 @@
+//! Dead letters and operators: what can be done with them, and that it is written down.
+
+use oncebox_core::store::{DeadLetter, Select};
+use oncebox_core::{ErrorKind, Failure, Inbox, LogStore};
+use std::time::Duration;
+
+use super::stored::{Conn, accept_new, one_lane, sample};
+use super::{Fixture, Sample};
+
+const GOOD: &str = r#"{"id": "corrected", "text": "good"}"#;
+
+/// An inbox with two handlers that take only messages that say they are good.
+async fn particular<F: Fixture<Store: LogStore>>(fixture: &F) -> Inbox<F::Store> {
+    let mut builder = one_lane(fixture);
+    for name in ["one", "two"] {
+        let effects = fixture.clone();
+        let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), Failure> {
+            effects.effect(conn, &format!("{name} {}", sample.id)).await?;
+            match sample.text.as_str() {
+                "good" => Ok(()),
+                _ => Err(Failure::permanent(format!("{name} does not take {}", sample.id))),
+            }
+        };
+        builder = builder.on(name, handler);
+    }
+    builder.build().await.unwrap()
+}
+
+/// The same with two dead letters of each handler.
+async fn with_dead_letters<F: Fixture<Store: LogStore>>(fixture: &F) -> Inbox<F::Store> {
+    let inbox = particular(fixture).await;
+    for id in ["a", "b"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    assert_eq!(inbox.work_until_idle().await.unwrap().dead, 4);
+    inbox
+}
+
+fn names(letters: &[DeadLetter]) -> Vec<String> {
+    let name = |letter: &DeadLetter| {
+        format!("{} {}", letter.handler, letter.key.as_ref().map(ToString::to_string).unwrap_or_default())
+    };
+    let mut names: Vec<String> = letters.iter().map(name).collect();
+    names.sort();
+    names
+}
+
+/// By handler, kind, place, error and time.
+pub async fn dead_letters_are_selected_by_what_they_have<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_dead_letters(&fixture).await;
+    fixture.travel(Duration::from_secs(3600));
+    let late = accept_new(&inbox, sample("c")).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().dead, 2);
+    let select = async |select: Select| names(&inbox.dead_letters(select, 100).await.unwrap());
+
+    assert_eq!(select(Select::all().handler("one")).await, ["one a", "one b", "one c"]);
+    assert_eq!(select(Select::all().kind("sample")).await.len(), 6);
+    assert!(select(Select::all().kind("another")).await.is_empty());
+    assert!(select(Select::all().handler("o%")).await.is_empty());
+    assert_eq!(select(Select::all().at(late)).await, ["one c", "two c"]);
+    assert_eq!(select(Select::all().at(late).handler("two")).await, ["two c"]);
+    assert_eq!(select(Select::all().error("DOES NOT TAKE A")).await, ["one a", "two a"]);
+    assert!(select(Select::all().error("does_not")).await.is_empty());
+    let first_late = inbox.dead_letters(Select::all().at(late), 10).await.unwrap();
+    let died_at = first_late.iter().map(|letter| letter.died_at).min().unwrap();
+    assert_eq!(select(Select::all().died_after(died_at)).await, ["one c", "two c"]);
+    assert_eq!(select(Select::all().died_before(died_at)).await, ["one a", "one b", "two a", "two b"]);
+
+    let oldest = inbox.dead_letters(Select::all(), 4).await.unwrap();
+    assert_eq!(names(&oldest), ["one a", "one b", "two a", "two b"]);
+}
+
+/// A corrected body is for one handler of one message.
+pub async fn one_dead_letter_is_corrected_at_a_time<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_dead_letters(&fixture).await;
+    let several = inbox.edit_dead(Select::all().handler("one"), GOOD, "ann").await.unwrap_err();
+    assert_eq!(several.kind(), ErrorKind::Configuration);
+    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap().len(), 4);
+    assert!(inbox.audit(10).await.unwrap().is_empty());
+
+    let place = inbox.find_message("sample", "b").await.unwrap().unwrap();
+    let one = Select::all().handler("one").at(place);
+    assert_eq!(inbox.edit_dead(one.clone(), "nonsense", "ann").await.unwrap(), 1);
+    assert_eq!(inbox.work_until_idle().await.unwrap().dead, 1);
+    let letters = inbox.dead_letters(one.clone(), 10).await.unwrap();
+    assert_eq!(letters[0].body, b"nonsense", "what the handler would be given now");
+    assert_eq!(inbox.edit_dead(one.clone(), GOOD, "bob").await.unwrap(), 1);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(inbox.edit_dead(one, GOOD, "bob").await.unwrap(), 0, "it is done");
+    assert_eq!((fixture.effects("one corrected").await, fixture.effects("two corrected").await), (1, 0));
+    assert_eq!(names(&inbox.dead_letters(Select::all(), 10).await.unwrap()), ["one a", "two a", "two b"]);
+    // The message in the log stays as it was.
+    let message = inbox.message(place).await.unwrap().unwrap().message;
+    assert_eq!(message.body, *oncebox_core::Envelope::of(&Sample::new("b")).unwrap().body());
+
+    let audit = inbox.audit(10).await.unwrap();
+    let entries: Vec<_> = audit.iter().map(|entry| (&*entry.operator, &*entry.action, entry.place)).collect();
+    assert_eq!(entries, [("bob", "edit", Some(place)), ("ann", "edit", Some(place))]);
+    assert_eq!(audit[1].handler, "one");
+    assert_eq!(audit[1].detail.as_deref(), Some("one does not take b"));
+}
+
+/// They leave for good, with an entry each.
+pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_dead_letters(&fixture).await;
+    let place = inbox.find_message("sample", "a").await.unwrap().unwrap();
+    assert_eq!(inbox.discard_dead(Select::all().at(place), "ann").await.unwrap(), 2);
+    assert_eq!(inbox.discard_dead(Select::all().at(place), "ann").await.unwrap(), 0);
+    assert_eq!(names(&inbox.dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
+    assert_eq!(inbox.retry_dead(Select::all().at(place), "ann").await.unwrap(), 0);
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+    let audit = inbox.audit(10).await.unwrap();
+    assert_eq!(audit.len(), 2);
+    for entry in audit {
+        let found = (&*entry.operator, &*entry.action, entry.place);
+        assert_eq!(found, ("ann", "discard", Some(place)));
+    }
+}
+
+/// With a marker, which keeps them from running later.
+pub async fn letters_that_were_dealt_with_count_as_done<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_dead_letters(&fixture).await;
+    let place = inbox.find_message("sample", "a").await.unwrap().unwrap();
+    let one = Select::all().handler("one").at(place);
+    assert_eq!(inbox.mark_dead_processed(one, "ann").await.unwrap(), 1);
+    assert!(inbox.marker("one", "sample", "a").await.unwrap().is_some());
+    assert!(inbox.marker("two", "sample", "a").await.unwrap().is_none());
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+    let audit = inbox.audit(10).await.unwrap();
+    assert_eq!((audit.len(), &*audit[0].action, &*audit[0].handler), (1, "mark_processed", "one"));
+    assert_eq!(audit[0].place, Some(place));
+
+    // The other one turns out to be done elsewhere: it leaves, and does not run.
+    assert_eq!(inbox.mark_processed_kind("two", "sample", ["a"]).await.unwrap(), 1);
+    assert_eq!(inbox.retry_dead(Select::all().handler("two").at(place), "bob").await.unwrap(), 1);
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+    assert_eq!(names(&inbox.dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
+    assert_eq!(inbox.audit(10).await.unwrap().len(), 2);
+}
+
+/// And its history grows.
+pub async fn a_dead_letter_that_is_run_again_has_all_its_attempts<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_dead_letters(&fixture).await;
+    // More than one at a time, and again when they died again.
+    for round in 1..=2 {
+        assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 4, "round {round}");
+        assert!(inbox.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+        assert_eq!(inbox.work_until_idle().await.unwrap().dead, 4, "round {round}");
+        for letter in inbox.dead_letters(Select::all(), 10).await.unwrap() {
+            assert_eq!(letter.attempts.len(), 1 + round, "{letter:?}");
+        }
+    }
+    assert_eq!(inbox.audit(100).await.unwrap().len(), 8);
+    assert_eq!(fixture.effects("one a").await, 0);
+}

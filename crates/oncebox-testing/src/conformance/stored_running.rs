@@ -1,0 +1,182 @@
+//! Running: workers that go on until they are told to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use oncebox_core::{BoxError, Error, ErrorKind, Inbox, LogStore};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::stored::{Conn, accept_new, one_lane, sample, with_effect};
+use super::{Fixture, Sample};
+use crate::faulty::{Faults, Faulty, Point, crash};
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(3600);
+
+async fn until_there<F: Fixture>(fixture: &F, effect: &str) {
+    while fixture.effects(effect).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// They are told of what this process accepts, and do not wait for their next look.
+pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_effect(&fixture, one_lane(&fixture).poll_every(NEVER), "ledger").build().await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(async { drop(stopped.await) }).await }
+    });
+    for n in 0..10 {
+        accept_new(&inbox, sample(&format!("m-{n}"))).await;
+        until_there(&fixture, &format!("ledger m-{n}")).await;
+    }
+    // By now nobody looks by himself for longer than this has been quiet.
+    let quiet = Duration::from_secs(3);
+    tokio::time::sleep(quiet).await;
+    let accepted = Instant::now();
+    accept_new(&inbox, sample("late")).await;
+    until_there(&fixture, "ledger late").await;
+    assert!(accepted.elapsed() < quiet / 2, "it was found by looking, not by being told");
+    stop.send(()).unwrap();
+    assert_eq!(running.await.unwrap().unwrap().done, 11);
+    accept_new(&inbox, sample("behind")).await;
+    assert_eq!(fixture.effects("ledger behind").await, 0, "nobody works any more");
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+}
+
+/// Announcements are a hint only: without them, others' messages are found by looking.
+pub async fn what_another_process_accepts_is_found<F: Fixture<Store: LogStore>>(fixture: F) {
+    let looking = Duration::from_millis(50);
+    let worker =
+        with_effect(&fixture, one_lane(&fixture).poll_every(looking), "ledger").build().await.unwrap();
+    let acceptor = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
+    let running = tokio::spawn({
+        let worker = worker.clone();
+        async move { worker.run(std::future::pending()).await }
+    });
+    for n in 0..5 {
+        accept_new(&acceptor, sample(&format!("m-{n}"))).await;
+        until_there(&fixture, &format!("ledger m-{n}")).await;
+    }
+    worker.close().await;
+    assert_eq!(running.await.unwrap().unwrap().done, 5);
+}
+
+/// Where the store can tell other processes, they need not look.
+pub async fn what_another_process_announces_is_found<F: Fixture<Store: LogStore>>(fixture: F) {
+    let worker = with_effect(&fixture, one_lane(&fixture).notify(true), "ledger").build().await.unwrap();
+    let acceptor = with_effect(&fixture, one_lane(&fixture).notify(true), "ledger").build().await.unwrap();
+    let running = tokio::spawn({
+        let worker = worker.clone();
+        async move { worker.run(std::future::pending()).await }
+    });
+    for n in 0..20 {
+        accept_new(&acceptor, sample(&format!("m-{n}"))).await;
+        until_there(&fixture, &format!("ledger m-{n}")).await;
+    }
+    worker.close().await;
+    assert_eq!(running.await.unwrap().unwrap().done, 20);
+}
+
+/// An inbox whose handler says that it has begun, and waits until it may go on.
+async fn held_up<F: Fixture<Store: LogStore>>(
+    fixture: &F,
+) -> (Inbox<F::Store>, mpsc::UnboundedReceiver<()>, Arc<Semaphore>) {
+    let (begins, begun) = mpsc::unbounded_channel();
+    let may_go_on = Arc::new(Semaphore::new(0));
+    let (effects, wait) = (fixture.clone(), may_go_on.clone());
+    let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        effects.effect(conn, &sample.id).await?;
+        begins.send(())?;
+        wait.acquire().await?.forget();
+        Ok(())
+    };
+    (one_lane(fixture).work_batch(1).on("ledger", handler).build().await.unwrap(), begun, may_go_on)
+}
+
+/// And what is behind it stays for others.
+pub async fn what_is_in_hand_at_shutdown_is_finished<F: Fixture<Store: LogStore>>(fixture: F) {
+    let (inbox, mut begun, may_go_on) = held_up(&fixture).await;
+    accept_new(&inbox, sample("in hand")).await;
+    accept_new(&inbox, sample("behind it")).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(async { drop(stopped.await) }).await }
+    });
+    begun.recv().await.unwrap();
+    stop.send(()).unwrap();
+    tokio::task::yield_now().await;
+    assert!(!running.is_finished(), "a handler is still at work");
+    may_go_on.add_permits(1);
+    assert_eq!(running.await.unwrap().unwrap().done, 1);
+    assert_eq!((fixture.effects("in hand").await, fixture.effects("behind it").await), (1, 0));
+    may_go_on.add_permits(1);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(fixture.effects("behind it").await, 1);
+}
+
+/// After what they have in hand.
+pub async fn closing_the_inbox_ends_its_workers<F: Fixture<Store: LogStore>>(fixture: F) {
+    let (inbox, mut begun, may_go_on) = held_up(&fixture).await;
+    accept_new(&inbox, sample("in hand")).await;
+    let running = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(std::future::pending()).await }
+    });
+    begun.recv().await.unwrap();
+    may_go_on.add_permits(1);
+    inbox.close().await;
+    assert_eq!(running.await.unwrap().unwrap().done, 1);
+    assert_eq!(fixture.effects("in hand").await, 1);
+    assert_eq!(inbox.accept(sample("late")).await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Fails every visit as long as it is told to.
+#[derive(Clone)]
+struct Down(Arc<AtomicBool>);
+
+impl Faults for Down {
+    async fn at(&self, point: Point) -> Result<(), Error> {
+        let down = point == Point::BeforeClaim && self.0.load(Ordering::SeqCst);
+        if down { Err(crash()) } else { Ok(()) }
+    }
+}
+
+/// And an outage is no attempt.
+pub async fn workers_that_cannot_work_fail_the_health_until_they_can<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let down = Arc::new(AtomicBool::new(true));
+    let store = Faulty::new(fixture.store(), Down(down.clone()));
+    let effects = fixture.clone();
+    let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        effects.effect(conn, &sample.id).await
+    };
+    let inbox = Inbox::builder(store).stored().lanes(1).on("ledger", handler).build().await.unwrap();
+    inbox.health().await.unwrap();
+    accept_new(&inbox, sample("a")).await;
+    let running = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(std::future::pending()).await }
+    });
+    let error = loop {
+        match inbox.health().await {
+            Ok(()) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("the workers wait"), "{error}");
+    down.store(false, Ordering::SeqCst);
+    until_there(&fixture, "a").await;
+    while inbox.health().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    inbox.close().await;
+    assert_eq!(running.await.unwrap().unwrap().done, 1);
+    assert_eq!(inbox.tasks(None, 10).await.unwrap().len(), 0);
+    assert_eq!(fixture.effects("a").await, 1);
+}
