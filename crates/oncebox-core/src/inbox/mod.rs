@@ -18,6 +18,7 @@ mod waiting;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use builder::InboxBuilder;
 use builder::{InboxSettings, Registered};
@@ -182,7 +183,10 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Sweeps old markers now, whatever the timer says.
     pub async fn sweep(&self) -> Result<SweepReport, Error> {
-        sweeper::sweep(&self.inner.store, self.inner.settings.retention, self.inner.observer).await
+        let keep_messages =
+            self.inner.stored.as_ref().map_or(Duration::ZERO, |stored| stored.settings.keep_messages);
+        sweeper::sweep(&self.inner.store, self.inner.settings.retention, keep_messages, self.inner.observer)
+            .await
     }
 
     /// Whether the store answers and the last sweep worked; an error says what does not.
@@ -255,7 +259,7 @@ fn unit_of(handler: &str, kind: &str, key: &Key) -> Result<Unit, Error> {
         kind: kind.to_owned(),
         key: key.stored(),
         fingerprint: None,
-        waited: std::time::Duration::ZERO,
+        waited: Duration::ZERO,
     })
 }
 

@@ -66,12 +66,13 @@ async fn run<S: Upkeep>(
     observer: Observer,
     troubles: Arc<Troubles>,
 ) {
+    let keep_messages = log.map_or(Duration::ZERO, |(_, pruning)| pruning.keep_messages);
     // At once: a process that never lives for a whole interval sweeps too.
     let mut next_sweep = Instant::now();
     loop {
         troubles.beat.note(store.beat(retention.tolerance()).await);
         if retention.automatic && Instant::now() >= next_sweep {
-            let mut swept = sweep(&store, retention, observer).await.map(drop);
+            let mut swept = sweep(&store, retention, keep_messages, observer).await.map(drop);
             if let (Ok(()), Some((prune, pruning))) = (&swept, log) {
                 swept = prune(store.clone(), pruning, observer).await.map(drop);
             }
@@ -112,9 +113,12 @@ impl Trouble {
 pub(crate) async fn sweep<S: Upkeep>(
     store: &S,
     retention: Retention,
+    keep_messages: Duration,
     observer: Observer,
 ) -> Result<SweepReport, Error> {
     let (live, _now_ms) = store.live_time().await?;
+    // What counts the longer of the two periods is still needed.
+    let forget_before_ms = cutoff(live.clone(), retention.period.max(keep_messages));
     let mut report = SweepReport { before_ms: cutoff(live, retention.period), ..SweepReport::default() };
     let Some(before_ms) = report.before_ms else { return Ok(report) };
     loop {
@@ -126,7 +130,9 @@ pub(crate) async fn sweep<S: Upkeep>(
             break;
         }
     }
-    store.forget_live_time(before_ms).await?;
+    if let Some(before_ms) = forget_before_ms {
+        store.forget_live_time(before_ms).await?;
+    }
     tracing::debug!(deleted = report.deleted, batches = report.batches, "swept old markers");
     Ok(report)
 }

@@ -189,7 +189,7 @@ mod tests {
             .into_iter()
             .map(|key| lane_of(&Key::from(key), 8))
             .collect();
-        assert_eq!(lanes, [4, 3, 4, 0]);
+        assert_eq!(lanes, [4, 2, 7, 0]);
         assert_eq!(lane_of(&Key::from("a"), 1), 0);
     }
 }

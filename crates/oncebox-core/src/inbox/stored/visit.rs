@@ -21,8 +21,8 @@ use crate::inbox::unit::BODY_TRANSIENTS_MAX;
 use crate::observe;
 use crate::outcome::Outcome;
 use crate::store::{
-    DeadLetter, Fault, Limits, PastAttempt, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker,
-    Waiting,
+    Batch, DeadLetter, Fault, Limits, PastAttempt, Progress, SetApart, Settled, StoredMessage, TakeLimits,
+    Taker, Waiting,
 };
 use crate::{Error, ErrorKind, Failure, Rejection};
 
@@ -33,6 +33,8 @@ const POSITIONS_MIN: u32 = 4_096;
 const POSITIONS_MAX: u32 = 1 << 20;
 /// Bytes of bodies in one visit.
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// How often a lane is tried for that a broken transaction of ours may still hold; some seconds.
+const LOCKED_TRIES: u32 = 12;
 /// The longest error text that is kept.
 const ERROR_MAX_BYTES: usize = 8 * 1024;
 
@@ -361,27 +363,24 @@ impl<S: LogStore> Inbox<S> {
         if broken.messages.len() > 1 {
             return self.visit_tasks_one_by_one(stored, handler, taker, course).await;
         }
-        let mut tx = self.begin(course.limits).await?;
-        let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX };
-        let again = match broken.progress {
-            Some(_) => store.take(&mut tx, taker, one).await?.map(|batch| {
-                let pos = batch.reached;
-                let progress = Progress { handler: taker.handler, lane: taker.lane, epoch: batch.epoch, pos };
-                Taken { messages: batch.messages, progress: Some(progress), head: batch.head }
-            }),
-            None => store.take_tasks(&mut tx, taker, 1).await?.map(|messages| Taken {
-                messages,
-                progress: None,
-                head: i64::MAX,
-            }),
-        };
-        let same = |taken: &Taken| {
-            taken.messages.first().map(|message| message.place)
-                == broken.messages.first().map(|message| message.place)
-        };
-        let Some(taken) = again.filter(same) else {
+        let place = broken.messages.first().map(|message| message.place);
+        let mut tries = 0;
+        let (mut tx, taken) = loop {
+            let mut tx = self.begin(course.limits).await?;
+            match self.take_one(&mut tx, taker, broken.progress.is_some()).await? {
+                Some(taken) if taken.messages.first().map(|message| message.place) == place => {
+                    break (tx, taken);
+                }
+                // Somebody else was faster.
+                Some(_) => tries = LOCKED_TRIES,
+                // Our own transaction, which is being ended, may still hold the lane.
+                None => tries += 1,
+            }
             store.rollback(tx).await;
-            return Ok(Visited::Busy);
+            if tries >= LOCKED_TRIES {
+                return Ok(Visited::Busy);
+            }
+            sleep(backoff(tries, spread())).await;
         };
         let ran = Ran { ended: vec![Some(outcome)], bodies: 1, took: Duration::ZERO };
         let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
@@ -390,6 +389,27 @@ impl<S: LogStore> Inbox<S> {
         self.observe_visit(handler, &taken, &ran, &report);
         self.tell_of_dead(stored, handler, &taken, &settled);
         Ok(Visited::Worked { report, more: true })
+    }
+
+    /// Takes the next message of a lane, or the next task, alone.
+    async fn take_one(
+        &self,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+        from_lane: bool,
+    ) -> Result<Option<Taken>, Error> {
+        let store = &self.inner.store;
+        if !from_lane {
+            let messages = store.take_tasks(tx, taker, 1).await?;
+            return Ok(messages.map(|messages| Taken { messages, progress: None, head: i64::MAX }));
+        }
+        let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX };
+        let batch = store.take(tx, taker, one).await?;
+        Ok(batch.map(|batch| {
+            let Batch { epoch, reached: pos, head, messages, .. } = batch;
+            let progress = Progress { handler: taker.handler, lane: taker.lane, epoch, pos };
+            Taken { messages, progress: Some(progress), head }
+        }))
     }
 
     /// One transaction for each task that is due.
