@@ -1,7 +1,8 @@
 //! One statement for many rows.
 //!
-//! The driver runs statements on a thread of its own, and every message to it costs more than the insert of a row. So
-//! several statements go in one message. The driver keeps the statements of a message prepared, for each number of them.
+//! The driver runs statements on a thread of its own, and every message to it costs more than the insert of a
+//! row. So several statements go in one message. The driver keeps the statements of a message prepared, for
+//! each number of them.
 
 use std::sync::Arc;
 
@@ -50,8 +51,8 @@ impl Many {
 /// An insert of so many rows is one statement: few sizes, so that all of them stay prepared.
 const ROWS: [usize; 4] = [64, 16, 4, 1];
 
-/// An insert of rows that are new for sure, which ends with the values of one row, for each size. Faster than [`Many`], and
-/// silent on the single row.
+/// An insert of rows that are new for sure, which ends with the values of one row, for each size. Faster than
+/// [`Many`], and silent on the single row.
 #[derive(Debug)]
 pub(crate) struct Rows(Vec<(usize, Arc<str>)>);
 
