@@ -8,15 +8,15 @@ use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
 use sqlx::{Row, SqliteConnection};
 
 use crate::json::{hex, to_json};
-use crate::many::Many;
+use crate::many::{Many, Rows};
 use crate::store::SqliteStore;
 use crate::time::{as_ms, to_ms};
 
 /// So many keys are looked up by one statement.
 const KEYS_PER_LOOKUP: usize = 256;
 
-static APPEND: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/append.sql")));
-static APPEND_MARKER: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/append_marker.sql")));
+static APPEND: LazyLock<Rows> = LazyLock::new(|| Rows::new(include_str!("sql/append.sql")));
+static APPEND_MARKER: LazyLock<Rows> = LazyLock::new(|| Rows::new(include_str!("sql/append_marker.sql")));
 static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/mark_accepted.sql")));
 
 impl Log for SqliteStore {
@@ -151,7 +151,7 @@ async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), 
     let keyed: Vec<_> =
         fresh.iter().filter_map(|fresh| fresh.message.key.as_ref().map(|key| (fresh, key))).collect();
     APPEND_MARKER
-        .run(conn, &keyed, |insert, (fresh, key)| {
+        .insert(conn, &keyed, |insert, (fresh, key)| {
             insert
                 .bind(&fresh.message.kind)
                 .bind(key.as_bytes())
@@ -164,7 +164,7 @@ async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), 
         })
         .await?;
     APPEND
-        .run(conn, fresh, |insert, fresh| {
+        .insert(conn, fresh, |insert, fresh| {
             let message = fresh.message;
             let original = message.key.as_ref().and_then(StoredKey::original);
             insert

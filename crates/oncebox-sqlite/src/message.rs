@@ -7,8 +7,8 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::time::{duration, from_ms};
 
-/// A message from its first fifteen columns: lane, position, kind, key, long key, ordering key, headers, body, occurred, due,
-/// due in, waited, failures, attempts, edited.
+/// A message from its first fifteen columns: lane, position, kind, key, long key, ordering key, headers,
+/// body, occurred, due, due in, waited, failures, attempts, edited.
 pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error> {
     let due_in: Option<i64> = row.try_get(10)?;
     Ok(StoredMessage {

@@ -100,7 +100,8 @@ impl Work for SqliteStore {
         mut tx: SqliteTx,
         progress: Option<Progress>,
     ) -> Result<Option<Infallible>, Error> {
-        // First the proof: what is written in a transaction of the handler's own would stay without its effects.
+        // First the proof: what is written in a transaction of the handler's own would stay without its
+        // effects.
         tx.guard_if_armed().await?;
         if let Some(progress) = progress {
             sqlx::query(include_str!("sql/advance.sql"))
@@ -167,7 +168,8 @@ async fn take(
     let mut messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
     messages.sort_unstable_by_key(|message| message.place.pos);
     let found: u64 = rows.first().map_or(Ok(0), |row| row.try_get(15))?;
-    // Where a limit ended the batch there may be more behind its last message; else there is nothing more that far.
+    // Where a limit ended the batch there may be more behind its last message; else there is nothing more
+    // that far.
     let is_cut = messages.len() as u64 >= u64::from(limits.messages) || (messages.len() as u64) < found;
     let last = messages.last().map_or(from, |message| message.place.pos);
     Ok(Some(Batch { epoch, from, reached: if is_cut { last } else { looked }, head, messages }))

@@ -1,7 +1,7 @@
 -- The log: messages in lanes, the handlers' progress in them, and what is set apart.
 
--- Accept is a claim too, by the reserved handler '@accept'; its marker points to the message. SQLite cannot alter a check:
--- the table is built anew.
+-- Accept is a claim too, by the reserved handler '@accept'; its marker points to the message. SQLite cannot
+-- alter a check: the table is built anew.
 create table oncebox_marker_anew (
     handler text not null,
     kind text not null,
@@ -49,8 +49,8 @@ create table oncebox_kind (
     first_seen_at integer not null
 ) strict, without rowid;
 
--- The messages. Appended by the one writer, so that positions have no gaps and appear in their order; never updated. Bodies
--- can be long: with a row id, the index on the positions stays flat.
+-- The messages. Appended by the one writer, so that positions have no gaps and appear in their order; never
+-- updated. Bodies can be long: with a row id, the index on the positions stays flat.
 create table oncebox_message (
     lane integer not null,
     pos integer not null,
@@ -122,8 +122,8 @@ create table oncebox_audit (
     detail text
 ) strict;
 
--- The log in the shape of an inbox table: one row for each message, processed when all its handlers are done. A key is text
--- where it is UTF-8 (its characters, put together again, are the same), else in hexadecimal.
+-- The log in the shape of an inbox table: one row for each message, processed when all its handlers are done.
+-- A key is text where it is UTF-8 (its characters, put together again, are the same), else in hexadecimal.
 create view oncebox_inbox_message as
 select
     case when s.key is null then null
@@ -131,12 +131,14 @@ select
             with recursive letter(n) as (
                 select 1 union all select n + 1 from letter where n < length(cast(s.key as text))
             )
-            select coalesce(group_concat(char(unicode(substr(cast(s.key as text), n, 1))), ''), '') from letter
+            select coalesce(group_concat(char(unicode(substr(cast(s.key as text), n, 1))), ''), '')
+            from letter
         ) as blob) then cast(s.key as text)
         else '0x' || lower(hex(s.key))
     end as id,
     s.kind as type,
-    case when instr(s.body, x'00') = 0 and json_valid(cast(s.body as text)) then cast(s.body as text) end as content,
+    case when instr(s.body, x'00') = 0 and json_valid(cast(s.body as text)) then cast(s.body as text)
+    end as content,
     strftime('%Y-%m-%dT%H:%M:%fZ', s.received_at / 1000.0, 'unixepoch') as received_on_utc,
     case when s.handlers > 0 and s.handlers = s.done
         then strftime('%Y-%m-%dT%H:%M:%fZ', s.last_done_at / 1000.0, 'unixepoch')

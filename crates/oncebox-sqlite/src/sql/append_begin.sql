@@ -1,4 +1,5 @@
--- What an append needs to know of its lane: how many lanes there are, the newest position in this one, and the time now.
+-- What an append needs to know of its lane: how many lanes there are, the newest position in this one, and
+-- the time now.
 select
     l.lanes,
     coalesce((select m.pos from oncebox_message m where m.lane = ?1 order by m.pos desc limit 1), 0),

@@ -1,9 +1,10 @@
--- Makes a message a dead letter of one handler. Several in one message bury several; so the parameters have no numbers. In
--- order: offset of the clock, handler, lane, position, ordering key, failures, error, tries before, body.
+-- Makes a message a dead letter of one handler. Several in one message bury several; so the parameters have
+-- no numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, error, tries
+-- before, body.
 with one as materialized (
     select
-        cast(unixepoch('subsec') * 1000 as integer) + ? as now, ? as handler, ? as lane, ? as pos, ? as order_by,
-        ? as failures, ? as error, coalesce(?, '[]') as attempts, ? as body
+        cast(unixepoch('subsec') * 1000 as integer) + ? as now, ? as handler, ? as lane, ? as pos,
+        ? as order_by, ? as failures, ? as error, coalesce(?, '[]') as attempts, ? as body
 )
 insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select

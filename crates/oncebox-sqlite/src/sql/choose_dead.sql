@@ -1,5 +1,6 @@
--- Chooses the dead letters of an action, by the conditions of dead_letters.sql: how many, and a JSON array of [handler, lane,
--- position, done]. One that is to run again (?9) is done if its handler has a marker that says so.
+-- Chooses the dead letters of an action, by the conditions of dead_letters.sql: how many, and a JSON array of
+-- [handler, lane, position, done]. One that is to run again (?9) is done if its handler has a marker that
+-- says so.
 select count(*), json_group_array(json_array(c.handler, c.lane, c.pos, c.is_done))
 from (
     select d.handler, d.lane, d.pos, ?9 and exists (

@@ -1,7 +1,8 @@
--- Dead letters, the oldest first. A condition that is null does not count: handler, kind, lane, position, text of the error,
--- died at or after, died before.
+-- Dead letters, the oldest first. A condition that is null does not count: handler, kind, lane, position,
+-- text of the error, died at or after, died before.
 select
-    h.name, d.lane, d.pos, m.kind, m.key, m.long_key, coalesce(d.body, m.body), m.received_at, d.died_at, d.error, d.attempts
+    h.name, d.lane, d.pos, m.kind, m.key, m.long_key, coalesce(d.body, m.body),
+    m.received_at, d.died_at, d.error, d.attempts
 from oncebox_dead d
 cross join oncebox_handler h on h.id = d.handler
 cross join oncebox_message m on m.lane = d.lane and m.pos = d.pos

@@ -1,4 +1,5 @@
--- Which of these keys were accepted before, by primary key, and where. The keys are a JSON array of [kind, key], keys in hex.
+-- Which of these keys were accepted before, by primary key, and where. The keys are a JSON array of [kind,
+-- key], keys in hex.
 select wanted.key, m.lane, m.pos, m.fingerprint
 from json_each(?1) as wanted
 cross join oncebox_marker m

@@ -1,5 +1,5 @@
--- Where there is work for these handlers, a JSON array of numbers: a row for each lane that has some, and one, without a
--- handler, that says in how many ms the next task is due.
+-- Where there is work for these handlers, a JSON array of numbers: a row for each lane that has some, and
+-- one, without a handler, that says in how many ms the next task is due.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all

@@ -1,4 +1,5 @@
--- What became of the messages of a lane behind a position and up to another, for each handler of their kind, by name.
+-- What became of the messages of a lane behind a position and up to another, for each handler of their kind,
+-- by name.
 select
     m.pos, h.name, d.error, t.failures, t.due_at, t.error,
     coalesce(m.pos <= (

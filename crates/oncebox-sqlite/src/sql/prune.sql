@@ -1,5 +1,6 @@
--- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, passed by all handlers
--- of their kind, of which there is one at least. The lane's newest one stays, so that positions are never given twice.
+-- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, passed
+-- by all handlers of their kind, of which there is one at least. The lane's newest one stays, so that
+-- positions are never given twice.
 with passed as materialized (
     select k.value as kind, min(coalesce((
         select p.pos from oncebox_progress p

@@ -1,5 +1,5 @@
--- Where a later step of pruning goes on: behind the ?3 positions of this one, unless it met a message from ?4 or later, or
--- the end of the lane.
+-- Where a later step of pruning goes on: behind the ?3 positions of this one, unless it met a message from ?4
+-- or later, or the end of the lane.
 select max(looked.pos)
 from (
     select m.pos, m.received_at from oncebox_message m

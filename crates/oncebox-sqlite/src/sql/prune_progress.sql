@@ -1,4 +1,5 @@
--- Of the progress, only the newest matters; what it passed tells when messages that are still there were done.
+-- Of the progress, only the newest matters; what it passed tells when messages that are still there were
+-- done.
 with newest as materialized (
     select
         h.id as handler,

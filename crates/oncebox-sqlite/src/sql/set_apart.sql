@@ -1,9 +1,10 @@
--- Sets a message apart for one handler. Several in one message set several apart; so the parameters have no numbers. In
--- order: offset of the clock, handler, lane, position, ordering key, failures, due in ms, error, tries before, body.
+-- Sets a message apart for one handler. Several in one message set several apart; so the parameters have no
+-- numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, due in ms, error,
+-- tries before, body.
 with one as materialized (
     select
-        cast(unixepoch('subsec') * 1000 as integer) + ? as now, ? as handler, ? as lane, ? as pos, ? as order_by,
-        ? as failures, ? as due_in, ? as error, coalesce(?, '[]') as attempts, ? as body
+        cast(unixepoch('subsec') * 1000 as integer) + ? as now, ? as handler, ? as lane, ? as pos,
+        ? as order_by, ? as failures, ? as due_in, ? as error, coalesce(?, '[]') as attempts, ? as body
 )
 insert into oncebox_task (handler, lane, pos, order_by, failures, due_at, error, attempts, body)
 select
@@ -14,5 +15,5 @@ select
     body
 from one where true
 on conflict (handler, lane, pos) do update set
-    order_by = excluded.order_by, failures = excluded.failures, due_at = excluded.due_at, owner = null, fence = null,
-    error = excluded.error, attempts = excluded.attempts, body = excluded.body
+    order_by = excluded.order_by, failures = excluded.failures, due_at = excluded.due_at,
+    owner = null, fence = null, error = excluded.error, attempts = excluded.attempts, body = excluded.body

@@ -1,4 +1,5 @@
--- Deletes a bounded batch of old accept markers whose messages are pruned, oldest first, along oncebox_marker_accepted.
+-- Deletes a bounded batch of old accept markers whose messages are pruned, oldest first, along
+-- oncebox_marker_accepted.
 delete from oncebox_marker
 where (handler, kind, key) in (
     select a.handler, a.kind, a.key from oncebox_marker a

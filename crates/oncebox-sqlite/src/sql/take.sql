@@ -1,6 +1,6 @@
--- Messages of lane ?1 behind ?2 and up to ?3, of the kinds in a JSON array ?4: at most ?5 of them, ending with the one that
--- exceeds ?6 bytes of bodies; in no order, which would copy the bodies once more. The last column tells how many there were
--- before the bytes were looked at.
+-- Messages of lane ?1 behind ?2 and up to ?3, of the kinds in a JSON array ?4: at most ?5 of them, ending
+-- with the one that exceeds ?6 bytes of bodies; in no order, which would copy the bodies once more. The last
+-- column tells how many there were before the bytes were looked at.
 with found as materialized (
     select near.pos, sum(near.bytes) over (
         order by near.pos rows between unbounded preceding and 1 preceding
