@@ -66,7 +66,7 @@ fn read_marker(row: &PgRow) -> Result<Marker, sqlx::Error> {
         kind: row.try_get("kind")?,
         key: StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key)),
         fingerprint: fingerprint.map(Fingerprint::from_i64),
-        state: if state == "done" { MarkerState::Done } else { MarkerState::Spilled },
+        state: MarkerState::from_name(state),
         received_at: from_ms(row.try_get("received_ms")?),
         processed_at: from_ms(row.try_get("processed_ms")?),
         result: row.try_get("body")?,

@@ -113,7 +113,7 @@ impl PostgresStore {
         conn: &mut PgConnection,
         wanted: &Registration,
     ) -> Result<Option<HandlerId>, Error> {
-        let id: Option<i32> = sqlx::query_scalar(self.statements.insert_handler.clone())
+        let id: Option<i32> = sqlx::query_scalar(self.statements.add_handler.clone())
             .bind(&wanted.name)
             .bind(&wanted.kinds)
             .bind(wanted.mode.name())
@@ -144,7 +144,7 @@ impl PostgresStore {
 
     /// How many lanes there are; 0 if there is no log.
     async fn lanes(&self, conn: &mut PgConnection) -> Result<u16, Error> {
-        let row: Option<(i32, String)> = sqlx::query_as(self.statements.layout.clone())
+        let row: Option<(i32, String)> = sqlx::query_as(self.statements.find_layout.clone())
             .fetch_optional(conn)
             .await
             .map_err(failed("read the layout of the log"))?;
@@ -163,7 +163,7 @@ impl PostgresStore {
         conn: &mut PgConnection,
         wanted: &[Registration],
     ) -> Result<Vec<KnownHandler>, Error> {
-        let rows = sqlx::query(self.statements.known_handlers.clone())
+        let rows = sqlx::query(self.statements.find_handlers.clone())
             .bind(wanted.iter().map(|wanted| &*wanted.name).collect::<Vec<_>>())
             .fetch_all(conn)
             .await

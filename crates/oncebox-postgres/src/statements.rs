@@ -59,6 +59,7 @@ macro_rules! statements {
 
 statements!(
     act,
+    add_handler,
     announce,
     append,
     arm,
@@ -75,6 +76,8 @@ statements!(
     commit_and_begin,
     dead_letters,
     end_statement,
+    find_handlers,
+    find_layout,
     find_marker,
     find_markers,
     find_message,
@@ -84,11 +87,8 @@ statements!(
     guard,
     handler_statuses,
     has_version_table,
-    insert_handler,
     isolate,
     keep,
-    known_handlers,
-    layout,
     live_time,
     lock_lanes_of,
     lock_upkeep,

@@ -64,7 +64,7 @@ fn read_marker(row: &SqliteRow) -> Result<Marker, sqlx::Error> {
         kind: row.try_get(1)?,
         key: StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key)),
         fingerprint: fingerprint.map(Fingerprint::from_i64),
-        state: if state == "done" { MarkerState::Done } else { MarkerState::Spilled },
+        state: MarkerState::from_name(state),
         received_at: from_ms(row.try_get(6)?),
         processed_at: from_ms(row.try_get(7)?),
         result: row.try_get(8)?,

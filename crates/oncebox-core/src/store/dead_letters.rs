@@ -171,7 +171,8 @@ pub struct AuditEntry {
     pub at: SystemTime,
     /// Who.
     pub operator: String,
-    /// What: `retry`, `edit`, `discard`, `mark_processed`, `remove`.
+    /// What: `retry`, `edit`, `discard`, `mark_processed`, `remove`; `already_done` where a retry found that there was
+    /// nothing left to do.
     pub action: String,
     /// Which handler.
     pub handler: String,

@@ -12,6 +12,19 @@ pub enum MarkerState {
     Done,
     /// The message is known and set apart; the effect is still to come.
     Spilled,
+    /// The message is in the log, or was: what `@accept` marks.
+    Accepted,
+}
+
+impl MarkerState {
+    /// The state of that name in a database.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "done" => Self::Done,
+            "accepted" => Self::Accepted,
+            _ => Self::Spilled,
+        }
+    }
 }
 
 /// The proof that a handler took effect for a message.

@@ -113,7 +113,8 @@ pub fn check_lanes(wanted: Option<u16>, fixed: u16) -> Result<(), Error> {
 /// Keeps the handlers' names, modes and kinds.
 pub trait Registry: Store {
     /// Registers handlers, each by [`Registration::judge`]; any number of processes may do so at once. Writes nothing where
-    /// all of them are known. With `log`, also makes the lanes of the log: as many as asked for, else `DEFAULT_LANES`.
+    /// all of them are known. With `log`, also makes the lanes of the log: as many as asked for, else
+    /// [`Lanes::DEFAULT`]. Without it, all handlers are inline.
     fn register(
         &self,
         log: Option<Lanes>,

@@ -116,6 +116,6 @@ pub trait Survey: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Task>, Error>> + Send;
 
-    /// Kinds of which messages wait, and that nobody takes.
+    /// Kinds of which messages were ever accepted, and that nobody takes.
     fn unhandled_kinds(&self) -> impl Future<Output = Result<Vec<UnhandledKind>, Error>> + Send;
 }

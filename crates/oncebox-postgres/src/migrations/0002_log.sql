@@ -376,11 +376,11 @@ begin
         order by m.pos
         limit max_positions
     ), passed as materialized (
-        select h.kinds, (
+        select h.kinds, coalesce((
             select p.pos from "{schema}".progress p
             where p.handler = h.id and p.lane = pruned
             order by p.epoch desc, p.pos desc limit 1
-        ) as pos
+        ), 0) as pos
         from "{schema}".handler h
         where h.state <> 'removed' and h.mode <> 'inline'
     ), gone as (

@@ -10,8 +10,10 @@ mod plans;
 
 mod in_a_file {
     oncebox_testing::conformance!(super::fixture::in_a_file);
+    oncebox_testing::conformance!(stored super::fixture::in_a_file);
 }
 
 mod in_memory {
     oncebox_testing::conformance!(super::fixture::in_memory);
+    oncebox_testing::conformance!(stored super::fixture::in_memory);
 }
