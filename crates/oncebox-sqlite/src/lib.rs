@@ -24,6 +24,7 @@ mod turn;
 mod upkeep;
 mod work;
 mod write;
+mod writer;
 
 pub use store::SqliteStore;
 pub use transaction::SqliteTx;

@@ -64,6 +64,13 @@ impl Seal {
         self.0.closed.store(true, Ordering::SeqCst);
     }
 
+    /// Forgets what became of the transaction before.
+    pub(crate) fn renew(&self) {
+        self.open();
+        self.0.refused.store(false, Ordering::SeqCst);
+        self.0.rolled_back.store(false, Ordering::SeqCst);
+    }
+
     /// Ends the statement that is running; still nothing commits.
     pub(crate) fn expire(&self) {
         self.0.deadline_ms.store(EXPIRED, Ordering::SeqCst);
@@ -74,7 +81,7 @@ impl Seal {
         self.0.refused.load(Ordering::SeqCst)
     }
 
-    /// Whether a whole transaction was rolled back since the seal was installed.
+    /// Whether a whole transaction was rolled back since the seal was installed or renewed.
     pub(crate) fn has_rolled_back(&self) -> bool {
         self.0.rolled_back.load(Ordering::SeqCst)
     }

@@ -15,6 +15,7 @@ use sqlx::{SqliteConnection, SqlitePool};
 use crate::fault::{classify, failed};
 use crate::transaction::SqliteTx;
 use crate::turn::Line;
+use crate::writer::{Kept, Writer};
 
 /// How long SQLite itself waits for the writer of another process before the store asks again.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,6 +29,7 @@ pub struct SqliteStore {
     pub(crate) pool: SqlitePool,
     /// SQLite has one writer.
     pub(crate) line: Line,
+    kept: Kept,
     clock_offset_ms: Arc<AtomicI64>,
 }
 
@@ -41,7 +43,8 @@ impl SqliteStore {
         // The driver names databases in memory so.
         let in_memory = file.to_string_lossy().starts_with("file:");
         let line = Line::new((!in_memory).then_some(file));
-        Self { pool, line, clock_offset_ms: Arc::default() }
+        let kept = Kept::new(pool.clone());
+        Self { pool, line, kept, clock_offset_ms: Arc::default() }
     }
 
     /// A store on a database file, which is created if need be, or in memory: `sqlite://orders.db`,
@@ -121,9 +124,15 @@ impl Store for SqliteStore {
     async fn begin(&self, limits: Limits) -> Result<SqliteTx, Error> {
         // The writer serves all keys: whoever does not want to wait for a copy still waits for others.
         let turn = self.line.wait(limits.lock_timeout.max(BUSY_TIMEOUT)).await?;
-        let pool = self.pool.clone();
+        let (pool, kept) = (self.pool.clone(), self.kept.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let begun = tokio::spawn(async move { SqliteTx::begin(pool.acquire().await?, turn, limits).await });
+        let begun = tokio::spawn(async move {
+            let writer = match kept.take() {
+                Some(writer) => writer,
+                None => Writer::new(pool.acquire().await?).await?,
+            };
+            SqliteTx::begin(writer, kept, turn, limits).await
+        });
         match begun.await {
             Ok(begun) => begun.map_err(failed("begin a transaction")),
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),

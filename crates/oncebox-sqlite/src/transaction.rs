@@ -4,7 +4,6 @@ use std::fmt;
 
 use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind};
-use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
@@ -13,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::fault::failed;
 use crate::seal::Seal;
 use crate::turn::Turn;
+use crate::writer::{Kept, Writer};
 
 type Manager = <Sqlite as sqlx::Database>::TransactionManager;
 
@@ -21,6 +21,7 @@ pub struct SqliteTx {
     /// `None` once the transaction has ended.
     held: Option<Held>,
     seal: Seal,
+    kept: Kept,
     limits: Limits,
     /// Whether the guard is set.
     armed: bool,
@@ -28,22 +29,24 @@ pub struct SqliteTx {
 
 /// What the transaction holds for as long as it lasts: a connection, and the turn, which the next in line gets then.
 struct Held {
-    conn: PoolConnection<Sqlite>,
+    writer: Writer,
     _turn: Turn,
 }
 
 impl SqliteTx {
     /// Begins on a connection, as the writer.
     pub(crate) async fn begin(
-        mut conn: PoolConnection<Sqlite>,
+        mut writer: Writer,
+        kept: Kept,
         turn: Turn,
         limits: Limits,
     ) -> Result<Self, sqlx::Error> {
         // A transaction that was dropped in the middle of a handler's own ROLLBACK leaves one behind.
-        end_all(&mut conn).await?;
-        let seal = Seal::install(&mut conn).await?;
-        Manager::begin(&mut conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
-        Ok(Self { held: Some(Held { conn, _turn: turn }), seal, limits, armed: false })
+        end_all(&mut writer.conn).await?;
+        writer.seal.renew();
+        Manager::begin(&mut writer.conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
+        let seal = writer.seal.clone();
+        Ok(Self { held: Some(Held { writer, _turn: turn }), seal, kept, limits, armed: false })
     }
 
     /// Closes the seal.
@@ -103,7 +106,9 @@ impl SqliteTx {
         self.guard_if_armed().await?;
         // On failure the transaction is still open, and dropping `self` ends it.
         Manager::commit(self.connection()).await.map_err(failed("commit"))?;
-        self.held = None;
+        if let Some(Held { writer, _turn }) = self.held.take() {
+            self.kept.put(writer);
+        }
         Ok(())
     }
 
@@ -122,14 +127,14 @@ impl SqliteTx {
         seal.expire();
         match Handle::try_current() {
             Ok(runtime) => Some(runtime.spawn(async move {
-                if let Err(error) = end_all(&mut held.conn).await {
+                if let Err(error) = end_all(&mut held.writer.conn).await {
                     tracing::debug!(%error, "a connection that cannot roll back is closed");
-                    held.conn.close_on_drop();
+                    held.writer.conn.close_on_drop();
                 }
                 seal.open();
             })),
             Err(_no_runtime) => {
-                held.conn.close_on_drop();
+                held.writer.conn.close_on_drop();
                 None
             }
         }
@@ -137,7 +142,7 @@ impl SqliteTx {
 
     pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
         match &mut self.held {
-            Some(held) => &mut held.conn,
+            Some(held) => &mut held.writer.conn,
             None => unreachable!("only what consumes the transaction takes its connection"),
         }
     }
