@@ -1,4 +1,4 @@
-//! How fast Oncebox is beside other inboxes and beside none: `cargo xtask bench inline`.
+//! How fast Oncebox is beside other inboxes and beside none: `cargo xtask bench inline|stored`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
@@ -14,6 +14,7 @@ mod results;
 mod scenarios;
 mod stats;
 mod store;
+mod stored;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -21,27 +22,27 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Parser;
 
-use options::{Command, Options, StoreName};
+use options::{Asked, Command, Options, Scenario, StoreName, StoredScenario};
 use results::{Comparison, doubts};
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let Command::Inline(options) = Command::parse();
+    let command = Command::parse();
     tokio::select! {
         // Returning ends the server and removes its files.
         interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| ExitCode::from(130)).map_err(Into::into),
-        result = inline(&options) => result,
+        result = run(&command) => result,
     }
 }
 
-async fn inline(options: &Options) -> Result<ExitCode> {
+async fn run(command: &Command) -> Result<ExitCode> {
     let begin = Instant::now();
-    let comparisons = measure(options).await?;
+    let (options, comparisons) = match command {
+        Command::Inline(asked) => (&asked.options, inline(asked).await?),
+        Command::Stored(asked) => (&asked.options, stored(asked).await?),
+    };
     eprintln!("measured in {} s\n", begin.elapsed().as_secs());
-    match options.json {
-        true => print!("{}", report::json(&comparisons)?),
-        false => print!("{}", report::tables(&comparisons)),
-    }
+    print(options, &comparisons)?;
     let doubts = doubts(&comparisons);
     for doubt in &doubts {
         eprintln!("INVALID: {doubt}");
@@ -49,13 +50,32 @@ async fn inline(options: &Options) -> Result<ExitCode> {
     Ok(if doubts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn measure(options: &Options) -> Result<Vec<Comparison>> {
-    let mut all = Vec::new();
-    if options.wants_store(StoreName::Postgres) {
-        all.extend(scenarios::run::<store::Postgres>(options).await?);
+fn print(options: &Options, comparisons: &[Comparison]) -> Result<()> {
+    match options.json {
+        true => print!("{}", report::json(comparisons)?),
+        false => print!("{}", report::tables(comparisons)),
     }
-    if options.wants_store(StoreName::Sqlite) {
-        all.extend(scenarios::run::<store::Sqlite>(options).await?);
+    Ok(())
+}
+
+async fn inline(asked: &Asked<Scenario>) -> Result<Vec<Comparison>> {
+    let mut all = Vec::new();
+    if asked.options.wants_store(StoreName::Postgres) {
+        all.extend(scenarios::run::<store::Postgres>(asked).await?);
+    }
+    if asked.options.wants_store(StoreName::Sqlite) {
+        all.extend(scenarios::run::<store::Sqlite>(asked).await?);
+    }
+    Ok(all)
+}
+
+async fn stored(asked: &Asked<StoredScenario>) -> Result<Vec<Comparison>> {
+    let mut all = Vec::new();
+    if asked.options.wants_store(StoreName::Postgres) {
+        all.extend(stored::run::<store::Postgres>(asked).await?);
+    }
+    if asked.options.wants_store(StoreName::Sqlite) {
+        all.extend(stored::run::<store::Sqlite>(asked).await?);
     }
     Ok(all)
 }

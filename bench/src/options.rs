@@ -11,13 +11,36 @@ use crate::measure::Pace;
 #[command(name = "bench")]
 pub(crate) enum Command {
     /// Measure messages that are processed as they arrive
-    Inline(Options),
+    Inline(Asked<Scenario>),
+    /// Measure messages that are accepted now and worked through later
+    Stored(Asked<StoredScenario>),
 }
 
-/// What to measure.
+/// What to measure, and how.
+#[derive(Args, Debug)]
+pub(crate) struct Asked<S: ValueEnum + Send + Sync + 'static> {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    /// Only this scenario; may be given several times
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<S>,
+}
+
+impl<S: ValueEnum + Copy + PartialEq + Send + Sync + 'static> Asked<S> {
+    pub(crate) fn wants(&self, scenario: S) -> bool {
+        self.scenarios.is_empty() || self.names(scenario)
+    }
+
+    /// Whether a scenario was asked for by its name.
+    pub(crate) fn names(&self, scenario: S) -> bool {
+        self.scenarios.contains(&scenario)
+    }
+}
+
+/// How to measure.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Fewer and shorter rounds: all within three minutes
+    /// Fewer and shorter rounds: all within a few minutes
     #[arg(long)]
     pub(crate) quick: bool,
     /// Print one JSON object a line instead of a table
@@ -26,9 +49,6 @@ pub(crate) struct Options {
     /// Only on this database
     #[arg(long)]
     store: Option<StoreName>,
-    /// Only this scenario; may be given several times
-    #[arg(long = "scenario", value_name = "NAME")]
-    scenarios: Vec<Scenario>,
     /// Only with so many callers, where a scenario has several numbers; may be given several times
     #[arg(long = "callers", value_name = "N")]
     callers: Vec<usize>,
@@ -71,18 +91,37 @@ pub(crate) enum Scenario {
     Wal,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StoredScenario {
+    /// Accepting alone, from 64 and 256 callers
+    #[value(name = "stored-accept")]
+    Accept,
+    /// Working through a backlog with a handler of single messages
+    #[value(name = "stored-work")]
+    Work,
+    /// Working through a backlog with a handler of sets
+    #[value(name = "stored-work-set")]
+    WorkSet,
+    /// Three handlers on the same backlog, and what they write to the database's log
+    #[value(name = "stored-3-handlers")]
+    ThreeHandlers,
+    /// Accepting from 64 callers while workers run
+    #[value(name = "stored-end-to-end")]
+    EndToEnd,
+    /// Working while another transaction holds an old snapshot
+    #[value(name = "held-snapshot")]
+    HeldSnapshot,
+    /// Working through a million messages; a hundred thousand with --quick
+    #[value(name = "backlog")]
+    Backlog,
+    /// What a message leaves in the database's log and on its disk
+    #[value(name = "stored-disk")]
+    Disk,
+}
+
 impl Options {
     pub(crate) fn wants_store(&self, store: StoreName) -> bool {
         self.store.is_none_or(|only| only == store)
-    }
-
-    pub(crate) fn wants(&self, scenario: Scenario) -> bool {
-        self.scenarios.is_empty() || self.names(scenario)
-    }
-
-    /// Whether a scenario was asked for by its name.
-    pub(crate) fn names(&self, scenario: Scenario) -> bool {
-        self.scenarios.contains(&scenario)
     }
 
     pub(crate) fn wants_callers(&self, callers: usize) -> bool {
@@ -107,5 +146,30 @@ impl Options {
     /// How many messages there are of which only copies arrive.
     pub(crate) fn known_messages(&self) -> u64 {
         if self.quick { 10_000 } else { 60_000 }
+    }
+
+    /// How many messages wait when workers begin.
+    pub(crate) fn waiting_messages(&self) -> u64 {
+        if self.quick { 20_000 } else { 100_000 }
+    }
+
+    /// How many messages wait when numbers of workers are tried.
+    pub(crate) fn choosing_messages(&self) -> u64 {
+        self.waiting_messages() / 2
+    }
+
+    /// How many messages a large backlog has.
+    pub(crate) fn large_backlog(&self) -> u64 {
+        if self.quick { 100_000 } else { 1_000_000 }
+    }
+
+    /// How often a large backlog is worked through: once, unless asked for.
+    pub(crate) fn large_rounds(&self) -> u32 {
+        self.rounds.unwrap_or(1)
+    }
+
+    /// The longest that a contender may work on one backlog that slows it down.
+    pub(crate) fn work_limit(&self) -> Duration {
+        Duration::from_secs(if self.quick { 6 } else { 30 })
     }
 }

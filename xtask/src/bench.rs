@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What the benchmark is told; `inline --help` says what it takes
+    /// What the benchmark is told; `inline --help` and `stored --help` say what it takes
     #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -134,7 +134,7 @@ impl fmt::Display for Name {
     }
 }
 
-fn decode(body: &[u8]) -> Result<OrderPaid> {
+pub(crate) fn decode(body: &[u8]) -> Result<OrderPaid> {
     Ok(serde_json::from_slice(body)?)
 }
 

@@ -5,13 +5,13 @@ mod fresh;
 mod half_duplicates;
 mod latency;
 mod one_per_tx;
-mod rounds;
+pub(crate) mod rounds;
 mod wal;
 
 use anyhow::Result;
 
 use crate::arena::Arena;
-use crate::options::{Options, Scenario};
+use crate::options::{Asked, Scenario};
 use crate::results::Comparison;
 use crate::store::Engine;
 
@@ -20,16 +20,16 @@ const CALLERS: usize = 64;
 const RATE: &str = "messages/s";
 
 /// Runs all that is asked for on one database.
-pub(crate) async fn run<E: Engine>(options: &Options) -> Result<Vec<Comparison>> {
-    let mut arena = Arena::<E>::open(options).await?;
+pub(crate) async fn run<E: Engine>(asked: &Asked<Scenario>) -> Result<Vec<Comparison>> {
+    let mut arena = Arena::<E>::open(&asked.options).await?;
     let mut all = Vec::new();
-    if options.wants(Scenario::Fresh) {
+    if asked.wants(Scenario::Fresh) {
         all.extend(fresh::run(&mut arena).await?);
     }
-    if options.wants(Scenario::HalfDuplicates) {
+    if asked.wants(Scenario::HalfDuplicates) {
         all.push(half_duplicates::run(&mut arena).await?);
     }
-    if options.wants(Scenario::Duplicates) {
+    if asked.wants(Scenario::Duplicates) {
         all.push(duplicates::run(&mut arena).await?);
     }
     for (scenario, contest) in [
@@ -38,15 +38,15 @@ pub(crate) async fn run<E: Engine>(options: &Options) -> Result<Vec<Comparison>>
         (Scenario::Slow, one_per_tx::SLOW),
     ] {
         // With one writer all wait for each other's 20 ms, which takes long and tells little.
-        let tells_little = scenario == Scenario::Slow && E::ONE_WRITER && options.quick;
-        if options.names(scenario) || options.wants(scenario) && !tells_little {
+        let tells_little = scenario == Scenario::Slow && E::ONE_WRITER && asked.options.quick;
+        if asked.names(scenario) || asked.wants(scenario) && !tells_little {
             all.push(one_per_tx::run(&mut arena, contest).await?);
         }
     }
-    if options.wants(Scenario::Latency) {
+    if asked.wants(Scenario::Latency) {
         all.extend(latency::run(&mut arena).await?);
     }
-    if options.wants(Scenario::Wal) {
+    if asked.wants(Scenario::Wal) {
         all.extend(wal::run(&mut arena).await?);
     }
     Ok(all)

@@ -6,7 +6,7 @@ use crate::report::figure;
 use crate::results::Series;
 
 /// Measures each contender once a round, beginning with another one each time.
-pub(super) async fn interleave(
+pub(crate) async fn interleave(
     title: &str,
     rounds: u32,
     contenders: &[&'static str],

@@ -85,6 +85,9 @@ pub(crate) trait Ground: Sized {
     /// A pool with all its connections open.
     async fn pool(&self, connections: u32) -> Result<Pool<Self::Engine>>;
 
+    /// The store of an inbox on a pool.
+    fn store(&self, pool: Pool<Self::Engine>) -> Result<<Self::Engine as Engine>::Store>;
+
     /// An inbox on a pool, with one handler that does `work`.
     async fn inbox(
         &self,

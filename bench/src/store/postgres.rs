@@ -86,7 +86,7 @@ impl Server for PostgresBench {
         let create = format!("CREATE SCHEMA {name}; {TABLES}");
         admin.execute(sqlx::raw_sql(AssertSqlSafe(create))).await.context("creating tables")?;
         let schema = Schema { name, address, admin: tokio::sync::Mutex::new(admin) };
-        let store = PostgresStore::new(schema.pool(1).await?).with_schema(&schema.name)?;
+        let store = schema.store(schema.pool(1).await?)?;
         store.migrate().await?;
         store.pool().close().await;
         // What the contender before left to write must not slow this one down.
@@ -117,8 +117,12 @@ impl Ground for Schema {
             .context("opening a pool")
     }
 
+    fn store(&self, pool: PgPool) -> Result<PostgresStore> {
+        Ok(PostgresStore::new(pool).with_schema(&self.name)?)
+    }
+
     async fn inbox(&self, pool: PgPool, batching: Batching, work: Work) -> Result<Inbox<PostgresStore>> {
-        let builder = Inbox::builder(PostgresStore::new(pool).with_schema(&self.name)?).state(work);
+        let builder = Inbox::builder(self.store(pool)?).state(work);
         let builder = match batching {
             Batching::Singles => builder.on(HANDLER, handle),
             Batching::Sets => builder.on(HANDLER, handle_set),

@@ -111,8 +111,12 @@ impl Ground for File {
             .context("opening a pool")
     }
 
+    fn store(&self, pool: SqlitePool) -> Result<SqliteStore> {
+        Ok(SqliteStore::new(pool))
+    }
+
     async fn inbox(&self, pool: SqlitePool, batching: Batching, work: Work) -> Result<Inbox<SqliteStore>> {
-        let builder = Inbox::builder(SqliteStore::new(pool)).state(work);
+        let builder = Inbox::builder(self.store(pool)?).state(work);
         let builder = match batching {
             Batching::Singles => builder.on(HANDLER, handle),
             Batching::Sets => builder.on(HANDLER, handle_set),

@@ -1,0 +1,261 @@
+//! One database, and keepers of messages that enter it one after the other.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
+use sqlx::Pool;
+
+use super::engine::{Handlers, StoredEngine};
+use super::keepers::{Accepting, Keeper, Milan, Name, Oncebox, RowQueue};
+use super::ledger::rows;
+use super::meter::Meter;
+use super::per_second;
+use crate::arena::Arena;
+use crate::contenders::Contender;
+use crate::feed::{Feed, Order};
+use crate::measure::{Pace, throughput};
+use crate::options::Options;
+use crate::report::figure;
+use crate::store::Ground;
+
+/// How often each size of pool, and number of workers, is tried.
+const TRIES: u32 = 2;
+const CHOOSING_CALLERS: usize = 64;
+/// Tasks that fill a backlog.
+const FILLERS: u64 = 4;
+/// Connections of a baseline that is only filled and worked through.
+const FILLING_POOL: u32 = 4;
+/// Nobody needs longer; who does has lost messages.
+pub(crate) const LONGEST: Duration = Duration::from_secs(900);
+
+/// A keeper on its tables.
+pub(crate) struct Entrant<E: StoredEngine> {
+    pub(crate) ground: E::Ground,
+    pub(crate) keeper: Arc<dyn Keeper>,
+    pub(crate) meter: Arc<Meter>,
+    name: Name,
+    handlers: usize,
+    pools: Vec<Pool<E>>,
+    /// How many handler runs were committed so far.
+    done: u64,
+}
+
+/// What came of working for a while.
+#[derive(Clone, Debug)]
+pub(crate) struct Worked {
+    /// Handler runs per second.
+    pub(crate) rate: f64,
+    /// Whether all were done before the time was over.
+    pub(crate) all: bool,
+    /// The rate in each tenth.
+    pub(crate) tenths: Vec<f64>,
+}
+
+/// Where keepers are measured.
+pub(crate) struct StoredArena<'a, E: StoredEngine> {
+    pub(crate) options: &'a Options,
+    /// For contenders that keep nothing.
+    pub(crate) inline: Arena<'a, E>,
+    /// The best size of the callers' pool and the best number of workers, once known.
+    pools: HashMap<Name, u32>,
+    workers: HashMap<Name, usize>,
+}
+
+impl<'a, E: StoredEngine> StoredArena<'a, E> {
+    pub(crate) async fn open(options: &'a Options) -> Result<StoredArena<'a, E>> {
+        let inline = Arena::open(options).await?;
+        Ok(StoredArena { options, inline, pools: HashMap::new(), workers: HashMap::new() })
+    }
+
+    /// Lets a keeper begin on fresh tables, to be filled and worked through.
+    pub(crate) async fn enter(&mut self, name: Name, handlers: usize) -> Result<Entrant<E>> {
+        let workers = self.best_workers(name).await?;
+        self.enter_with(name, handlers, FILLING_POOL, workers).await
+    }
+
+    /// Lets a keeper begin that callers bring messages to.
+    pub(crate) async fn enter_for_callers(&mut self, name: Name) -> Result<Entrant<E>> {
+        let pool = self.best_pool(name).await?;
+        let workers = self.best_workers(name).await?;
+        self.enter_with(name, 1, pool, workers).await
+    }
+
+    /// How many accepts per second callers get through.
+    pub(crate) async fn accepts(&mut self, name: Name, callers: usize) -> Result<f64> {
+        let pool = self.best_pool(name).await?;
+        self.accepts_with(name, pool, callers, self.options.pace()).await
+    }
+
+    /// How many handler runs per second there are on a backlog.
+    pub(crate) async fn drains(&mut self, name: Name, handlers: usize, messages: u64) -> Result<Worked> {
+        let mut entrant = self.enter(name, handlers).await?;
+        entrant.fill(messages).await?;
+        let worked = entrant.work(messages * handlers as u64, LONGEST).await?;
+        entrant.leave().await?;
+        Ok(worked)
+    }
+
+    async fn enter_with(&self, name: Name, handlers: usize, pool: u32, workers: usize) -> Result<Entrant<E>> {
+        let ground = self.inline.fresh().await?;
+        let tables = ground.pool(1).await?;
+        E::make_tables(&mut *tables.acquire().await?).await.context("creating tables")?;
+        tables.close().await;
+        let meter = Arc::new(Meter::new());
+        let (keeper, pools): (Arc<dyn Keeper>, Vec<Pool<E>>) = match name.takes() {
+            Some(takes) => {
+                let pool = ground.pool(E::INBOX_POOL).await?;
+                let handlers = Handlers { count: handlers, takes };
+                let inbox = E::inbox(ground.store(pool.clone())?, handlers, meter.clone()).await?;
+                (Arc::new(Oncebox { inbox, meter: meter.clone() }), vec![pool])
+            }
+            None => {
+                let pool = ground.pool(if E::ONE_WRITER { 1 } else { pool }).await?;
+                // With one writer all wait in the same line for it.
+                let own =
+                    if E::ONE_WRITER { pool.clone() } else { ground.pool(u32::try_from(workers)?).await? };
+                let pools = vec![pool.clone(), own.clone()];
+                let meter = meter.clone();
+                match name {
+                    Name::Milan => {
+                        (Arc::new(Milan { consumers: pool, processors: own, workers, meter }), pools)
+                    }
+                    _ => (
+                        Arc::new(RowQueue { callers: pool, consumers: own, workers, handlers, meter }),
+                        pools,
+                    ),
+                }
+            }
+        };
+        Ok(Entrant { ground, keeper, meter, name, handlers, pools, done: 0 })
+    }
+
+    async fn accepts_with(&self, name: Name, pool: u32, callers: usize, pace: Pace) -> Result<f64> {
+        let entrant = self.enter_with(name, 1, pool, 1).await?;
+        let measured = throughput(&entrant.caller(), Feed::new(Order::Fresh), callers, pace).await;
+        let measured = measured.with_context(|| format!("measuring {name}"))?;
+        let waiting = entrant.keeper.waiting().await?;
+        let done = measured.tally.done;
+        ensure!(waiting == done, "{name} reports {done} messages as accepted, and keeps {waiting}");
+        entrant.leave().await?;
+        Ok(measured.rate)
+    }
+
+    async fn best_pool(&mut self, name: Name) -> Result<u32> {
+        if name.takes().is_some() || E::ONE_WRITER {
+            return Ok(E::INBOX_POOL);
+        }
+        if let Some(&size) = self.pools.get(&name) {
+            return Ok(size);
+        }
+        let mut best = (0.0, E::POOLS[0]);
+        for _ in 0..TRIES {
+            for &size in E::POOLS {
+                let rate = self.accepts_with(name, size, CHOOSING_CALLERS, self.options.short_pace()).await?;
+                if rate > best.0 {
+                    best = (rate, size);
+                }
+            }
+        }
+        let (rate, size) = best;
+        eprintln!("{}: {name} accepts best on a pool of {size}: {}/s", E::STORE, figure(rate));
+        self.pools.insert(name, size);
+        Ok(size)
+    }
+
+    async fn best_workers(&mut self, name: Name) -> Result<usize> {
+        if name.takes().is_some() {
+            return Ok(E::INBOX_WORKERS);
+        }
+        if let [only] = E::WORKERS {
+            return Ok(*only);
+        }
+        if let Some(&workers) = self.workers.get(&name) {
+            return Ok(workers);
+        }
+        let mut best = (0.0, E::WORKERS[0]);
+        for _ in 0..TRIES {
+            for &workers in E::WORKERS {
+                let mut entrant = self.enter_with(name, 1, FILLING_POOL, workers).await?;
+                let messages = self.options.choosing_messages();
+                entrant.fill(messages).await?;
+                let rate = entrant.work(messages, LONGEST).await?.rate;
+                entrant.leave().await?;
+                if rate > best.0 {
+                    best = (rate, workers);
+                }
+            }
+        }
+        let (rate, workers) = best;
+        eprintln!("{}: {name} works best with {workers} workers: {}/s", E::STORE, figure(rate));
+        self.workers.insert(name, workers);
+        Ok(workers)
+    }
+}
+
+impl<E: StoredEngine> Entrant<E> {
+    /// As callers see it.
+    pub(crate) fn caller(&self) -> Arc<dyn Contender> {
+        Arc::new(Accepting(self.keeper.clone()))
+    }
+
+    /// Fills a backlog, once.
+    pub(crate) async fn fill(&self, messages: u64) -> Result<()> {
+        let part = messages.div_ceil(FILLERS);
+        let parts = (0..FILLERS).map(|n| {
+            let (keeper, begin) = (self.keeper.clone(), (n * part).min(messages));
+            let end = (begin + part).min(messages);
+            async move { tokio::spawn(async move { keeper.fill(begin..end).await }).await? }
+        });
+        try_join_all(parts).await.with_context(|| format!("filling {}", self.name))?;
+        let waiting = self.keeper.waiting().await?;
+        ensure!(waiting == messages, "{} keeps {waiting} of {messages} messages", self.name);
+        Ok(())
+    }
+
+    /// Works until so many more handler runs are through, or the time is over.
+    pub(crate) async fn work(&mut self, runs: u64, limit: Duration) -> Result<Worked> {
+        self.meter.ask_for(runs, 10);
+        let begin = Instant::now();
+        let done = self.work_until_enough(limit).await?;
+        let took = begin.elapsed();
+        let all = done >= runs;
+        ensure!(all || limit < LONGEST, "{} did {done} of {runs} runs", self.name);
+        Ok(Worked { rate: per_second(done, took), all, tenths: self.meter.slices() })
+    }
+
+    /// Works until the meter says that it is enough, or the time is over; how many runs were committed.
+    pub(crate) async fn work_until_enough(&mut self, limit: Duration) -> Result<u64> {
+        let watch = async {
+            tokio::time::sleep(limit).await;
+            self.meter.give_up();
+            std::future::pending::<Infallible>().await
+        };
+        let done = tokio::select! {
+            done = self.keeper.work() => done.with_context(|| format!("{} at work", self.name))?,
+            never = watch => match never {},
+        };
+        self.done += done;
+        Ok(done)
+    }
+
+    /// Ends it, if each message that it reports as handled was handled once.
+    pub(crate) async fn leave(self) -> Result<()> {
+        let Entrant { ground, keeper, name, handlers, pools, done, .. } = self;
+        drop(keeper);
+        for pool in pools {
+            pool.close().await;
+        }
+        if name != Name::OnceboxIdle {
+            let pool = ground.pool(1).await?;
+            let rows = rows::<E>(&pool, handlers).await;
+            pool.close().await;
+            let rows = rows.with_context(|| format!("checking {name}"))?;
+            ensure!(rows == done, "{name} reports {done} handler runs, the ledgers have {rows}");
+        }
+        ground.discard().await
+    }
+}

@@ -1,0 +1,103 @@
+//! What the databases do differently here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use oncebox::{Inbox, LogStore};
+use uuid::Uuid;
+
+use super::meter::Meter;
+use crate::message::OrderPaid;
+use crate::store::Engine;
+
+/// The handlers of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handlers {
+    /// How many of each message.
+    pub(crate) count: usize,
+    pub(crate) takes: Takes,
+}
+
+/// What a handler takes, and does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    Singles,
+    Sets,
+    /// Sets, and writes nothing.
+    Nothing,
+}
+
+/// A row of a queue.
+#[derive(Debug)]
+pub(crate) struct QueueRow {
+    pub(crate) handler: usize,
+    pub(crate) body: String,
+}
+
+/// A kind of database that keeps messages for later.
+pub(crate) trait StoredEngine: Engine<Store: LogStore> {
+    /// The numbers of workers of which a baseline gets the best.
+    const WORKERS: &'static [usize];
+    /// How many workers an inbox has of itself.
+    const INBOX_WORKERS: usize;
+    /// Saves a message (id, type, content) if it is new, as Milan's consumer does.
+    const MILAN_SAVE: &'static str;
+    /// Asks for the bytes of all tables and indexes but the ledgers.
+    const DISK_BYTES: Option<&'static str>;
+
+    /// Makes the tables of the baselines.
+    fn make_tables(conn: &mut Self::Connection) -> BoxFuture<'_, Result<(), sqlx::Error>>;
+
+    /// An inbox whose handlers count what they do.
+    fn inbox(
+        store: Self::Store,
+        handlers: Handlers,
+        meter: Arc<Meter>,
+    ) -> impl Future<Output = Result<Inbox<Self::Store>>>;
+
+    /// The next messages of Milan's inbox, locked: id and content.
+    fn milan_take(
+        conn: &mut Self::Connection,
+        limit: i64,
+    ) -> BoxFuture<'_, Result<Vec<(Uuid, String)>, sqlx::Error>>;
+
+    /// Marks messages of Milan's inbox as processed.
+    fn milan_mark<'c>(
+        conn: &'c mut Self::Connection,
+        ids: &'c [Uuid],
+    ) -> BoxFuture<'c, Result<(), sqlx::Error>>;
+
+    /// Fills Milan's inbox with one statement.
+    fn milan_fill(conn: &mut Self::Connection, numbers: Range<u64>)
+    -> BoxFuture<'_, Result<(), sqlx::Error>>;
+
+    /// Takes the next rows out of a queue.
+    fn queue_take(
+        conn: &mut Self::Connection,
+        limit: i64,
+    ) -> BoxFuture<'_, Result<Vec<QueueRow>, sqlx::Error>>;
+
+    /// Fills a queue with one statement, with a row for each handler.
+    fn queue_fill(
+        conn: &mut Self::Connection,
+        numbers: Range<u64>,
+        handlers: usize,
+    ) -> BoxFuture<'_, Result<(), sqlx::Error>>;
+
+    /// Writes many rows to a handler's ledger with one statement.
+    fn write_many<'c>(
+        conn: &'c mut Self::Connection,
+        handler: usize,
+        orders: &'c [OrderPaid],
+    ) -> BoxFuture<'c, Result<(), sqlx::Error>>;
+
+    /// Asks for a number.
+    fn number(conn: &mut Self::Connection, sql: String) -> BoxFuture<'_, Result<i64, sqlx::Error>>;
+}
+
+/// The body of a message, as text.
+pub(super) fn body(number: u64) -> String {
+    String::from_utf8(OrderPaid::body(number)).unwrap_or_default()
+}

@@ -1,0 +1,33 @@
+//! `stored-accept`: how fast messages are taken in, with nobody at work.
+
+use anyhow::Result;
+
+use super::super::arena::StoredArena;
+use super::super::engine::StoredEngine;
+use super::super::keepers::Name;
+use crate::results::Comparison;
+use crate::scenarios::rounds::interleave;
+
+const BENCH: &str = "stored-accept";
+const CALLERS: [usize; 2] = [64, 256];
+const NAMES: [Name; 2] = [Name::Oncebox, Name::Milan];
+
+pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
+    let mut all = Vec::new();
+    for callers in CALLERS {
+        if arena.options.wants_callers(callers) {
+            all.push(compare(arena, callers).await?);
+        }
+    }
+    Ok(all)
+}
+
+async fn compare<E: StoredEngine>(arena: &mut StoredArena<'_, E>, callers: usize) -> Result<Comparison> {
+    let labels = NAMES.map(Name::as_str);
+    let title = format!("{}: {BENCH}, {callers} callers", E::STORE);
+    let rounds = arena.options.rounds();
+    let series =
+        interleave(&title, rounds, &labels, async |n: usize| arena.accepts(NAMES[n], callers).await).await?;
+    let baselines = labels[1..].to_vec();
+    Ok(Comparison { bench: BENCH, store: E::STORE, callers, unit: "accepts/s", series, baselines })
+}

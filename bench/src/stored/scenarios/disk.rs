@@ -1,0 +1,62 @@
+//! `stored-disk`: what a message leaves on the disk, and what it writes to the database's log, when it was accepted and handled.
+
+use anyhow::{Context, Result};
+
+use super::super::arena::{Entrant, LONGEST, StoredArena};
+use super::super::engine::StoredEngine;
+use super::super::keepers::Name;
+use super::super::per_message;
+use super::CALLERS;
+use crate::feed::{Feed, Order};
+use crate::measure::exhaust;
+use crate::results::{Comparison, Series};
+use crate::scenarios::rounds::interleave;
+use crate::store::Ground;
+
+const BENCHES: [&str; 2] = ["stored-disk", "stored-disk-wal"];
+const NAMES: [Name; 2] = [Name::Oncebox, Name::Milan];
+
+pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
+    let Some(ask) = E::DISK_BYTES else { return Ok(Vec::new()) };
+    let labels = NAMES.map(Name::as_str);
+    let title = format!("{}: {} (bytes per message)", E::STORE, BENCHES[0]);
+    let mut logs = labels.map(|contender| Series { contender, figures: Vec::new() });
+    let measure = async |n: usize| {
+        let (disk, log) = measure(arena, NAMES[n], ask).await?;
+        logs[n].figures.push(log);
+        Ok(disk)
+    };
+    // Bytes are the same each time, or nearly.
+    let disk = interleave(&title, 1, &labels, measure).await?;
+    let all = BENCHES.into_iter().zip([disk, logs.to_vec()]);
+    let baselines = &labels[1..];
+    let comparison = |(bench, series)| {
+        let (unit, baselines) = ("bytes/message", baselines.to_vec());
+        Comparison { bench, store: E::STORE, callers: CALLERS, unit, series, baselines }
+    };
+    Ok(all.map(comparison).collect())
+}
+
+async fn measure<E: StoredEngine>(
+    arena: &mut StoredArena<'_, E>,
+    name: Name,
+    ask: &str,
+) -> Result<(f64, f64)> {
+    let messages = arena.options.waiting_messages();
+    let mut entrant = arena.enter_for_callers(name).await?;
+    let before = bytes(&entrant, ask).await?;
+    let feed = Feed::new(Order::Known { count: messages });
+    exhaust(&entrant.caller(), feed, CALLERS).await.with_context(|| format!("measuring {name}"))?;
+    entrant.work(messages, LONGEST).await?;
+    let after = bytes(&entrant, ask).await?;
+    entrant.leave().await?;
+    Ok((per_message(after.0 - before.0, messages), per_message(after.1 - before.1, messages)))
+}
+
+/// On the disk, and in the log.
+async fn bytes<E: StoredEngine>(entrant: &Entrant<E>, ask: &str) -> Result<(u64, u64)> {
+    let pool = entrant.ground.pool(1).await?;
+    let disk = E::number(&mut *pool.acquire().await?, ask.into()).await;
+    pool.close().await;
+    Ok((u64::try_from(disk?)?, entrant.ground.log_bytes().await?.unwrap_or_default()))
+}

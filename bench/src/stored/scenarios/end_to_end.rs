@@ -1,0 +1,44 @@
+//! `stored-end-to-end`: callers bring messages while workers run, until all is handled.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::arena::{LONGEST, StoredArena};
+use super::super::engine::StoredEngine;
+use super::super::keepers::Name;
+use super::super::per_second;
+use super::{CALLERS, RATE};
+use crate::feed::{Feed, Order};
+use crate::measure::exhaust;
+use crate::results::Comparison;
+use crate::scenarios::rounds::interleave;
+
+const BENCH: &str = "stored-end-to-end";
+const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::Milan, Name::RowQueue];
+
+pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+    let labels = NAMES.map(Name::as_str);
+    let title = format!("{}: {BENCH}", E::STORE);
+    let rounds = arena.options.rounds();
+    let series = interleave(&title, rounds, &labels, async |n: usize| measure(arena, NAMES[n]).await).await?;
+    let baselines = labels[2..].to_vec();
+    Ok(Comparison { bench: BENCH, store: E::STORE, callers: CALLERS, unit: RATE, series, baselines })
+}
+
+async fn measure<E: StoredEngine>(arena: &mut StoredArena<'_, E>, name: Name) -> Result<f64> {
+    // One writer commits for each message that a baseline takes in.
+    let messages = arena.options.waiting_messages() / if E::ONE_WRITER { 4 } else { 1 };
+    let mut entrant = arena.enter_for_callers(name).await?;
+    let caller = entrant.caller();
+    entrant.meter.ask_for(messages, 10);
+    let begin = Instant::now();
+    let bring = exhaust(&caller, Feed::new(Order::Known { count: messages }), CALLERS);
+    let (done, brought) = tokio::try_join!(entrant.work_until_enough(LONGEST), bring)
+        .with_context(|| format!("measuring {name}"))?;
+    let took = begin.elapsed();
+    drop(caller);
+    ensure!(done == messages && brought.done == messages, "{name} handled {done} of {messages} messages");
+    entrant.leave().await?;
+    Ok(per_second(messages, took))
+}

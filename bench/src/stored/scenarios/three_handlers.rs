@@ -1,0 +1,68 @@
+//! `stored-3-handlers`: three handlers of the same messages; and what a message with one and with three handlers writes to the
+//! database's log.
+
+use anyhow::Result;
+
+use super::super::arena::{LONGEST, StoredArena};
+use super::super::engine::StoredEngine;
+use super::super::keepers::Name;
+use super::super::per_message;
+use crate::results::Comparison;
+use crate::scenarios::rounds::interleave;
+use crate::store::Ground;
+
+const BENCH: &str = "stored-3-handlers";
+const HANDLERS: usize = 3;
+const NAMES: [Name; 3] = [Name::Oncebox, Name::OnceboxSet, Name::RowQueue];
+
+const WAL_BENCH: &str = "stored-3-handlers-wal";
+/// With the handlers' own writes, and with handlers that write nothing.
+const WAL: [(&str, Name, usize); 6] = [
+    ("oncebox-3", Name::OnceboxSet, 3),
+    ("oncebox-3-idle", Name::OnceboxIdle, 3),
+    ("row-queue-3", Name::RowQueue, 3),
+    ("oncebox-1", Name::OnceboxSet, 1),
+    ("oncebox-1-idle", Name::OnceboxIdle, 1),
+    ("row-queue-1", Name::RowQueue, 1),
+];
+
+pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<[Comparison; 2]> {
+    Ok([rates(arena).await?, wal(arena).await?])
+}
+
+async fn rates<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+    let labels = NAMES.map(Name::as_str);
+    let title = format!("{}: {BENCH}", E::STORE);
+    // As many handler runs as the others have, or nearly.
+    let (rounds, messages) = (arena.options.rounds(), arena.options.waiting_messages() / 2);
+    let measure = async |n: usize| Ok(arena.drains(NAMES[n], HANDLERS, messages).await?.rate);
+    let series = interleave(&title, rounds, &labels, measure).await?;
+    let (callers, baselines) = (E::INBOX_WORKERS, labels[2..].to_vec());
+    Ok(Comparison { bench: BENCH, store: E::STORE, callers, unit: "handled/s", series, baselines })
+}
+
+async fn wal<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+    let labels = WAL.map(|(label, ..)| label);
+    let title = format!("{}: {WAL_BENCH} (bytes per message)", E::STORE);
+    // Bytes are the same each time, or nearly.
+    let series =
+        interleave(&title, 1, &labels, async |n: usize| written(arena, WAL[n].1, WAL[n].2).await).await?;
+    let (callers, baselines) = (E::INBOX_WORKERS, labels[3..].to_vec());
+    Ok(Comparison { bench: WAL_BENCH, store: E::STORE, callers, unit: "bytes/message", series, baselines })
+}
+
+/// From the accept to the last handler.
+async fn written<E: StoredEngine>(
+    arena: &mut StoredArena<'_, E>,
+    name: Name,
+    handlers: usize,
+) -> Result<f64> {
+    let messages = arena.options.waiting_messages();
+    let mut entrant = arena.enter(name, handlers).await?;
+    let before = entrant.ground.log_bytes().await?.unwrap_or_default();
+    entrant.fill(messages).await?;
+    entrant.work(messages * handlers as u64, LONGEST).await?;
+    let after = entrant.ground.log_bytes().await?.unwrap_or_default();
+    entrant.leave().await?;
+    Ok(per_message(after - before, messages))
+}

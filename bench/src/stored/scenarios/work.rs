@@ -1,0 +1,46 @@
+//! `stored-work` and `stored-work-set`: how fast a backlog is worked through.
+
+use anyhow::Result;
+
+use super::super::arena::StoredArena;
+use super::super::engine::StoredEngine;
+use super::super::keepers::Name;
+use super::{CALLERS, RATE};
+use crate::arena::Task;
+use crate::contenders;
+use crate::results::Comparison;
+use crate::scenarios::rounds::interleave;
+
+const NAMES: [Name; 3] = [Name::Oncebox, Name::Milan, Name::RowQueue];
+const NAMES_OF_SETS: [Name; 2] = [Name::OnceboxSet, Name::Milan];
+/// No inbox: a hundred rows with one insert.
+const BULK: contenders::Name = contenders::Name::Bulk;
+
+pub(super) async fn singles<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+    compare(arena, "stored-work", &NAMES, false).await
+}
+
+pub(super) async fn sets<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+    compare(arena, "stored-work-set", &NAMES_OF_SETS, true).await
+}
+
+async fn compare<E: StoredEngine>(
+    arena: &mut StoredArena<'_, E>,
+    bench: &'static str,
+    names: &[Name],
+    with_bulk: bool,
+) -> Result<Comparison> {
+    let mut labels: Vec<&'static str> = names.iter().map(|name| name.as_str()).collect();
+    if with_bulk {
+        labels.push(BULK.as_str());
+    }
+    let title = format!("{}: {bench}", E::STORE);
+    let (rounds, messages) = (arena.options.rounds(), arena.options.waiting_messages());
+    let measure = async |n: usize| match names.get(n) {
+        Some(&name) => Ok(arena.drains(name, 1, messages).await?.rate),
+        None => arena.inline.rate(BULK, Task::fresh(CALLERS)).await,
+    };
+    let series = interleave(&title, rounds, &labels, measure).await?;
+    let (callers, baselines) = (E::INBOX_WORKERS, labels[1..].to_vec());
+    Ok(Comparison { bench, store: E::STORE, callers, unit: RATE, series, baselines })
+}
