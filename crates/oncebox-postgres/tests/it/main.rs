@@ -4,6 +4,7 @@
 
 mod fixture;
 mod least_privilege;
+mod log;
 mod migrate;
 mod plans;
 mod server;
