@@ -287,8 +287,11 @@ impl<S: LogStore> Inbox<S> {
         if !course.tasks {
             lessons.wary = !ran.is_clean();
         }
-        for message in &taken.messages[..ran.ended.len()] {
-            lessons.transients.remove(&(message.place.lane, message.place.pos));
+        for (message, ended) in taken.messages.iter().zip(&ran.ended) {
+            // What is to be tried again soon is not over.
+            if ended.is_some() {
+                lessons.transients.remove(&(message.place.lane, message.place.pos));
+            }
         }
         let more = taken.progress.map_or(taken.head > 0, |progress| progress.pos < taken.head);
         Ok(Visited::Worked { report, more })
