@@ -59,7 +59,7 @@ fn table(comparison: &Comparison) -> String {
         let [median, min, max] = figures;
         let _ = write!(table, "  {first:<18}{median:>10}{min:>10}{max:>10}");
         for ratio in ratios {
-            let _ = write!(table, "{ratio:>17}");
+            let _ = write!(table, "{ratio:>21}");
         }
         table.push('\n');
     };

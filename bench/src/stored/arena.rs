@@ -29,6 +29,8 @@ const CHOOSING_CALLERS: usize = 64;
 const FILLERS: u64 = 4;
 /// Connections of a baseline that is only filled and worked through.
 const FILLING_POOL: u32 = 4;
+/// A tenth of so many messages is enough to get going.
+const MOST_TO_WARM_UP: u64 = 40_000;
 /// Nobody needs longer; who does has lost messages.
 pub(crate) const LONGEST: Duration = Duration::from_secs(900);
 
@@ -40,7 +42,8 @@ pub(crate) struct Entrant<E: StoredEngine> {
     name: Name,
     handlers: usize,
     pools: Vec<Pool<E>>,
-    /// How many handler runs were committed so far.
+    /// How many messages were filled in, and how many handler runs committed so far.
+    filled: u64,
     done: u64,
 }
 
@@ -93,6 +96,7 @@ impl<'a, E: StoredEngine> StoredArena<'a, E> {
     /// How many handler runs per second there are on a backlog.
     pub(crate) async fn drains(&mut self, name: Name, handlers: usize, messages: u64) -> Result<Worked> {
         let mut entrant = self.enter(name, handlers).await?;
+        entrant.warm_up(messages).await?;
         entrant.fill(messages).await?;
         let worked = entrant.work(messages * handlers as u64, LONGEST).await?;
         entrant.leave().await?;
@@ -130,7 +134,7 @@ impl<'a, E: StoredEngine> StoredArena<'a, E> {
                 }
             }
         };
-        Ok(Entrant { ground, keeper, meter, name, handlers, pools, done: 0 })
+        Ok(Entrant { ground, keeper, meter, name, handlers, pools, filled: 0, done: 0 })
     }
 
     async fn accepts_with(&self, name: Name, pool: u32, callers: usize, pace: Pace) -> Result<f64> {
@@ -181,6 +185,7 @@ impl<'a, E: StoredEngine> StoredArena<'a, E> {
             for &workers in E::WORKERS {
                 let mut entrant = self.enter_with(name, 1, FILLING_POOL, workers).await?;
                 let messages = self.options.choosing_messages();
+                entrant.warm_up(messages).await?;
                 entrant.fill(messages).await?;
                 let rate = entrant.work(messages, LONGEST).await?.rate;
                 entrant.leave().await?;
@@ -202,15 +207,23 @@ impl<E: StoredEngine> Entrant<E> {
         Arc::new(Accepting(self.keeper.clone()))
     }
 
-    /// Fills a backlog, once.
-    pub(crate) async fn fill(&self, messages: u64) -> Result<()> {
-        let part = messages.div_ceil(FILLERS);
+    /// Works through a few messages: connections prepare their statements, batches find their size.
+    pub(crate) async fn warm_up(&mut self, messages: u64) -> Result<()> {
+        let few = messages.min(MOST_TO_WARM_UP) / 10;
+        self.fill(few).await?;
+        self.work(few * self.handlers as u64, LONGEST).await.map(drop)
+    }
+
+    /// Fills a backlog.
+    pub(crate) async fn fill(&mut self, messages: u64) -> Result<()> {
+        let (part, first) = (messages.div_ceil(FILLERS), self.filled);
         let parts = (0..FILLERS).map(|n| {
             let (keeper, begin) = (self.keeper.clone(), (n * part).min(messages));
             let end = (begin + part).min(messages);
-            async move { tokio::spawn(async move { keeper.fill(begin..end).await }).await? }
+            async move { tokio::spawn(async move { keeper.fill(first + begin..first + end).await }).await? }
         });
         try_join_all(parts).await.with_context(|| format!("filling {}", self.name))?;
+        self.filled += messages;
         let waiting = self.keeper.waiting().await?;
         ensure!(waiting == messages, "{} keeps {waiting} of {messages} messages", self.name);
         Ok(())

@@ -20,10 +20,11 @@ impl StoredEngine for Postgres {
     const WORKERS: &'static [usize] = &[1, 4, 8, 16];
     const INBOX_WORKERS: usize = 4;
     const MILAN_SAVE: &'static str = "INSERT INTO inbox_messages (id, type, content, received_on_utc) \
-                                      VALUES ($1, $2, $3::text::jsonb, clock_timestamp()) ON CONFLICT (id) DO NOTHING";
+         VALUES ($1, $2, $3::text::jsonb, clock_timestamp()) ON CONFLICT (id) DO NOTHING";
     const DISK_BYTES: Option<&'static str> = Some(
         "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c \
-         WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname NOT LIKE 'ledger%'",
+         WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' \
+         AND c.relname NOT LIKE 'ledger%'",
     );
 
     fn make_tables(conn: &mut PgConnection) -> BoxFuture<'_, Result<(), sqlx::Error>> {
@@ -91,7 +92,8 @@ impl StoredEngine for Postgres {
             let ids: Vec<Uuid> = numbers.clone().map(|number| OrderPaid::numbered(number).order_id).collect();
             sqlx::query(
                 "INSERT INTO inbox_messages (id, type, content, received_on_utc) \
-                 SELECT v.id, $3, v.content::jsonb, clock_timestamp() FROM unnest($1::uuid[], $2::text[]) AS v(id, content)",
+                 SELECT v.id, $3, v.content::jsonb, clock_timestamp() \
+                 FROM unnest($1::uuid[], $2::text[]) AS v(id, content)",
             )
             .bind(ids)
             .bind(numbers.map(body).collect::<Vec<_>>())

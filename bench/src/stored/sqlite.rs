@@ -20,7 +20,7 @@ impl StoredEngine for Sqlite {
     const WORKERS: &'static [usize] = &[1];
     const INBOX_WORKERS: usize = 1;
     const MILAN_SAVE: &'static str = "INSERT INTO inbox_messages (id, type, content, received_on_utc) \
-                                      VALUES ($1, $2, $3, strftime('%Y-%m-%d %H:%M:%f', 'now')) ON CONFLICT (id) DO NOTHING";
+         VALUES ($1, $2, $3, strftime('%Y-%m-%d %H:%M:%f', 'now')) ON CONFLICT (id) DO NOTHING";
     const DISK_BYTES: Option<&'static str> = None;
 
     fn make_tables(conn: &mut SqliteConnection) -> BoxFuture<'_, Result<(), sqlx::Error>> {

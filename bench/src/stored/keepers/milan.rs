@@ -1,7 +1,8 @@
-//! Milan Jovanović's inbox: the consumer inserts, the processor takes a thousand messages, dispatches each, and marks all with
-//! one update.
+//! Milan Jovanović's inbox: the consumer inserts, the processor takes a thousand messages, dispatches each,
+//! and marks all with one update.
 //!
-//! His handlers have a connection and a transaction of their own; here they write on the processor's, to his advantage.
+//! His handlers have a connection and a transaction of their own; here they write on the processor's, to his
+//! advantage.
 
 use std::ops::Range;
 use std::sync::Arc;

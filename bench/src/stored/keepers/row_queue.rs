@@ -1,5 +1,5 @@
-//! A queue in a table, made well: a row for each message and handler, taken out in batches in the transaction of the handlers'
-//! writes. It does not deduplicate, to its advantage.
+//! A queue in a table, made well: a row for each message and handler, taken out in batches in the
+//! transaction of the handlers' writes. It does not deduplicate, to its advantage.
 
 use std::ops::Range;
 use std::sync::Arc;

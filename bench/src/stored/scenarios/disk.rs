@@ -1,4 +1,5 @@
-//! `stored-disk`: what a message leaves on the disk, and what it writes to the database's log, when it was accepted and handled.
+//! `stored-disk`: what a message leaves on the disk, and what it writes to the database's log, when it was
+//! accepted and handled.
 
 use anyhow::{Context, Result};
 

@@ -1,5 +1,6 @@
-//! `held-snapshot`: half of a backlog is worked through while another transaction holds an old snapshot, so that nothing can be
-//! cleaned up; then the other half is measured. Each is compared with itself on a fresh backlog.
+//! `held-snapshot`: half of a backlog is worked through while another transaction holds an old snapshot, so
+//! that nothing can be cleaned up; then the other half is measured. Each is compared with itself on a fresh
+//! backlog.
 
 use anyhow::{Context, Result, ensure};
 
@@ -38,6 +39,7 @@ pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Resu
 
 async fn held<E: StoredEngine>(arena: &mut StoredArena<'_, E>, name: Name, half: u64) -> Result<f64> {
     let mut entrant = arena.enter(name, 1).await?;
+    entrant.warm_up(half).await?;
     entrant.fill(2 * half).await?;
     let holders = entrant.ground.pool(1).await?;
     let mut holder = holders.begin_with(HOLD).await.context("holding a snapshot")?;

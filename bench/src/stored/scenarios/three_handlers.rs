@@ -1,5 +1,5 @@
-//! `stored-3-handlers`: three handlers of the same messages; and what a message with one and with three handlers writes to the
-//! database's log.
+//! `stored-3-handlers`: three handlers of the same messages; and what a message with one and with three
+//! handlers writes to the database's log.
 
 use anyhow::Result;
 
