@@ -8,6 +8,8 @@
 //! < enter NANOS / < leave NANOS  the body's interval
 //! < settled OUTCOME              once per copy
 //! ```
+//!
+//! `worker URL stored` works on the log instead, with two handlers, until it is killed.
 
 #![allow(clippy::print_stdout, reason = "standard output is how it reports")]
 
@@ -17,7 +19,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use oncebox::store::Store;
-use oncebox::{BoxError, Envelope, Error, Inbox, InboxStore, Message, PostgresStore, SqliteStore};
+use oncebox::{
+    Attempt, BoxError, Envelope, Error, Failure, Inbox, InboxStore, LogStore, Message, PostgresStore, Retry,
+    SqliteStore,
+};
 use oncebox_testing::{Faults, Faulty, Point};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -122,11 +127,40 @@ async fn work<S: Effects>(store: S) -> Result<()> {
     Ok(())
 }
 
+/// Works on the log: one handler that always can, and one that fails every tenth at first and every hundredth for good.
+async fn work_on_log<S: Effects + LogStore>(store: S) -> Result<()> {
+    let steady = async |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+        Ok(S::effect(conn, format!("steady {}", delivered.id)).await?)
+    };
+    let shaky = async |delivered: Delivered,
+                       Attempt(n): Attempt,
+                       conn: &mut <S as Store>::Conn|
+           -> Result<(), Failure> {
+        S::effect(conn, format!("shaky {}", delivered.id)).await?;
+        match delivered.id.as_str() {
+            id if id.ends_with("77") => Err(Failure::permanent("it can never work")),
+            id if id.ends_with('3') && n == 1 => Err(BoxError::from("at first").into()),
+            _ => Ok(()),
+        }
+    };
+    let retry =
+        Retry { max_attempts: 100, first: Duration::from_millis(5), longest: Duration::from_millis(5) };
+    let builder =
+        Inbox::builder(store).stored().retry(retry).poll_every(Duration::from_millis(20)).work_batch(20);
+    let inbox = builder.on("steady", steady).on("shaky", shaky).build().await?;
+    say("ready");
+    inbox.run(std::future::pending()).await?;
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).context("usage: worker URL")?;
-    match url.starts_with("postgres:") {
-        true => work(PostgresStore::connect(&url).await?).await,
-        false => work(SqliteStore::connect(&url).await?).await,
+    let url = std::env::args().nth(1).context("usage: worker URL [stored]")?;
+    let stored = std::env::args().nth(2).as_deref() == Some("stored");
+    match (url.starts_with("postgres:"), stored) {
+        (true, false) => work(PostgresStore::connect(&url).await?).await,
+        (false, false) => work(SqliteStore::connect(&url).await?).await,
+        (true, true) => work_on_log(PostgresStore::connect(&url).await?).await,
+        (false, true) => work_on_log(SqliteStore::connect(&url).await?).await,
     }
 }

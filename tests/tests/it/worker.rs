@@ -14,8 +14,17 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts a process that is ready for deliveries.
     pub(crate) async fn start(url: &str) -> Self {
+        Self::spawn(&[url]).await
+    }
+
+    /// Starts a process that works on the log until it dies.
+    pub(crate) async fn start_stored(url: &str) -> Self {
+        Self::spawn(&[url, "stored"]).await
+    }
+
+    async fn spawn(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_worker"))
-            .arg(url)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

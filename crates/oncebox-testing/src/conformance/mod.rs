@@ -170,6 +170,7 @@ macro_rules! conformance {
             what_another_process_announces_is_found
             what_is_in_hand_at_shutdown_is_finished
             closing_the_inbox_ends_its_workers
+            closing_inboxes_leaves_the_store_as_it_is
             workers_that_cannot_work_fail_the_health_until_they_can
         }
     };

@@ -125,6 +125,7 @@ pub async fn a_scheduled_message_waits_for_its_time_and_runs_once<F: Fixture<Sto
 pub async fn attempts_are_counted_durably<F: Fixture<Store: LogStore>>(fixture: F) {
     let seen: Arc<Mutex<Vec<u32>>> = Arc::default();
     let mut dead = 0;
+    let mut processes = Vec::new();
     for process in 1..=3 {
         let log = seen.clone();
         let judge = move |_: &str, n| {
@@ -136,7 +137,7 @@ pub async fn attempts_are_counted_durably<F: Fixture<Store: LogStore>>(fixture: 
             accept_new(&inbox, sample("doomed")).await;
         }
         dead += inbox.work_once().await.unwrap().dead;
-        inbox.close().await;
+        processes.push(inbox);
     }
     assert_eq!(*seen.lock().unwrap(), [1, 2, 3]);
     assert_eq!(dead, 1);

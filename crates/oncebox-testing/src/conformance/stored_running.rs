@@ -134,6 +134,21 @@ pub async fn closing_the_inbox_ends_its_workers<F: Fixture<Store: LogStore>>(fix
     assert_eq!(inbox.accept(sample("late")).await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
+/// Inboxes come and go, a store stays: whatever an inbox was doing for itself when it was closed.
+pub async fn closing_inboxes_leaves_the_store_as_it_is<F: Fixture<Store: LogStore>>(fixture: F) {
+    for round in 0..100 {
+        let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
+        // A little later each time: its timer has begun, and has not ended, in some of the rounds.
+        for _ in 0..round {
+            tokio::task::yield_now().await;
+        }
+        inbox.close().await;
+    }
+    let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
+    accept_new(&inbox, sample("a")).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+}
+
 /// Fails every visit as long as it is told to.
 #[derive(Clone)]
 struct Down(Arc<AtomicBool>);

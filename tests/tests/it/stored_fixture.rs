@@ -1,0 +1,159 @@
+//! What tests of the log need of a store beyond its fixture.
+
+use oncebox::{LogStore, PostgresStore, SqliteStore};
+use oncebox_testing::Fixture;
+use sqlx::{Connection, PgConnection, SqliteConnection};
+
+use crate::postgres::Postgres;
+use crate::sqlite::Sqlite;
+
+/// What one snapshot says of a handler: how many messages are where. Done is what has an effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Balance {
+    pub(crate) handler: String,
+    pub(crate) accepted: i64,
+    pub(crate) waiting: i64,
+    pub(crate) tasks: i64,
+    pub(crate) done: i64,
+    pub(crate) dead: i64,
+}
+
+impl Balance {
+    pub(crate) fn is_even(&self) -> bool {
+        self.accepted == self.waiting + self.tasks + self.done + self.dead
+    }
+}
+
+/// One statement, one snapshot. Effects are named `handler id`; all messages are for all handlers.
+const BALANCE: &str = "
+    select h.name,
+        (select count(*) from {message}),
+        (select count(*) from {message} m join (
+            select p.lane, max(p.pos) as pos from {progress} p where p.handler = h.id group by p.lane
+        ) as reached on reached.lane = m.lane and m.pos > reached.pos),
+        (select count(*) from {task} t where t.handler = h.id),
+        (select count(*) from effect e where e.name like h.name || ' %'),
+        (select count(*) from {dead} d where d.handler = h.id)
+    from {handler} h order by h.name";
+
+fn balance_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
+    let named =
+        ["message", "progress", "task", "dead", "handler"].iter().fold(BALANCE.to_owned(), |sql, table| {
+            sql.replace(&format!("{{{table}}}"), &format!("{tables}{table}"))
+        });
+    sqlx::AssertSqlSafe(named)
+}
+
+type Row = (String, i64, i64, i64, i64, i64);
+
+fn read(rows: Vec<Row>) -> Vec<Balance> {
+    let balance = |(handler, accepted, waiting, tasks, done, dead)| Balance {
+        handler,
+        accepted,
+        waiting,
+        tasks,
+        done,
+        dead,
+    };
+    rows.into_iter().map(balance).collect()
+}
+
+/// A database with a log, as another process would see it.
+pub(crate) trait LogFixture: Fixture<Store: LogStore> {
+    /// Where other processes find it.
+    fn address(&self) -> String;
+
+    /// A store with a pool of its own.
+    async fn another_store(&self) -> Self::Store;
+
+    /// How many effects there are, and of how many names.
+    async fn totals(&self) -> (i64, i64);
+
+    /// Where every message is, for each handler, in one snapshot.
+    async fn balance(&self) -> Vec<Balance>;
+
+    /// Sends one statement as a handler would, and swallows its error.
+    fn send(
+        conn: &mut <Self::Store as oncebox::store::Store>::Conn,
+        sql: &'static str,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+const TOTALS: &str = "select count(*), count(distinct name) from effect";
+
+impl LogFixture for Sqlite {
+    fn address(&self) -> String {
+        self.path()
+    }
+
+    async fn another_store(&self) -> SqliteStore {
+        SqliteStore::connect(&self.path()).await.unwrap()
+    }
+
+    async fn totals(&self) -> (i64, i64) {
+        sqlx::query_as(TOTALS).fetch_one(self.store.pool()).await.unwrap()
+    }
+
+    async fn balance(&self) -> Vec<Balance> {
+        let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
+        sqlx::query("pragma busy_timeout = 60000").execute(&mut conn).await.unwrap();
+        let rows = sqlx::query_as(balance_of("oncebox_")).fetch_all(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+        read(rows)
+    }
+
+    async fn send(conn: &mut SqliteConnection, sql: &'static str) {
+        let _ = sqlx::query(sql).execute(conn).await;
+    }
+}
+
+impl LogFixture for Postgres {
+    fn address(&self) -> String {
+        self.database.url()
+    }
+
+    async fn another_store(&self) -> PostgresStore {
+        PostgresStore::connect(&self.database.url()).await.unwrap()
+    }
+
+    async fn totals(&self) -> (i64, i64) {
+        sqlx::query_as(TOTALS).fetch_one(self.store.pool()).await.unwrap()
+    }
+
+    async fn balance(&self) -> Vec<Balance> {
+        read(sqlx::query_as(balance_of("oncebox.")).fetch_all(self.store.pool()).await.unwrap())
+    }
+
+    async fn send(conn: &mut PgConnection, sql: &'static str) {
+        let _ = sqlx::query(sql).execute(conn).await;
+    }
+}
+
+/// The statistics of a database once everybody else has left it: backends report what they did when they go.
+pub(crate) async fn when_all_have_left(conn: &mut PgConnection) {
+    let others =
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+        and backend_type = 'client backend'";
+    while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut *conn).await.unwrap() > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    sqlx::query("select pg_stat_clear_snapshot()").execute(conn).await.unwrap();
+}
+
+/// Numbers by chance, the same ones for the same seed.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % limit as u64).unwrap()
+    }
+}

@@ -1,0 +1,93 @@
+//! A database that is away: nobody's attempts are spent, nobody floods the log, and the work goes on afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use oncebox::{Attempt, Inbox, PostgresStore, Retry};
+use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
+use sqlx::PgConnection;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use crate::every_store::{OrderPaid, envelope, judged};
+
+/// Counts what an operator would read: everything from INFO upwards.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicUsize>);
+
+impl<S: tracing::Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target().starts_with("oncebox")
+            && *event.metadata().level() <= tracing::Level::INFO
+        {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_spends_no_attempts_and_is_told_quietly() {
+    // Whether there is a server at all is known by whoever started the common one.
+    if crate::postgres::as_owner("an_outage_spends_no_attempts").await.is_none() {
+        return;
+    }
+    let lines = Lines::default();
+    // Every test is a process of its own, and the subscriber is the process's.
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines.clone())).unwrap();
+    let mut server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
+    let store = PostgresStore::connect(&server.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::query("create table effect (name text not null)").execute(store.pool()).await.unwrap();
+
+    let worst = Arc::new(AtomicU32::new(0));
+    let seen = worst.clone();
+    let handler = async move |order: OrderPaid,
+                              Attempt(n): Attempt,
+                              db: &mut PgConnection|
+                -> Result<(), sqlx::Error> {
+        seen.fetch_max(n, Ordering::SeqCst);
+        // Slow enough that some are in hand when the server goes.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let insert = sqlx::query("insert into effect (name) values ($1)").bind(order.order_id);
+        insert.execute(db).await.map(drop)
+    };
+    let retry = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+    let inbox = Inbox::builder(store.clone()).stored().retry(retry).on("h", handler).build().await.unwrap();
+    let messages = 2_000;
+    for accept in inbox.accept_all((0..messages).map(|n| envelope(&format!("o-{n}")))).await {
+        assert!(accept.unwrap().is_new());
+    }
+    let running = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(std::future::pending()).await }
+    });
+    let effects = async || {
+        let count = sqlx::query_scalar("select count(*) from effect").fetch_one(store.pool()).await;
+        count.unwrap_or(0_i64)
+    };
+    while effects().await < 100 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let before = lines.0.load(Ordering::SeqCst);
+    let went = Instant::now();
+    server.kill().unwrap();
+    while inbox.health().await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(judged(60) as u64)).await;
+    let told = lines.0.load(Ordering::SeqCst) - before;
+    let seconds = went.elapsed().as_secs() as usize;
+    assert!((1..=seconds).contains(&told), "{told} lines in {seconds} s");
+
+    server.restart().await.unwrap();
+    while effects().await < messages {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    inbox.close().await;
+    assert_eq!(running.await.unwrap().unwrap().failed, 0);
+    assert_eq!(worst.load(Ordering::SeqCst), 1, "an outage is no attempt");
+    let distinct: i64 =
+        sqlx::query_scalar("select count(distinct name) from effect").fetch_one(store.pool()).await.unwrap();
+    assert_eq!((effects().await, distinct), (messages, messages));
+    inbox.health().await.unwrap();
+}
