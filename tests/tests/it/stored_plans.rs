@@ -51,7 +51,7 @@ async fn plans_made_on_empty_tables_stay_cheap_on_full_ones() {
     let fill = format!(
         "alter table oncebox.message set (autovacuum_enabled = false);
          alter table oncebox.marker set (autovacuum_enabled = false);
-         with head as (
+         with head as materialized (
              select l.lane, coalesce((select max(m.pos) from oncebox.message m where m.lane = l.lane), 0) as pos
              from oncebox.lane l where l.handler = 0
          ), filled as (

@@ -156,6 +156,7 @@ macro_rules! conformance {
             what_everybody_has_passed_is_pruned_after_its_time
             what_somebody_still_needs_is_not_pruned
             downtime_prunes_nothing
+            messages_may_be_kept_for_longer_than_markers
             old_messages_go_by_themselves
             lag_says_what_is_ahead_of_a_handler
             every_message_says_what_became_of_it

@@ -138,7 +138,7 @@ pub async fn messages_may_be_kept_for_longer_than_markers<F: Fixture<Store: LogS
     if !fixture.capabilities().counts_live_time {
         return;
     }
-    let inbox = with_effect(&fixture, kept_for(&fixture, PERIOD * 2), "ledger").build().await.unwrap();
+    let inbox = with_effect(&fixture, kept_for(&fixture, PERIOD * 2 + HOUR), "ledger").build().await.unwrap();
     for id in ["a", "b"] {
         accept_new(&inbox, sample(id)).await;
     }
