@@ -1,5 +1,7 @@
 //! Appending to the log, and pruning it.
 
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use oncebox_core::store::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
@@ -19,6 +21,7 @@ impl Log for PostgresStore {
         let times = |of: fn(&NewMessage) -> Option<SystemTime>| {
             messages.iter().map(|message| of(message).map(to_ms)).collect::<Vec<_>>()
         };
+        let new_kinds = self.kinds.unnoted(messages.iter().map(|message| &*message.kind));
         let rows = sqlx::query(self.statements.append.clone())
             .bind(matches!(lane, LaneChoice::Prefer(_)))
             .bind(i32::from(lane.lane()))
@@ -38,9 +41,11 @@ impl Log for PostgresStore {
                     .collect::<Vec<_>>(),
             )
             .bind(self.clock_offset_ms())
+            .bind(&new_kinds)
             .fetch_all(&self.pool)
             .await
             .map_err(failed(doing))?;
+        self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -103,6 +108,31 @@ impl PostgresStore {
     /// The channel on which processes tell each other of messages.
     fn channel(&self) -> String {
         format!("{}_log", self.schema.name())
+    }
+}
+
+/// The kinds that the database knows from this process: they need not be noted again.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds(Mutex<HashSet<String>>);
+
+/// Whoever sends ever new kinds is told them to the database each time, and nothing more.
+const KINDS_MAX: usize = 10_000;
+
+impl Kinds {
+    fn unnoted<'k>(&self, kinds: impl Iterator<Item = &'k str>) -> Vec<String> {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: BTreeSet<&str> = kinds.filter(|&kind| !noted.contains(kind)).collect();
+        new.into_iter().map(str::to_owned).collect()
+    }
+
+    fn note(&self, kinds: Vec<String>) {
+        if kinds.is_empty() {
+            return;
+        }
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() + kinds.len() <= KINDS_MAX {
+            noted.extend(kinds);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool};
 
 use crate::fault::{classify, failed};
+use crate::log::Kinds;
 use crate::statements::{Schema, Statements};
 use crate::transaction::{PostgresBegun, PostgresTx};
 
@@ -26,6 +27,7 @@ pub struct PostgresStore {
     pub(crate) pool: PgPool,
     pub(crate) schema: Schema,
     pub(crate) statements: Arc<Statements>,
+    pub(crate) kinds: Arc<Kinds>,
     clock_offset_ms: Arc<AtomicI64>,
     session: Session,
 }
@@ -45,7 +47,14 @@ impl PostgresStore {
         // The constant is a good name: see the test beside `Schema`.
         let schema = Schema::new(SCHEMA).unwrap_or_else(|error| unreachable!("{error}"));
         let statements = Arc::new(Statements::new(&schema));
-        Self { pool, schema, statements, clock_offset_ms: Arc::default(), session: Session::Own }
+        Self {
+            pool,
+            schema,
+            statements,
+            kinds: Arc::default(),
+            clock_offset_ms: Arc::default(),
+            session: Session::Own,
+        }
     }
 
     /// A store on a pool of its own, in the schema `oncebox`.
@@ -87,7 +96,7 @@ impl PostgresStore {
     pub fn with_schema(self, schema: &str) -> Result<Self, Error> {
         let schema = Schema::new(schema)?;
         let statements = Arc::new(Statements::new(&schema));
-        Ok(Self { schema, statements, ..self })
+        Ok(Self { schema, statements, kinds: Arc::default(), ..self })
     }
 
     /// For connections through a transaction pooler, such as PgBouncer in transaction mode: leaves the settings of the

@@ -137,10 +137,11 @@ $$;
 
 -- Appends messages to one lane, in one round trip and its own transaction. First the lock, then, by a statement that
 -- begins later and sees everything before it, the keys and the positions. The plan must be the same for a table of any size.
+-- The caller knows which kinds it has never noted.
 create function "{schema}".append(
     any_lane boolean, preferred integer, kinds text[], keys bytea[], long_keys bytea[], fingerprints bigint[],
     orders bytea[], headers text[], bodies bytea[], occurred_ms bigint[], due_ms bigint[], waited_ms bigint[],
-    offset_ms bigint
+    offset_ms bigint, new_kinds text[]
 ) returns table (n bigint, is_known boolean, lane integer, pos bigint, fingerprint bigint)
 language plpgsql
 set enable_seqscan = off
@@ -169,11 +170,12 @@ begin
     end if;
     received := clock_timestamp() + offset_ms * interval '1 ms';
 
-    insert into "{schema}".kind (kind, first_seen_at)
-    select distinct v.kind, received from unnest(kinds) as v(kind)
-    where not exists (select from "{schema}".kind k where k.kind = v.kind)
-    order by v.kind
-    on conflict do nothing;
+    if new_kinds <> '{}' then
+        insert into "{schema}".kind (kind, first_seen_at)
+        select v.kind, received from unnest(new_kinds) as v(kind)
+        order by v.kind
+        on conflict do nothing;
+    end if;
 
     return query
     with v as materialized (

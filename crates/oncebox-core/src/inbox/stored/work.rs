@@ -19,7 +19,7 @@ use crate::store::{Fault, StoredMessage};
 use crate::{Envelope, Error, ErrorKind, Failure, Headers};
 
 /// So many messages share a savepoint.
-const CHUNK: usize = 25;
+const CHUNK: usize = 50;
 /// With so many savepoints in one transaction, PostgreSQL is still fast.
 const SAVEPOINTS_MAX: usize = 40;
 
