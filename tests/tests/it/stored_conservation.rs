@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncebox::{Envelope, Inbox};
 
 use crate::every_store::judged;
-use crate::stored_fixture::{Balance, Chance, LogFixture};
+use crate::stored_fixture::{Balance, Chance, LogFixture, seed};
 use crate::worker::Worker;
 
 async fn checked<F: LogFixture>(fixture: &F) -> Vec<Balance> {
@@ -17,8 +17,7 @@ async fn checked<F: LogFixture>(fixture: &F) -> Vec<Balance> {
 }
 
 async fn nothing_is_lost_while_workers_die<F: LogFixture>(fixture: F) {
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
+    let seed = seed();
     let mut chance = Chance::new(seed);
     let address = fixture.address();
     let mut workers = Vec::new();

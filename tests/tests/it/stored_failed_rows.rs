@@ -64,7 +64,7 @@ async fn each_try_is_made_by_one_process<F: LogFixture>(fixture: F) {
         done += report.done;
         failed += report.failed;
     }
-    let bodies = bodies.lock().unwrap();
+    let bodies = std::mem::take(&mut *bodies.lock().unwrap());
     assert_eq!(bodies.overlaps, 0);
     // The first try shares a transaction with others, and may be repeated when that is taken apart. Later ones are not.
     for (at, runs) in bodies.runs.iter().filter(|((_, attempt), _)| *attempt > 1) {

@@ -140,6 +140,14 @@ pub(crate) async fn when_all_have_left(conn: &mut PgConnection) {
     sqlx::query("select pg_stat_clear_snapshot()").execute(conn).await.unwrap();
 }
 
+/// Another one each time; printed, so that a failure can be looked into.
+#[allow(clippy::print_stdout, reason = "shown with a failure only")]
+pub(crate) fn seed() -> u64 {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    seed
+}
+
 /// Numbers by chance, the same ones for the same seed.
 pub(crate) struct Chance(u64);
 

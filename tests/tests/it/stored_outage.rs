@@ -76,7 +76,7 @@ async fn an_outage_spends_no_attempts_and_is_told_quietly() {
     }
     tokio::time::sleep(Duration::from_secs(judged(60) as u64)).await;
     let told = lines.0.load(Ordering::SeqCst) - before;
-    let seconds = went.elapsed().as_secs() as usize;
+    let seconds = usize::try_from(went.elapsed().as_secs()).unwrap();
     assert!((1..=seconds).contains(&told), "{told} lines in {seconds} s");
 
     server.restart().await.unwrap();
