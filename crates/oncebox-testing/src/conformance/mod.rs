@@ -159,6 +159,7 @@ macro_rules! conformance {
             messages_may_be_kept_for_longer_than_markers
             old_messages_go_by_themselves
             lag_says_what_is_ahead_of_a_handler
+            a_handler_with_nothing_ahead_has_no_oldest_message
             every_message_says_what_became_of_it
             a_message_is_found_by_kind_and_key
             kinds_that_nobody_takes_are_told
