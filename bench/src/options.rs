@@ -150,7 +150,7 @@ impl Options {
 
     /// How many messages wait when workers begin.
     pub(crate) fn waiting_messages(&self) -> u64 {
-        if self.quick { 20_000 } else { 100_000 }
+        if self.quick { 16_000 } else { 100_000 }
     }
 
     /// How many messages wait when numbers of workers are tried.

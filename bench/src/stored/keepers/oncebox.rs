@@ -37,9 +37,10 @@ impl<S: LogStore> Keeper for Oncebox<S> {
 
     fn work(&self) -> BoxFuture<'_, Result<u64>> {
         async move {
+            let before = self.meter.done();
             let mut report = self.inbox.run(self.meter.until_enough()).await?;
             // The handlers count before their commit: one that was tried twice counted twice.
-            if report.done < self.meter.done() && !self.meter.gave_up() {
+            if report.done < self.meter.done() - before && !self.meter.gave_up() {
                 report += self.inbox.work_until_idle().await?;
             }
             ensure!(report.failed == 0 && report.dead == 0, "messages failed: {report:?}");
