@@ -102,7 +102,7 @@ pub trait Survey: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<MessageStatus>, Error>> + Send;
 
-    /// Where the message of that kind and key sits.
+    /// Where the message of that kind and key sits, as long as it is there.
     fn find_message(
         &self,
         kind: &str,

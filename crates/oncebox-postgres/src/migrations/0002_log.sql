@@ -295,10 +295,10 @@ begin
     select
         pg_current_xact_id()::text, pg_backend_pid(), my_epoch, my_pos, e.reached, newest,
         b.pos, b.kind, b.key, b.long_key, b.order_by, b.headers, b.body,
-        (extract(epoch from b.occurred_at) * 1000)::int8,
-        (extract(epoch from b.due_at) * 1000)::int8,
-        greatest((extract(epoch from b.due_at - now_at) * 1000)::int8, 0),
-        greatest((extract(epoch from now_at - b.received_at) * 1000)::int8, 0)
+        floor(extract(epoch from b.occurred_at) * 1000)::int8,
+        floor(extract(epoch from b.due_at) * 1000)::int8,
+        greatest(floor(extract(epoch from b.due_at - now_at) * 1000)::int8, 0),
+        greatest(floor(extract(epoch from now_at - b.received_at) * 1000)::int8, 0)
     from edge e left join batch b on true
     order by b.pos;
 end
@@ -342,10 +342,10 @@ begin
     select
         pg_current_xact_id()::text, pg_backend_pid(),
         m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, coalesce(t.body, m.body),
-        (extract(epoch from m.occurred_at) * 1000)::int8,
-        (extract(epoch from m.due_at) * 1000)::int8,
+        floor(extract(epoch from m.occurred_at) * 1000)::int8,
+        floor(extract(epoch from m.due_at) * 1000)::int8,
         0::int8,
-        greatest((extract(epoch from now_at - m.received_at) * 1000)::int8, 0),
+        greatest(floor(extract(epoch from now_at - m.received_at) * 1000)::int8, 0),
         t.failures, t.attempts::text, t.body is not null
     from taken_out t
     join "{schema}".message m on m.lane = t.lane and m.pos = t.pos

@@ -1,8 +1,8 @@
 -- Dead letters with their messages, oldest first.
 select
     h.name as handler, d.lane, d.pos, m.kind, m.key, m.long_key, coalesce(d.body, m.body) as body,
-    (extract(epoch from m.received_at) * 1000)::int8 as received_ms,
-    (extract(epoch from d.died_at) * 1000)::int8 as died_ms,
+    floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
+    floor(extract(epoch from d.died_at) * 1000)::int8 as died_ms,
     d.error, d.attempts::text as attempts
 from "{schema}".dead d
 join "{schema}".handler h on h.id = d.handler

@@ -1,8 +1,8 @@
 -- Reads the markers of several units with their results, by primary key; rows of units that have one.
 select
     u.n, m.handler, m.kind, m.key, m.long_key, m.fingerprint, m.state,
-    (extract(epoch from m.received_at) * 1000)::int8 as received_ms,
-    (extract(epoch from m.processed_at) * 1000)::int8 as processed_ms,
+    floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
+    floor(extract(epoch from m.processed_at) * 1000)::int8 as processed_ms,
     (
         select r.body from "{schema}".result r
         where r.handler = m.handler and r.kind = m.kind and r.key = m.key

@@ -2,7 +2,7 @@
 select
     h.id, h.name, h.kinds, h.mode, h.state,
     coalesce(sum(greatest(head.pos - progress.pos, 0)), 0)::int8 as lag,
-    (extract(epoch from clock_timestamp() - min(next.received_at)) * 1000)::int8 + $1::int8 as oldest_ms,
+    floor(extract(epoch from clock_timestamp() - min(next.received_at)) * 1000)::int8 + $1::int8 as oldest_ms,
     (select count(*) from "{schema}".task t where t.handler = h.id) as tasks,
     (select count(*) from "{schema}".dead d where d.handler = h.id) as dead
 from "{schema}".handler h

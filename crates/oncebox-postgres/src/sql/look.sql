@@ -3,7 +3,7 @@ select
     l.handler, l.lane,
     coalesce(head.pos > progress.pos, false) as messages,
     coalesce(task.due_at <= now.at, false) as tasks,
-    greatest((extract(epoch from task.due_at - now.at) * 1000)::int8, 0) as due_in_ms
+    greatest(floor(extract(epoch from task.due_at - now.at) * 1000)::int8, 0) as due_in_ms
 from "{schema}".lane l
 cross join (select clock_timestamp() + $2::int8 * interval '1 ms' as at) as now
 left join lateral (

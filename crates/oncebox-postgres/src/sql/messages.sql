@@ -1,11 +1,11 @@
 -- Messages of a lane behind a position, one row for each of their handlers and how far it has come.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body,
-    (extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
-    (extract(epoch from m.due_at) * 1000)::int8 as due_ms,
-    greatest((extract(epoch from m.due_at - clock_timestamp()) * 1000)::int8 - $4::int8, 0) as due_in_ms,
-    greatest((extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $4::int8, 0) as waited_ms,
-    (extract(epoch from m.received_at) * 1000)::int8 as received_ms,
+    floor(extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
+    floor(extract(epoch from m.due_at) * 1000)::int8 as due_ms,
+    greatest(floor(extract(epoch from m.due_at - clock_timestamp()) * 1000)::int8 - $4::int8, 0) as due_in_ms,
+    greatest(floor(extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $4::int8, 0) as waited_ms,
+    floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
     h.name as handler,
     case
         when d.pos is not null then 'dead'
@@ -15,7 +15,7 @@ select
     end as state,
     coalesce(d.error, t.error) as error,
     t.failures,
-    (extract(epoch from t.due_at) * 1000)::int8 as task_due_ms
+    floor(extract(epoch from t.due_at) * 1000)::int8 as task_due_ms
 from (
     select * from "{schema}".message m where m.lane = $1 and m.pos > $2 order by m.pos limit $3::int8
 ) as m

@@ -1,10 +1,10 @@
 -- The next messages that wait for a handler.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body,
-    (extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
-    (extract(epoch from m.due_at) * 1000)::int8 as due_ms,
-    greatest((extract(epoch from m.due_at - clock_timestamp()) * 1000)::int8 - $3::int8, 0) as due_in_ms,
-    greatest((extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $3::int8, 0) as waited_ms
+    floor(extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
+    floor(extract(epoch from m.due_at) * 1000)::int8 as due_ms,
+    greatest(floor(extract(epoch from m.due_at - clock_timestamp()) * 1000)::int8 - $3::int8, 0) as due_in_ms,
+    greatest(floor(extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $3::int8, 0) as waited_ms
 from "{schema}".handler h
 join "{schema}".lane l on l.handler = h.id
 cross join lateral (

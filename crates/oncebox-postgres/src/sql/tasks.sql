@@ -1,7 +1,7 @@
 -- Messages set apart, the next first.
 select
     h.name as handler, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures,
-    (extract(epoch from t.due_at) * 1000)::int8 as due_ms, t.error
+    floor(extract(epoch from t.due_at) * 1000)::int8 as due_ms, t.error
 from "{schema}".task t
 join "{schema}".handler h on h.id = t.handler
 join "{schema}".message m on m.lane = t.lane and m.pos = t.pos

@@ -146,6 +146,7 @@ macro_rules! conformance {
             discarded_letters_never_run
             letters_that_were_dealt_with_count_as_done
             a_dead_letter_that_is_run_again_has_all_its_attempts
+            a_dead_letter_is_found_by_its_own_time
             a_new_handler_begins_at_the_beginning_or_now
             a_name_keeps_its_kinds_and_its_mode
             each_mode_has_its_own_way_in

@@ -37,7 +37,7 @@ impl<S: LogStore> Inbox<S> {
         Ok(found.into_iter().find(|found| found.message.place == place))
     }
 
-    /// Where the message of that kind and key sits, if it was accepted.
+    /// Where the message of that kind and key sits, if it was accepted and is still there.
     pub async fn find_message(&self, kind: &str, key: impl Into<Key>) -> Result<Option<Place>, Error> {
         self.stored()?;
         self.inner.store.find_message(kind, &key.into()).await
