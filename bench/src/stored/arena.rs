@@ -119,18 +119,25 @@ impl<'a, E: StoredEngine> StoredArena<'a, E> {
             None => {
                 let pool = ground.pool(if E::ONE_WRITER { 1 } else { pool }).await?;
                 // With one writer all wait in the same line for it.
-                let own =
-                    if E::ONE_WRITER { pool.clone() } else { ground.pool(u32::try_from(workers)?).await? };
+                // A processor whose handlers have connections of their own needs two.
+                let own = match (E::ONE_WRITER, name) {
+                    (true, _) => pool.clone(),
+                    (false, Name::Milan) => ground.pool(u32::try_from(2 * workers)?).await?,
+                    (false, _) => ground.pool(u32::try_from(workers)?).await?,
+                };
                 let pools = vec![pool.clone(), own.clone()];
                 let meter = meter.clone();
                 match name {
-                    Name::Milan => {
-                        (Arc::new(Milan { consumers: pool, processors: own, workers, meter }), pools)
+                    Name::Milan | Name::MilanInTx => {
+                        let in_tx = name == Name::MilanInTx;
+                        (Arc::new(Milan { consumers: pool, processors: own, workers, in_tx, meter }), pools)
                     }
-                    _ => (
-                        Arc::new(RowQueue { callers: pool, consumers: own, workers, handlers, meter }),
-                        pools,
-                    ),
+                    _ => {
+                        let sets = name == Name::RowQueueSet;
+                        let queue =
+                            RowQueue { callers: pool, consumers: own, workers, handlers, sets, meter };
+                        (Arc::new(queue), pools)
+                    }
                 }
             }
         };

@@ -18,7 +18,7 @@ use crate::message::OrderPaid;
 
 impl StoredEngine for Postgres {
     const WORKERS: &'static [usize] = &[1, 4, 8, 16];
-    const INBOX_WORKERS: usize = 4;
+    const INBOX_WORKERS: usize = 8;
     const MILAN_SAVE: &'static str = "INSERT INTO inbox_messages (id, type, content, received_on_utc) \
          VALUES ($1, $2, $3::text::jsonb, clock_timestamp()) ON CONFLICT (id) DO NOTHING";
     const DISK_BYTES: Option<&'static str> = Some(

@@ -62,7 +62,7 @@ impl Work for PostgresStore {
             .map_err(failed(doing))?;
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
-        let batch = read_batch(first, &rows, taker.lane).map_err(failed(doing))?;
+        let batch = read_batch(first, &rows, taker.lane, limits).map_err(failed(doing))?;
         tx.carries(batch.messages.first().map(|message| message.place.pos));
         Ok(Some(batch))
     }
@@ -162,19 +162,21 @@ fn read_waiting(row: &PgRow) -> Result<(Waiting, Option<Duration>), sqlx::Error>
     Ok((waiting, due_in.map(millis)))
 }
 
-fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16) -> Result<Batch, sqlx::Error> {
+fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> Result<Batch, sqlx::Error> {
     let is_empty = first.try_get::<Option<i64>, _>("pos")?.is_none();
-    let messages = match is_empty {
+    let messages: Vec<StoredMessage> = match is_empty {
         true => Vec::new(),
         false => rows.iter().map(|row| read_message(row, lane)).collect::<Result<_, _>>()?,
     };
-    Ok(Batch {
-        epoch: first.try_get("epoch")?,
-        from: first.try_get("since")?,
-        reached: first.try_get("reached")?,
-        head: first.try_get("head")?,
-        messages,
-    })
+    let bytes: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
+    let looked: i64 = first.try_get("looked")?;
+    let reached = match messages.last() {
+        // There may be more before the end of what was looked at.
+        Some(last) if messages.len() >= limits.messages as usize || bytes >= limits.bytes => last.place.pos,
+        _ => looked,
+    };
+    let (epoch, from, head) = (first.try_get("epoch")?, first.try_get("since")?, first.try_get("head")?);
+    Ok(Batch { epoch, from, reached, head, messages })
 }
 
 /// A message as every statement that reads some gives it; where it sits is known or in the row.

@@ -1,8 +1,8 @@
 //! Milan Jovanović's inbox: the consumer inserts, the processor takes a thousand messages, dispatches each,
 //! and marks all with one update.
 //!
-//! His handlers have a connection and a transaction of their own; here they write on the processor's, to his
-//! advantage.
+//! His handlers have a connection and a transaction of their own. Beside that there is a variant, to his advantage, in
+//! which they write on the processor's; with one writer it is the only one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub(crate) struct Milan<E: StoredEngine> {
     pub(crate) consumers: Pool<E>,
     pub(crate) processors: Pool<E>,
     pub(crate) workers: usize,
+    /// Whether handlers write in the processor's transaction.
+    pub(crate) in_tx: bool,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -56,8 +58,8 @@ impl<E: StoredEngine> Keeper for Milan<E> {
     }
 
     fn work(&self) -> BoxFuture<'_, Result<u64>> {
-        let pool = self.processors.clone();
-        work(self.workers, &self.meter, move || process(pool.clone())).boxed()
+        let (pool, in_tx) = (self.processors.clone(), self.in_tx || E::ONE_WRITER);
+        work(self.workers, &self.meter, move || process(pool.clone(), in_tx)).boxed()
     }
 
     fn waiting(&self) -> BoxFuture<'_, Result<u64>> {
@@ -70,13 +72,16 @@ impl<E: StoredEngine> Keeper for Milan<E> {
     }
 }
 
-async fn process<E: StoredEngine>(pool: Pool<E>) -> Result<u64> {
+async fn process<E: StoredEngine>(pool: Pool<E>, in_tx: bool) -> Result<u64> {
     let mut tx = pool.begin_with(E::BEGIN).await?;
     let messages = E::milan_take(&mut tx, BATCH).await?;
     let mut ids = Vec::with_capacity(messages.len());
     for (id, content) in messages {
         let paid = decode(content.as_bytes())?;
-        write::<E>(0, &paid, &mut tx).await?;
+        match in_tx {
+            true => write::<E>(0, &paid, &mut tx).await?,
+            false => write::<E>(0, &paid, &mut *pool.acquire().await?).await?,
+        }
         ids.push(id);
     }
     if !ids.is_empty() {

@@ -49,7 +49,11 @@ pub(crate) enum Name {
     /// A handler of sets that writes nothing.
     OnceboxIdle,
     Milan,
+    /// With handlers that write in the processor's transaction.
+    MilanInTx,
     RowQueue,
+    /// With handlers that write a batch with one statement.
+    RowQueueSet,
 }
 
 impl Name {
@@ -59,7 +63,9 @@ impl Name {
             Name::OnceboxSet => "oncebox-set",
             Name::OnceboxIdle => "oncebox-idle",
             Name::Milan => "milan",
+            Name::MilanInTx => "milan-in-tx",
             Name::RowQueue => "row-queue",
+            Name::RowQueueSet => "row-queue-set",
         }
     }
 
@@ -69,7 +75,7 @@ impl Name {
             Name::Oncebox => Some(Takes::Singles),
             Name::OnceboxSet => Some(Takes::Sets),
             Name::OnceboxIdle => Some(Takes::Nothing),
-            Name::Milan | Name::RowQueue => None,
+            Name::Milan | Name::MilanInTx | Name::RowQueue | Name::RowQueueSet => None,
         }
     }
 }

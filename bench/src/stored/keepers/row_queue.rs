@@ -1,6 +1,7 @@
 //! A queue in a table, made well: a row for each message and handler, taken out in batches in the
 //! transaction of the handlers' writes. It does not deduplicate, to its advantage.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,12 +13,14 @@ use sqlx::Pool;
 use super::workers::work;
 use super::{Keeper, chunks};
 use crate::contenders::decode;
+use crate::message::OrderPaid;
 use crate::store::Value;
 use crate::stored::engine::StoredEngine;
 use crate::stored::ledger::write;
 use crate::stored::meter::Meter;
 
 const BATCH: i64 = 100;
+const BATCH_OF_SETS: i64 = 500;
 const SAVE: &str = "INSERT INTO row_queue (handler, body) VALUES (0, $1)";
 
 pub(crate) struct RowQueue<E: StoredEngine> {
@@ -25,6 +28,8 @@ pub(crate) struct RowQueue<E: StoredEngine> {
     pub(crate) consumers: Pool<E>,
     pub(crate) workers: usize,
     pub(crate) handlers: usize,
+    /// Whether handlers write a batch with one statement.
+    pub(crate) sets: bool,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -51,7 +56,10 @@ impl<E: StoredEngine> Keeper for RowQueue<E> {
 
     fn work(&self) -> BoxFuture<'_, Result<u64>> {
         let pool = self.consumers.clone();
-        work(self.workers, &self.meter, move || consume(pool.clone())).boxed()
+        match self.sets {
+            true => work(self.workers, &self.meter, move || consume_sets(pool.clone())).boxed(),
+            false => work(self.workers, &self.meter, move || consume(pool.clone())).boxed(),
+        }
     }
 
     fn waiting(&self) -> BoxFuture<'_, Result<u64>> {
@@ -70,6 +78,20 @@ async fn consume<E: StoredEngine>(pool: Pool<E>) -> Result<u64> {
     for row in &rows {
         let paid = decode(row.body.as_bytes())?;
         write::<E>(row.handler, &paid, &mut tx).await?;
+    }
+    tx.commit().await?;
+    Ok(rows.len() as u64)
+}
+
+async fn consume_sets<E: StoredEngine>(pool: Pool<E>) -> Result<u64> {
+    let mut tx = pool.begin_with(E::BEGIN).await?;
+    let rows = E::queue_take(&mut tx, BATCH_OF_SETS).await?;
+    let mut sets: BTreeMap<usize, Vec<OrderPaid>> = BTreeMap::new();
+    for row in &rows {
+        sets.entry(row.handler).or_default().push(decode(row.body.as_bytes())?);
+    }
+    for (handler, orders) in &sets {
+        E::write_many(&mut tx, *handler, orders).await?;
     }
     tx.commit().await?;
     Ok(rows.len() as u64)

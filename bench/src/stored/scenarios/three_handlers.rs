@@ -13,7 +13,7 @@ use crate::store::Ground;
 
 const BENCH: &str = "stored-3-handlers";
 const HANDLERS: usize = 3;
-const NAMES: [Name; 3] = [Name::Oncebox, Name::OnceboxSet, Name::RowQueue];
+const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::RowQueue, Name::RowQueueSet];
 
 const WAL_BENCH: &str = "stored-3-handlers-wal";
 /// With the handlers' own writes, and with handlers that write nothing.

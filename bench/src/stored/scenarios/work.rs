@@ -11,8 +11,8 @@ use crate::contenders;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
 
-const NAMES: [Name; 3] = [Name::Oncebox, Name::Milan, Name::RowQueue];
-const NAMES_OF_SETS: [Name; 2] = [Name::OnceboxSet, Name::Milan];
+const NAMES: [Name; 4] = [Name::Oncebox, Name::Milan, Name::MilanInTx, Name::RowQueue];
+const NAMES_OF_SETS: [Name; 4] = [Name::OnceboxSet, Name::Milan, Name::MilanInTx, Name::RowQueueSet];
 /// No inbox: a hundred rows with one insert.
 const BULK: contenders::Name = contenders::Name::Bulk;
 

@@ -228,14 +228,15 @@ begin
 end
 $$;
 
--- Takes a lane for a handler: first the lock, then, by later statements, the progress and the messages behind it. No
--- row means that another transaction has the lane; a row without a position that there is no message for this handler. The
--- progress to the first message is appended here, so that the trigger above guards the transaction.
+-- Takes a lane for a handler: first the lock, then, by later statements, the progress and the messages behind it, up to the
+-- position that was looked at. No row means that another transaction has the lane; a row without a position that there is no
+-- message for this handler. The progress to the first message is appended here, so that the trigger above guards the
+-- transaction.
 create function "{schema}".take(
     taker integer, taken integer, kinds text[], max_messages integer, max_positions bigint, max_bytes bigint,
     offset_ms bigint, statement_limit text, idle_limit text
 ) returns table (
-    transaction_id text, backend integer, epoch integer, since bigint, reached bigint, head bigint,
+    transaction_id text, backend integer, epoch integer, since bigint, looked bigint, head bigint,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
     occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint
 )
@@ -249,7 +250,8 @@ declare
     my_epoch integer;
     my_pos bigint;
     newest bigint;
-    looked bigint;
+    last_pos bigint;
+    first_pos bigint;
     now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
 begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
@@ -261,46 +263,49 @@ begin
     if not found then return; end if;
     select m.pos into newest from "{schema}".message m where m.lane = taken order by m.pos desc limit 1;
     newest := greatest(coalesce(newest, 0), my_pos);
-    looked := least(newest, my_pos + max_positions);
+    last_pos := least(newest, my_pos + max_positions);
     perform
         set_config('oncebox.guarded', 'on', true),
         set_config('statement_timeout', statement_limit, true),
         set_config('idle_in_transaction_session_timeout', idle_limit, true);
 
+    select m.pos into first_pos from "{schema}".message m
+    where m.lane = taken and m.pos > my_pos and m.pos <= last_pos and m.target is null and m.kind = any (kinds)
+    order by m.pos
+    limit 1;
+    transaction_id := pg_current_xact_id()::text;
+    backend := pg_backend_pid();
+    epoch := my_epoch;
+    since := my_pos;
+    looked := last_pos;
+    head := newest;
+    if first_pos is null then
+        return next;
+        return;
+    end if;
+    insert into "{schema}".progress (handler, lane, epoch, pos) values (taker, taken, my_epoch, first_pos);
+
     return query
-    with found as materialized (
-        select m.*, coalesce(sum(octet_length(m.body)) over (
+    select
+        transaction_id, backend, my_epoch, my_pos, last_pos, newest,
+        m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body,
+        (date_part('epoch', m.occurred_at) * 1000)::int8,
+        (date_part('epoch', m.due_at) * 1000)::int8,
+        greatest((date_part('epoch', m.due_at - now_at) * 1000)::int8, 0),
+        greatest((date_part('epoch', now_at - m.received_at) * 1000)::int8, 0)
+    from (
+        select m.*, sum(octet_length(m.body)) over (
             order by m.pos rows between unbounded preceding and 1 preceding
-        ), 0) as bytes_before
+        ) as bytes_before
         from (
             select m.* from "{schema}".message m
-            where m.lane = taken and m.pos > my_pos and m.pos <= looked and m.target is null and m.kind = any (kinds)
+            where m.lane = taken and m.pos >= first_pos and m.pos <= last_pos
+              and m.target is null and m.kind = any (kinds)
             order by m.pos
             limit max_messages
         ) as m
-    ), batch as materialized (
-        select * from found where found.bytes_before < max_bytes
-    ), edge as materialized (
-        select
-            min(b.pos) as first_pos,
-            case
-                when count(*) = max_messages or count(*) < (select count(*) from found) then max(b.pos)
-                else looked
-            end as reached
-        from batch b
-    ), begun as (
-        insert into "{schema}".progress (handler, lane, epoch, pos)
-        select taker, taken, my_epoch, e.first_pos from edge e where e.first_pos is not null
-    )
-    select
-        pg_current_xact_id()::text, pg_backend_pid(), my_epoch, my_pos, e.reached, newest,
-        b.pos, b.kind, b.key, b.long_key, b.order_by, b.headers, b.body,
-        floor(extract(epoch from b.occurred_at) * 1000)::int8,
-        floor(extract(epoch from b.due_at) * 1000)::int8,
-        greatest(floor(extract(epoch from b.due_at - now_at) * 1000)::int8, 0),
-        greatest(floor(extract(epoch from now_at - b.received_at) * 1000)::int8, 0)
-    from edge e left join batch b on true
-    order by b.pos;
+    ) as m
+    where m.bytes_before is null or m.bytes_before < max_bytes;
 end
 $$;
 

@@ -23,7 +23,7 @@ const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
 /// How often lag is measured, where metrics are on.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// Workers of a store with many connections, unless set.
-const WORKERS: usize = 4;
+const WORKERS: usize = 8;
 
 /// What workers did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
