@@ -12,41 +12,18 @@ use sqlx::postgres::{PgListener, PgRow};
 use crate::fault::failed;
 use crate::store::PostgresStore;
 
+/// Whoever loses one race after the other is told in the end.
+const RACES_MAX: u32 = 100;
+
 impl Log for PostgresStore {
     async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
-        let doing = "accept messages";
-        let keys = |of: fn(&StoredKey) -> Option<&[u8]>| {
-            messages.iter().map(|message| message.key.as_ref().and_then(of)).collect::<Vec<_>>()
-        };
-        let times = |of: fn(&NewMessage) -> Option<SystemTime>| {
-            messages.iter().map(|message| of(message).map(to_ms)).collect::<Vec<_>>()
-        };
-        let new_kinds = self.kinds.unnoted(messages.iter().map(|message| &*message.kind));
-        let rows = sqlx::query(self.statements.append.clone())
-            .bind(matches!(lane, LaneChoice::Prefer(_)))
-            .bind(i32::from(lane.lane()))
-            .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
-            .bind(keys(|key| Some(key.as_bytes())))
-            .bind(keys(|key| key.original().map(Key::as_bytes)))
-            .bind(messages.iter().map(|message| message.fingerprint.to_i64()).collect::<Vec<_>>())
-            .bind(messages.iter().map(|m| m.order_by.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| message.headers.to_json()).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
-            .bind(times(|message| message.occurred_at))
-            .bind(times(|message| message.due_at))
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| i64::try_from(message.waited.as_millis()).unwrap_or(i64::MAX))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(self.clock_offset_ms())
-            .bind(&new_kinds)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
-        self.kinds.note(new_kinds);
-        rows.iter().map(read_appended).collect::<Result<_, _>>().map_err(failed(doing))
+        let mut tries = 0;
+        loop {
+            match self.try_append(lane, messages).await {
+                Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
+                appended => return appended.map_err(failed("accept messages")),
+            }
+        }
     }
 
     async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
@@ -105,10 +82,54 @@ impl Log for PostgresStore {
 }
 
 impl PostgresStore {
+    async fn try_append(
+        &self,
+        lane: LaneChoice,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Appended>, sqlx::Error> {
+        let keys = |of: fn(&StoredKey) -> Option<&[u8]>| {
+            messages.iter().map(|message| message.key.as_ref().and_then(of)).collect::<Vec<_>>()
+        };
+        let times = |of: fn(&NewMessage) -> Option<SystemTime>| {
+            messages.iter().map(|message| of(message).map(to_ms)).collect::<Vec<_>>()
+        };
+        let new_kinds = self.kinds.unnoted(messages.iter().map(|message| &*message.kind));
+        let rows = sqlx::query(self.statements.append.clone())
+            .bind(matches!(lane, LaneChoice::Prefer(_)))
+            .bind(i32::from(lane.lane()))
+            .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
+            .bind(keys(|key| Some(key.as_bytes())))
+            .bind(keys(|key| key.original().map(Key::as_bytes)))
+            .bind(messages.iter().map(|message| message.fingerprint.to_i64()).collect::<Vec<_>>())
+            .bind(messages.iter().map(|m| m.order_by.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.headers.to_json()).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
+            .bind(times(|message| message.occurred_at))
+            .bind(times(|message| message.due_at))
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| i64::try_from(message.waited.as_millis()).unwrap_or(i64::MAX))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(self.clock_offset_ms())
+            .bind(&new_kinds)
+            .fetch_all(&self.pool)
+            .await?;
+        self.kinds.note(new_kinds);
+        rows.iter().map(read_appended).collect()
+    }
+
     /// The channel on which processes tell each other of messages.
     fn channel(&self) -> String {
         format!("{}_log", self.schema.name())
     }
+}
+
+/// Whether a key was accepted elsewhere at the same time. Two messages in one place would be another matter.
+fn is_known_by_now(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error.is_some_and(|error| error.is_unique_violation() && error.constraint() == Some("marker_pkey"))
 }
 
 /// The kinds that the database knows from this process: they need not be noted again.

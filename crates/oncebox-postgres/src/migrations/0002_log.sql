@@ -122,22 +122,10 @@ deferrable initially deferred
 for each row when (current_setting('oncebox.guarded', true) = 'on')
 execute function "{schema}".refuse_commit();
 
-create function "{schema}".refuse_race(raced boolean) returns boolean
-language plpgsql
-as $$
-begin
-    if raced then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'oncebox: the same key was accepted at the same time; try again';
-    end if;
-    return true;
-end
-$$;
-
 -- Appends messages to one lane, in one round trip and its own transaction. First the lock, then, by a statement that
 -- begins later and sees everything before it, the keys and the positions. The plan must be the same for a table of any size.
--- The caller knows which kinds it has never noted.
+-- A key that is being accepted elsewhere at the same time is met by the marker's primary key: nothing is kept then, and the
+-- caller tries again, when it is known. The caller knows which kinds it has never noted.
 create function "{schema}".append(
     any_lane boolean, preferred integer, kinds text[], keys bytea[], long_keys bytea[], fingerprints bigint[],
     orders bytea[], headers text[], bodies bytea[], occurred_ms bigint[], due_ms bigint[], waited_ms bigint[],
@@ -205,8 +193,6 @@ begin
         from fresh f
         where f.key is not null
         order by f.kind collate "C", f.key
-        on conflict do nothing
-        returning 1
     ), appended as (
         insert into "{schema}".message (
             lane, pos, kind, key, long_key, order_by, headers, body, occurred_at, due_at, received_at
@@ -221,10 +207,7 @@ begin
     select
         v.n, v.is_known, case when v.is_known then v.known_lane else chosen end,
         coalesce(f.pos, v.known_pos), v.known_as
-    from v left join fresh f on f.n = v.n
-    where "{schema}".refuse_race(
-        (select count(*) from marked) < (select count(*) from fresh where fresh.key is not null)
-    );
+    from v left join fresh f on f.n = v.n;
 end
 $$;
 

@@ -21,8 +21,9 @@ use crate::{Error, ErrorKind, StoredKey};
 const BATCH_MESSAGES: usize = 256;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// So many transactions keep a log busy: one is written while the next one is made.
+/// So many transactions keep a log busy: one is written while the next one is made. Another one for so many more that wait.
 const RUNNERS_FOR_ANY: usize = 2;
+const WAITING_FOR_ANOTHER: usize = 64;
 
 /// The messages that wait for their transaction.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl Appender {
         let max = match lane {
             None => {
                 state.any.push_back(pending);
-                RUNNERS_FOR_ANY.min(self.max_runners)
+                (RUNNERS_FOR_ANY + state.any.len() / WAITING_FOR_ANOTHER).min(self.max_runners)
             }
             Some(number) => {
                 let lane = &mut state.lanes[usize::from(number)];
