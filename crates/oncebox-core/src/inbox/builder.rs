@@ -111,7 +111,8 @@ impl<S: LogStore> InboxBuilder<S> {
         self
     }
 
-    /// How many transactions [`run`](Inbox::run) works in at the same time. 4; on SQLite 1.
+    /// How many transactions [`run`](Inbox::run) works in at the same time. 8, or half of what the
+    /// pool has if that is less; on SQLite 1.
     pub fn workers(mut self, workers: usize) -> Self {
         self.stored.workers = Some(workers);
         self

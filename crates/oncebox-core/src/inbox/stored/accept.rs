@@ -19,7 +19,6 @@ const ACCEPT: &str = "@accept";
 
 /// What became of a message that was to be accepted. Whichever it is, the source can be told that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
 pub enum Accept {
     /// It is in the log, and will be handled.
     Accepted {

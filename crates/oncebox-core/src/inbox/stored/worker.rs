@@ -233,7 +233,8 @@ impl<S: LogStore> Inbox<S> {
     }
 
     fn workers(&self, stored: &Stored) -> usize {
-        stored.settings.workers.unwrap_or_else(|| WORKERS.min(self.inner.store.capacity())).max(1)
+        // Others need connections too.
+        stored.settings.workers.unwrap_or_else(|| WORKERS.min(self.inner.store.capacity() / 2)).max(1)
     }
 
     /// Hears of other processes' messages, as long as there is a connection; without one there is the look.
