@@ -34,6 +34,7 @@ impl DeadLetters for PostgresStore {
             .bind(body)
             .bind(self.clock_offset_ms())
             .bind(i64::from(limit))
+            .bind(action.note())
             .fetch_one(&self.pool)
             .await
             .and_then(|row| row.try_get(0))

@@ -78,6 +78,7 @@ impl Work for PostgresStore {
         let rows = sqlx::query(self.statements.take_tasks.clone())
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
+            .bind(taker.kinds)
             .bind(i32::try_from(limit).unwrap_or(i32::MAX))
             .bind(self.clock_offset_ms())
             .bind(statement)
@@ -133,7 +134,12 @@ impl PostgresStore {
                     .map(|one| i32::try_from(one.failures).unwrap_or(i32::MAX))
                     .collect::<Vec<_>>(),
             )
-            .bind(messages.iter().map(|one| due_in_ms(one.due_in)).collect::<Vec<_>>())
+            .bind(
+                messages
+                    .iter()
+                    .map(|one| i64::try_from(one.due_in.as_millis()).unwrap_or(i64::MAX))
+                    .collect::<Vec<_>>(),
+            )
             .bind(messages.iter().map(|one| one.error.as_deref()).collect::<Vec<_>>())
             .bind(messages.iter().map(|one| one.attempts.as_deref()).collect::<Vec<_>>())
             .bind(messages.iter().map(|one| one.body.as_deref()).collect::<Vec<_>>())
@@ -143,12 +149,6 @@ impl PostgresStore {
             .map_err(failed("set messages apart"))?;
         Ok(())
     }
-}
-
-/// At least a century ends before any date that PostgreSQL cannot hold.
-fn due_in_ms(time: Duration) -> i64 {
-    const CENTURY_MS: i64 = 100 * 365 * 24 * 60 * 60 * 1000;
-    i64::try_from(time.as_millis()).unwrap_or(CENTURY_MS).min(CENTURY_MS)
 }
 
 fn read_waiting(row: &PgRow) -> Result<(Waiting, Option<Duration>), sqlx::Error> {

@@ -32,6 +32,7 @@ impl DeadLetters for SqliteStore {
                 .bind(operator)
                 .bind(action.name())
                 .bind(offset_ms)
+                .bind(action.note())
                 .execute(&mut *conn)
                 .await?;
             let corrected = match action {

@@ -77,8 +77,12 @@ impl Log for SqliteStore {
                 .bind(before_ms)
                 .execute(&mut *conn)
                 .await?;
-            sqlx::query(include_str!("sql/prune_progress.sql")).bind(lane).execute(conn).await?;
-            Ok(Pruned { deleted: deleted.rows_affected(), next: next.flatten() })
+            let next = next.flatten();
+            if next.is_none() {
+                let progress = sqlx::query(include_str!("sql/prune_progress.sql"));
+                progress.bind(lane).bind(before_ms).execute(conn).await?;
+            }
+            Ok(Pruned { deleted: deleted.rows_affected(), next })
         })
         .await
     }

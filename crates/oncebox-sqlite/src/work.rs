@@ -142,6 +142,7 @@ async fn find_progress(
     sqlx::query_as(include_str!("sql/find_progress.sql"))
         .bind(taker.handler.0)
         .bind(taker.lane)
+        .bind(to_json(taker.kinds.iter().map(String::as_str))?)
         .fetch_optional(conn)
         .await
 }

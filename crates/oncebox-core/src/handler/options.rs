@@ -111,8 +111,14 @@ impl<M> HandlerOptions<M> {
 }
 
 impl Settings {
+    /// What the handler's own rules make of a failure. They are anybody's code: one that panics judges nothing.
     pub(crate) fn judge(&self, failure: Failure) -> Failure {
-        self.judges.iter().fold(failure, |failure, judge| judge(failure))
+        if self.judges.is_empty() {
+            return failure;
+        }
+        let judge = || self.judges.iter().fold(failure, |failure, judge| judge(failure));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge))
+            .unwrap_or_else(|_| "the handler failed, and permanent_if panicked".into())
     }
 }
 

@@ -234,7 +234,7 @@ impl<S: InboxStore> InboxBuilder<S> {
     fn register<H, Marker>(
         mut self,
         name: String,
-        kinds: Vec<String>,
+        mut kinds: Vec<String>,
         handler: H,
         options: HandlerOptions<H::Input>,
     ) -> Self
@@ -242,6 +242,8 @@ impl<S: InboxStore> InboxBuilder<S> {
         H: Handler<S, Marker>,
         Marker: 'static,
     {
+        kinds.sort();
+        kinds.dedup();
         self.handlers.push(Registered {
             index: self.handlers.len(),
             name: name.into(),
@@ -395,7 +397,11 @@ impl<S: InboxStore> InboxBuilder<S> {
             (prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
         });
         let sweeper = Sweeper::start(self.store.clone(), self.settings.retention, log, observer);
-        let stored = self.prune.map(|_| Stored::new(self.stored, layout.lanes, layout.handlers, capacity));
+        let stored = self.prune.map(|_| {
+            let workers = self.stored.workers_of(capacity);
+            let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
+            Stored::new(self.stored, layout.lanes, layout.handlers, appenders)
+        });
         Ok(Inbox::from_inner(Inner {
             store: self.store,
             handlers: self.handlers,
@@ -415,9 +421,7 @@ impl<S: InboxStore> InboxBuilder<S> {
     fn registrations(&self) -> Vec<Registration> {
         let mode = if self.prune.is_some() { Mode::Stored } else { Mode::Inline };
         let registration = |handler: &Registered<S>| {
-            let mut kinds = handler.kinds.clone();
-            kinds.sort();
-            kinds.dedup();
+            let kinds = handler.kinds.clone();
             let Settings { start, revive, .. } = handler.settings;
             Registration { name: handler.name.to_string(), kinds, mode, start, revive }
         };

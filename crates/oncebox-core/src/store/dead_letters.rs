@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use sha2::{Digest, Sha256};
+
 use crate::store::{Place, Store};
 use crate::{Error, Key};
 
@@ -109,6 +111,13 @@ impl Select {
         self
     }
 
+    /// Those that have died by this time, in milliseconds since 1970.
+    pub(crate) fn died_by(mut self, now_ms: i64) -> Self {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now_ms + 1).unwrap_or(0));
+        self.died_before = Some(self.died_before.map_or(now, |before| before.min(now)));
+        self
+    }
+
     /// The handler, for stores.
     pub fn handler_name(&self) -> Option<&str> {
         self.handler.as_deref()
@@ -160,6 +169,18 @@ impl Action {
             Self::Edit(_) => "edit",
             Self::Discard => "discard",
             Self::MarkProcessed => "mark_processed",
+        }
+    }
+
+    /// What the audit says beside the error that the dead letter had.
+    pub fn note(&self) -> Option<String> {
+        match self {
+            Self::Edit(body) => {
+                let digest = Sha256::digest(body);
+                let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                Some(format!("corrected to {} bytes, SHA-256 {digest}", body.len()))
+            }
+            Self::Retry | Self::Discard | Self::MarkProcessed => None,
         }
     }
 }

@@ -239,6 +239,9 @@ declare
 begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
     if not found then return; end if;
+    -- A straggler that knows the handler as it was before must not pass over what it does not take.
+    perform from "{schema}".handler h where h.id = taker and h.state = 'active' and h.kinds = take.kinds;
+    if not found then return; end if;
     select p.epoch, p.pos into my_epoch, my_pos from "{schema}".progress p
     where p.handler = taker and p.lane = taken
     order by p.epoch desc, p.pos desc
@@ -294,7 +297,7 @@ $$;
 
 -- Takes tasks that are due, out of the table: those that fail again are put back. Otherwise as take does.
 create function "{schema}".take_tasks(
-    taker integer, taken integer, max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
+    taker integer, taken integer, kinds text[], max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
 ) returns table (
     transaction_id text, backend integer,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
@@ -310,6 +313,8 @@ declare
     now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
 begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
+    if not found then return; end if;
+    perform from "{schema}".handler h where h.id = taker and h.state = 'active' and h.kinds = take_tasks.kinds;
     if not found then return; end if;
     perform
         set_config('oncebox.guarded', 'on', true),
@@ -353,12 +358,10 @@ as $$
 #variable_conflict use_column
 declare
     newest bigint;
-    oldest bigint;
 begin
     perform from "{schema}".lane l where l.handler = -1 and l.lane = pruned for update;
     select m.pos into newest from "{schema}".message m where m.lane = pruned order by m.pos desc limit 1;
 
-    return query
     with looked as materialized (
         select m.pos, m.kind, m.received_at < before as is_old
         from "{schema}".message m
@@ -383,19 +386,22 @@ begin
     )
     select
         (select count(*) from gone),
-        (select max(l.pos) from looked l having count(*) = max_positions and bool_and(l.is_old));
+        (select max(l.pos) from looked l having count(*) = max_positions and bool_and(l.is_old))
+    into deleted, next;
 
-    -- Of the progress, only the newest matters; what it passed tells when messages that are still there were done.
-    select m.pos into oldest from "{schema}".message m where m.lane = pruned order by m.pos limit 1;
-    delete from "{schema}".progress p
-    using (
-        select distinct on (p.handler) p.handler, p.epoch, p.pos from "{schema}".progress p
-        where p.lane = pruned
-        order by p.handler, p.epoch desc, p.pos desc
-    ) as newest_of
-    where p.lane = pruned and p.handler = newest_of.handler
-      and (p.epoch, p.pos) < (newest_of.epoch, newest_of.pos)
-      and (p.pos < oldest or p.epoch < newest_of.epoch);
+    -- Of the progress, only the newest matters; the rest tells when messages were done, for as long as these are kept.
+    if next is null then
+        delete from "{schema}".progress p
+        using "{schema}".handler h
+        cross join lateral (
+            select n.epoch, n.pos from "{schema}".progress n
+            where n.handler = h.id and n.lane = pruned
+            order by n.epoch desc, n.pos desc limit 1
+        ) as newest
+        where p.handler = h.id and p.lane = pruned and p.at < before
+          and (p.epoch, p.pos) < (newest.epoch, newest.pos);
+    end if;
+    return next;
 end
 $$;
 

@@ -1,4 +1,5 @@
--- An operator's action on dead letters, with its entry in the audit. $8 is the action, $9 the operator, $10 a corrected body.
+-- An operator's action on dead letters, with its entry in the audit. $8 is the action, $9 the operator, $10 a corrected body,
+-- $13 a note.
 -- Those whose handler has a marker that says done are not run again.
 with now as materialized (
     select clock_timestamp() + $11::int8 * interval '1 ms' as at
@@ -12,7 +13,7 @@ with now as materialized (
     from "{schema}".dead d
     join "{schema}".handler h on h.id = d.handler
     join "{schema}".message m on m.lane = d.lane and m.pos = d.pos
-    where ($1::text is null or h.name = $1)
+    where h.state <> 'removed' and ($1::text is null or h.name = $1)
       and ($2::text is null or m.kind = $2)
       and ($3::int4 is null or (d.lane = $3 and d.pos = $4))
       and ($5::text is null or position(lower($5) in lower(d.error)) > 0)
@@ -21,6 +22,7 @@ with now as materialized (
     order by d.died_at, d.handler, d.lane, d.pos
     limit $12::int8
     for update of d skip locked
+    for share of h
 ), left_behind as (
     delete from "{schema}".dead d using chosen c
     where (d.handler, d.lane, d.pos) = (c.handler, c.lane, c.pos)
@@ -40,7 +42,7 @@ with now as materialized (
     insert into "{schema}".audit (at, operator, action, handler, lane, pos, detail)
     select
         now.at, $9, case when $8 in ('retry', 'edit') and b.is_done then 'already_done' else $8 end,
-        b.name, b.lane, b.pos, b.error
+        b.name, b.lane, b.pos, concat_ws('; ', b.error, $13::text)
     from left_behind b cross join now
 )
 select count(*) from left_behind

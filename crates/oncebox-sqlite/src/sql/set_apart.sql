@@ -8,7 +8,7 @@ with one as materialized (
 )
 insert into oncebox_task (handler, lane, pos, order_by, failures, due_at, error, attempts, body)
 select
-    handler, lane, pos, order_by, failures, now + due_in, error,
+    handler, lane, pos, order_by, failures, now + due_in, coalesce(error, attempts ->> '$[#-1].error'),
     case when error is null then attempts
         else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
     end,

@@ -14,6 +14,7 @@ mod stored;
 mod stored_accept;
 mod stored_crashes;
 mod stored_failures;
+mod stored_neighbours;
 mod stored_operators;
 mod stored_registry;
 mod stored_retention;
@@ -36,6 +37,7 @@ pub use stored::*;
 pub use stored_accept::*;
 pub use stored_crashes::*;
 pub use stored_failures::*;
+pub use stored_neighbours::*;
 pub use stored_operators::*;
 pub use stored_registry::*;
 pub use stored_retention::*;
@@ -147,6 +149,10 @@ macro_rules! conformance {
             letters_that_were_dealt_with_count_as_done
             a_dead_letter_that_is_run_again_has_all_its_attempts
             a_dead_letter_is_found_by_its_own_time
+            a_culprit_is_found_while_another_lane_is_busy
+            tasks_run_while_there_is_a_backlog
+            a_straggler_passes_over_nothing
+            a_rule_that_panics_does_not_stop_its_lane
             a_new_handler_begins_at_the_beginning_or_now
             a_name_keeps_its_kinds_and_its_mode
             each_mode_has_its_own_way_in

@@ -57,7 +57,8 @@ struct Pending {
 }
 
 impl Appender {
-    pub(crate) fn new(lanes: u16, capacity: usize) -> Self {
+    /// With at most so many transactions in flight.
+    pub(crate) fn new(lanes: u16, max_runners: usize) -> Self {
         let state = State {
             any: VecDeque::new(),
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
@@ -66,7 +67,7 @@ impl Appender {
             // Processes that start together begin in different lanes.
             turn: u16::from(spread()) % lanes.max(1),
         };
-        Self { state: Mutex::new(state), max_runners: (capacity / 2).clamp(1, usize::from(lanes.max(1))) }
+        Self { state: Mutex::new(state), max_runners: max_runners.clamp(1, usize::from(lanes.max(1))) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,6 +150,17 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.appender.ended(self.lane);
+    }
+}
+
+/// One who appends. However it ends, another one may begin.
+struct Runner<'a>(Option<&'a Appender>);
+
+impl Drop for Runner<'_> {
+    fn drop(&mut self) {
+        if let Some(appender) = self.0 {
+            appender.state().runners -= 1;
+        }
     }
 }
 
@@ -237,6 +249,7 @@ impl<S: LogStore> Inbox<S> {
     /// Appends what waits until nothing does.
     async fn run_appender(&self) {
         let Ok(stored) = self.stored() else { return };
+        let mut runner = Runner(Some(&stored.appender));
         while let Some((lane, batch)) = stored.appender.next() {
             let in_flight = InFlight { appender: &stored.appender, lane: lane.lane() };
             self.append_batch(lane, Collapsed::of(batch)).await;
@@ -248,6 +261,8 @@ impl<S: LogStore> Inbox<S> {
             // Those who were told come back with their next message, and go along.
             tokio::task::yield_now().await;
         }
+        // Whoever finds nothing to do has been counted out already, under the lock under which others queue.
+        runner.0 = None;
     }
 
     /// Appends a batch, as often as it takes to know what became of it.

@@ -68,6 +68,16 @@ impl Default for StoredSettings {
     }
 }
 
+/// Workers of a store with many connections, unless set.
+const WORKERS: usize = 8;
+
+impl StoredSettings {
+    /// How many workers there are on a store that can have so many transactions in flight. Others need connections too.
+    pub(crate) fn workers_of(&self, capacity: usize) -> usize {
+        self.workers.unwrap_or_else(|| WORKERS.min(capacity / 2)).max(1)
+    }
+}
+
 impl fmt::Debug for StoredSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoredSettings")
@@ -104,12 +114,17 @@ struct UnknownCommit {
 }
 
 impl Stored {
-    pub(crate) fn new(settings: StoredSettings, lanes: u16, ids: Vec<HandlerId>, capacity: usize) -> Self {
+    pub(crate) fn new(
+        settings: StoredSettings,
+        lanes: u16,
+        ids: Vec<HandlerId>,
+        max_appenders: usize,
+    ) -> Self {
         Self {
             settings,
             lanes,
             ids,
-            appender: Appender::new(lanes, capacity),
+            appender: Appender::new(lanes, max_appenders),
             wake: Notify::new(),
             announcing: AtomicBool::new(false),
             trouble: Mutex::default(),

@@ -17,7 +17,7 @@ impl<S: LogStore> Inbox<S> {
 
     /// Runs dead letters again, with all attempts ahead of them; how many. Those that turn out to be done are not run.
     pub async fn retry_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
-        self.act(&select, &Action::Retry, operator).await
+        self.act(select, &Action::Retry, operator).await
     }
 
     /// Runs one dead letter again, with another body. The message in the log stays as it was.
@@ -36,22 +36,27 @@ impl<S: LogStore> Inbox<S> {
                 format!("the body has {bytes} bytes, the limit is {max}"),
             ));
         }
-        if self.dead_letters(select.clone(), 2).await?.len() > 1 {
-            return Err(Error::configuration(
+        match &self.dead_letters(select, 2).await?[..] {
+            [] => Ok(0),
+            // This very one, whatever dies meanwhile.
+            [one] => {
+                let select = Select::all().handler(&*one.handler).at(one.place);
+                self.act(select, &Action::Edit(body), operator).await
+            }
+            _ => Err(Error::configuration(
                 "several dead letters are selected: a corrected body is for one. Select it by handler and place",
-            ));
+            )),
         }
-        self.act(&select, &Action::Edit(body), operator).await
     }
 
     /// Drops dead letters: their handlers will never run for them; how many.
     pub async fn discard_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
-        self.act(&select, &Action::Discard, operator).await
+        self.act(select, &Action::Discard, operator).await
     }
 
     /// Counts dead letters as done, because they were dealt with by other means; how many.
     pub async fn mark_dead_processed(&self, select: Select, operator: &str) -> Result<u64, Error> {
-        self.act(&select, &Action::MarkProcessed, operator).await
+        self.act(select, &Action::MarkProcessed, operator).await
     }
 
     /// Removes a handler that nobody needs any more: what it has not handled is dropped, and its name stays taken. Messages
@@ -68,12 +73,15 @@ impl<S: LogStore> Inbox<S> {
         self.inner.store.audit(limit).await
     }
 
-    async fn act(&self, select: &Select, action: &Action, operator: &str) -> Result<u64, Error> {
+    async fn act(&self, select: Select, action: &Action, operator: &str) -> Result<u64, Error> {
         let stored = self.stored()?;
         check_operator(operator)?;
+        // Those that die again meanwhile are not meant, or it might never end.
+        let (_, now_ms) = self.inner.store.live_time().await?;
+        let select = select.died_by(now_ms);
         let mut acted = 0;
         loop {
-            let step = self.inner.store.act(select, action, operator, STEP).await?;
+            let step = self.inner.store.act(&select, action, operator, STEP).await?;
             acted += step;
             if step < u64::from(STEP) {
                 break;

@@ -21,8 +21,8 @@ use crate::inbox::unit::BODY_TRANSIENTS_MAX;
 use crate::observe;
 use crate::outcome::Outcome;
 use crate::store::{
-    Batch, DeadLetter, Fault, Limits, PastAttempt, Progress, SetApart, Settled, StoredMessage, TakeLimits,
-    Taker, Waiting,
+    Batch, DeadLetter, Fault, Limits, PastAttempt, Place, Progress, SetApart, Settled, StoredMessage,
+    TakeLimits, Taker, Waiting,
 };
 use crate::{Error, ErrorKind, Failure, Rejection};
 
@@ -35,6 +35,8 @@ const POSITIONS_MAX: u32 = 1 << 20;
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// How often a lane is tried for that a broken transaction of ours may still hold; some seconds.
 const LOCKED_TRIES: u32 = 12;
+/// Longer waits are beyond what databases can count.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// The longest error text that is kept.
 const ERROR_MAX_BYTES: usize = 8 * 1024;
 
@@ -45,6 +47,13 @@ pub(crate) struct Spot {
     handler: usize,
     lane: u16,
     what: What,
+}
+
+impl Spot {
+    /// What only one visit can have at a time.
+    pub(crate) fn lock(self) -> (usize, u16) {
+        (self.handler, self.lane)
+    }
 }
 
 /// What is there to do.
@@ -70,21 +79,39 @@ pub(crate) enum Visited {
 /// What a handler's visits have taught.
 #[derive(Debug)]
 pub(crate) struct Lessons {
-    pub(crate) size: BatchSize,
+    size: BatchSize,
+    lanes: HashMap<u16, LaneLessons>,
+    /// How often bodies met an error that another try may not meet.
+    transients: HashMap<Place, u32>,
+}
+
+/// What is true of one lane only: a culprit in one must not be forgotten for the good of another.
+#[derive(Debug)]
+struct LaneLessons {
     /// Whether a handler failed of late: then there are savepoints from the beginning.
     wary: bool,
     /// The largest set; halved by failures to find the culprit.
     sets: usize,
     positions: u32,
-    /// How often bodies met an error that another try may not meet.
-    transients: HashMap<(u16, i64), u32>,
+}
+
+impl Default for LaneLessons {
+    fn default() -> Self {
+        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN }
+    }
 }
 
 impl Lessons {
     pub(crate) fn new(size: BatchSize) -> Self {
-        Self { size, wary: false, sets: usize::MAX, positions: POSITIONS_MIN, transients: HashMap::new() }
+        Self { size, lanes: HashMap::new(), transients: HashMap::new() }
     }
 
+    fn lane(&mut self, lane: u16) -> &mut LaneLessons {
+        self.lanes.entry(lane).or_default()
+    }
+}
+
+impl LaneLessons {
     fn halve_sets(&mut self, failed: usize) {
         self.sets = (failed / 2).max(1);
     }
@@ -124,7 +151,7 @@ impl<S: LogStore> Inbox<S> {
         let stored = self.stored()?;
         let handler = &self.inner.handlers[spot.handler];
         let taker = Taker { handler: stored.ids[spot.handler], kinds: &handler.kinds, lane: spot.lane };
-        let course = self.course(stored, handler, spot.what);
+        let course = self.course(stored, handler, spot);
         let mut tx = match self.begin(course.limits).await {
             Ok(tx) => tx,
             // Others are before us at the store's one writer.
@@ -153,8 +180,8 @@ impl<S: LogStore> Inbox<S> {
         self.work_on(stored, handler, taker, tx, taken, &course).await
     }
 
-    fn course(&self, stored: &Stored, handler: &Registered<S>, what: What) -> Course {
-        let tasks = what == What::Tasks;
+    fn course(&self, stored: &Stored, handler: &Registered<S>, spot: Spot) -> Course {
+        let tasks = spot.what == What::Tasks;
         let handler_timeout = handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout);
         let time = stored.settings.batch_time.unwrap_or(match self.inner.store.capacity() {
             // The one writer is everybody's.
@@ -165,7 +192,7 @@ impl<S: LogStore> Inbox<S> {
             tasks,
             // A task has failed before, most of the time.
             isolated: tasks,
-            wary: handler.lessons().wary,
+            wary: handler.lessons().lane(spot.lane).wary,
             time,
             limits: Limits {
                 lock_timeout: self.inner.settings.lock_timeout,
@@ -183,12 +210,13 @@ impl<S: LogStore> Inbox<S> {
         taker: Taker<'_>,
     ) -> Result<Option<Taken>, Error> {
         let limits = {
-            let lessons = handler.lessons();
-            let most = lessons.size.next().min(lessons.sets);
-            let messages = if handler.settings.isolated { 1 } else { most };
+            let mut lessons = handler.lessons();
+            let size = lessons.size.next();
+            let lane = lessons.lane(taker.lane);
+            let messages = if handler.settings.isolated { 1 } else { size.min(lane.sets) };
             TakeLimits {
                 messages: u32::try_from(messages).unwrap_or(u32::MAX),
-                positions: lessons.positions,
+                positions: lane.positions,
                 bytes: BYTES_MAX,
             }
         };
@@ -198,7 +226,7 @@ impl<S: LogStore> Inbox<S> {
             true => limits.positions.saturating_mul(2).min(POSITIONS_MAX),
             false => POSITIONS_MIN,
         };
-        handler.lessons().positions = positions;
+        handler.lessons().lane(taker.lane).positions = positions;
         let progress =
             Progress { handler: taker.handler, lane: taker.lane, epoch: batch.epoch, pos: batch.reached };
         Ok(Some(Taken {
@@ -282,15 +310,16 @@ impl<S: LogStore> Inbox<S> {
         if ran.bodies > 0 {
             lessons.size.took(ran.bodies, ran.took);
             lessons.size.clean(ran.bodies);
-            lessons.grow_sets();
         }
-        if !course.tasks {
-            lessons.wary = !ran.is_clean();
+        if !course.tasks && ran.bodies > 0 {
+            let lane = lessons.lane(taker.lane);
+            lane.grow_sets();
+            lane.wary = !ran.is_clean();
         }
         for (message, ended) in taken.messages.iter().zip(&ran.ended) {
             // What is to be tried again soon is not over.
             if ended.is_some() {
-                lessons.transients.remove(&(message.place.lane, message.place.pos));
+                lessons.transients.remove(&message.place);
             }
         }
         let more = taken.progress.map_or(taken.head > 0, |progress| progress.pos < taken.head);
@@ -314,13 +343,12 @@ impl<S: LogStore> Inbox<S> {
         };
         if taken.messages.len() > 1 && !course.tasks {
             let mut lessons = handler.lessons();
+            let lane = lessons.lane(taker.lane);
             match &trouble {
-                Trouble::Failed(_) if handler.handler.takes_sets() => {
-                    lessons.halve_sets(taken.messages.len());
-                }
+                Trouble::Failed(_) if handler.handler.takes_sets() => lane.halve_sets(taken.messages.len()),
                 // Whether it is our connection that is gone shows when a savepoint is to be taken back.
-                Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lessons.wary = true,
-                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary => lessons.wary = true,
+                Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
+                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary => lane.wary = true,
                 _ => lessons.size.trouble(true),
             }
             return again;
@@ -329,7 +357,7 @@ impl<S: LogStore> Inbox<S> {
             && let Some(message) = taken.messages.first()
         {
             if !course.wary && !course.tasks && is_gone::<S>(failure) {
-                handler.lessons().wary = true;
+                handler.lessons().lane(taker.lane).wary = true;
                 return again;
             }
             if !self.body_is_to_blame(handler, message) {
@@ -344,9 +372,8 @@ impl<S: LogStore> Inbox<S> {
 
     /// Whether a body has met transient errors so often that they are its own fault.
     pub(crate) fn body_is_to_blame(&self, handler: &Registered<S>, message: &StoredMessage) -> bool {
-        let place = (message.place.lane, message.place.pos);
         let mut lessons = handler.lessons();
-        let times = lessons.transients.entry(place).or_default();
+        let times = lessons.transients.entry(message.place).or_default();
         *times += 1;
         *times >= BODY_TRANSIENTS_MAX
     }
@@ -389,6 +416,9 @@ impl<S: LogStore> Inbox<S> {
         let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
         store.settle(&mut tx, taker, &settled).await?;
         self.finish_visit(tx, taken.progress).await?;
+        if let Some(place) = place {
+            handler.lessons().transients.remove(&place);
+        }
         self.observe_visit(handler, &taken, &ran, &report);
         self.tell_of_dead(stored, handler, &taken, &settled);
         Ok(Visited::Worked { report, more: true })
@@ -424,13 +454,19 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
     ) -> Result<Visited, Error> {
         let mut all = WorkReport::default();
-        for _ in 0..TASKS_MAX {
+        let (mut tasks, mut tries) = (0, 0);
+        while tasks < TASKS_MAX && tries < LOCKED_TRIES {
             let mut tx = self.begin(course.limits).await?;
-            let Some(messages) = self.inner.store.take_tasks(&mut tx, taker, 1).await? else { break };
+            let messages = self.inner.store.take_tasks(&mut tx, taker, 1).await?.unwrap_or_default();
             if messages.is_empty() {
                 self.inner.store.rollback(tx).await;
-                break;
+                // Our own transaction, which is being ended, may still hold the lane.
+                tries += 1;
+                sleep(backoff(tries, spread())).await;
+                continue;
             }
+            tasks += 1;
+            tries = LOCKED_TRIES - 1;
             let taken = Taken { messages, progress: None, head: 0 };
             match Box::pin(self.work_on(stored, handler, taker, tx, taken, course)).await? {
                 Visited::Worked { report, .. } => all += report,
@@ -469,7 +505,7 @@ impl<S: LogStore> Inbox<S> {
                     report.scheduled += 1;
                 }
                 Some(Some(Outcome::Retry { after, cause })) if retry.allows_another(failures) => {
-                    let due_in = after.unwrap_or_else(|| retry.delay(failures, chance()));
+                    let due_in = after.unwrap_or_else(|| retry.delay(failures, chance())).min(LONGEST_WAIT);
                     settled.apart.push(put_back(failures, due_in, Some(error_text(&**cause))));
                     report.failed += 1;
                 }
@@ -627,8 +663,10 @@ fn chance() -> u32 {
     u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
 }
 
+/// An error's own text may be anybody's code.
 fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
-    clipped(chain(error))
+    let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| chain(error)));
+    clipped(text.unwrap_or_else(|_| "the text of the error panicked".to_owned()))
 }
 
 /// A text that any database takes.

@@ -3,18 +3,21 @@
 //! There is no leader: every process looks by itself, and a lane that another one has in hand is left to it.
 
 use std::collections::{HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Error;
 use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::inbox::Inbox;
 use crate::inbox::stored::visit::{Spot, Visited};
 use crate::inbox::stored::{LogStore, Stored};
+use crate::inbox::unit::panic_text;
+use crate::{Error, ErrorKind};
 
 /// The shortest pause between two looks that found nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -22,8 +25,6 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
 /// How often lag is measured, where metrics are on.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
-/// Workers of a store with many connections, unless set.
-const WORKERS: usize = 8;
 
 /// What workers did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,16 +59,29 @@ impl std::ops::AddAssign for WorkReport {
 #[derive(Default)]
 struct Plan {
     queue: VecDeque<Spot>,
-    in_hand: HashSet<Spot>,
+    /// Lanes of handlers that are being visited: messages and tasks of one take turns.
+    visited: HashSet<(usize, u16)>,
 }
 
 impl Plan {
     fn add(&mut self, spots: impl IntoIterator<Item = Spot>) {
         for spot in spots {
-            if self.in_hand.insert(spot) {
+            if !self.queue.contains(&spot) {
                 self.queue.push_back(spot);
             }
         }
+    }
+
+    /// The next place that nobody visits.
+    fn next(&mut self) -> Option<Spot> {
+        let free = self.queue.iter().position(|spot| !self.visited.contains(&spot.lock()))?;
+        let spot = self.queue.remove(free)?;
+        self.visited.insert(spot.lock());
+        Some(spot)
+    }
+
+    fn left(&mut self, spot: Spot) {
+        self.visited.remove(&spot.lock());
     }
 }
 
@@ -98,21 +112,25 @@ impl<S: LogStore> Inbox<S> {
         let mut report = WorkReport::default();
         let mut pause = SHORTEST_PAUSE;
         let mut next_look = Instant::now();
+        let mut looked_at = next_look;
         let mut troubles = 0;
         loop {
             while visits.len() < workers
-                && let Some(spot) = plan.queue.pop_front()
+                && let Some(spot) = plan.next()
             {
                 let inbox = self.clone();
-                visits.spawn(async move { (spot, inbox.visit(spot).await) });
+                visits.spawn(async move { (spot, inbox.visit_unharmed(spot).await) });
             }
             let has_room = visits.len() < workers;
+            // Even those who have no time look up now and then: tasks are due, and other lanes fill.
+            let look_at =
+                if has_room { next_look } else { next_look.max(looked_at + stored.settings.poll_every) };
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
                 Some(visited) = visits.join_next(), if !visits.is_empty() => match visited {
                     Ok((spot, visited)) => {
-                        plan.in_hand.remove(&spot);
+                        plan.left(spot);
                         match visited {
                             Ok(Visited::Worked { report: one, more }) => {
                                 stored.note_trouble(None);
@@ -141,7 +159,8 @@ impl<S: LogStore> Inbox<S> {
                     tokio::task::yield_now().await;
                     self.look_into(stored, &mut plan, &mut pause, &mut next_look, &mut troubles).await;
                 }
-                () = sleep_until(next_look), if has_room => {
+                () = sleep_until(look_at) => {
+                    looked_at = Instant::now();
                     self.look_into(stored, &mut plan, &mut pause, &mut next_look, &mut troubles).await;
                 }
             }
@@ -186,6 +205,7 @@ impl<S: LogStore> Inbox<S> {
         let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting)).collect();
         let found = spots.len();
         let mut waiting = spots.into_iter();
+        let mut trouble = None;
         let mut visits = JoinSet::new();
         let mut report = WorkReport::default();
         loop {
@@ -193,16 +213,27 @@ impl<S: LogStore> Inbox<S> {
                 && let Some(spot) = waiting.next()
             {
                 let inbox = self.clone();
-                visits.spawn(async move { inbox.visit(spot).await });
+                visits.spawn(async move { inbox.visit_unharmed(spot).await });
             }
             match visits.join_next().await {
-                None => return Ok((report, found)),
+                None => return trouble.map_or(Ok((report, found)), Err),
                 Some(Ok(Ok(Visited::Worked { report: one, .. }))) => report += one,
                 Some(Ok(Ok(Visited::Busy | Visited::Idle))) => {}
-                Some(Ok(Err(error))) => return Err(error),
-                Some(Err(stopped)) => return Err(Error::unavailable("a visit to a lane broke off", stopped)),
+                // What the others do is not lost.
+                Some(Ok(Err(error))) => trouble = Some(error),
+                Some(Err(stopped)) => {
+                    trouble = Some(Error::unavailable("a visit to a lane broke off", stopped));
+                }
             }
         }
+    }
+
+    /// A visit that panics, which none should, leaves its place to the next one.
+    async fn visit_unharmed(&self, spot: Spot) -> Result<Visited, Error> {
+        AssertUnwindSafe(self.visit(spot)).catch_unwind().await.unwrap_or_else(|panic| {
+            let text = format!("a visit to a lane panicked: {}", panic_text(&*panic));
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })
     }
 
     async fn look_into(
@@ -233,8 +264,7 @@ impl<S: LogStore> Inbox<S> {
     }
 
     fn workers(&self, stored: &Stored) -> usize {
-        // Others need connections too.
-        stored.settings.workers.unwrap_or_else(|| WORKERS.min(self.inner.store.capacity() / 2)).max(1)
+        stored.settings.workers_of(self.inner.store.capacity())
     }
 
     /// Hears of other processes' messages, as long as there is a connection; without one there is the look.
