@@ -550,7 +550,13 @@ async fn a_removed_handler_is_gone_until_it_is_revived() {
     let revived = Registration { revive: true, ..stored("ledger", &["a", "b"]) };
     let layout = log.store.register(FOUR_LANES, &[revived]).await.unwrap();
     assert_eq!(layout.handlers, [log.handler]);
-    let batch = log.peek(0, ALL).await.unwrap();
+    // Whoever knows it as it was before gets nothing.
+    assert!(log.peek(0, ALL).await.is_none());
+    let kinds = ["a", "b"].map(str::to_owned);
+    let mut tx = log.store.begin(LIMITS).await.unwrap();
+    let taker = Taker { kinds: &kinds, ..log.taker(0) };
+    let batch = log.store.take(&mut tx, taker, ALL).await.unwrap().unwrap();
+    drop(tx);
     assert_eq!((batch.epoch, batch.from), (7, 0));
     assert_eq!(positions(&batch.messages), [1, 2, 3]);
     let status = &log.store.handler_statuses().await.unwrap()[0];
@@ -619,9 +625,12 @@ async fn of_the_progress_only_what_still_tells_something_is_kept() {
             .unwrap()
     };
     assert_eq!(progress().await, [0, 1, 2, 3, 4]);
-    // Two positions: 1 and 2 go, and what passed only them.
+    // A step that has others behind it leaves the progress alone.
     assert_eq!(log.store.prune(0, 0, 2, log.now_ms().await + 1).await.unwrap().deleted, 2);
-    assert_eq!(progress().await, [3, 4]);
+    assert_eq!(progress().await, [0, 1, 2, 3, 4]);
+    // What is young tells when messages were done; of what is old, the newest stays.
+    assert_eq!(log.store.prune(0, 0, 10, 1).await.unwrap().deleted, 0);
+    assert_eq!(progress().await, [0, 1, 2, 3, 4]);
     assert_eq!(log.store.prune(0, 0, 10, log.now_ms().await + 1).await.unwrap().deleted, 1);
     assert_eq!(log.positions(0).await, [4]);
     assert_eq!(progress().await, [4]);
@@ -697,6 +706,7 @@ async fn every_action_on_dead_letters_leaves_its_entry() {
     assert_eq!(act(5, Action::Retry).await, 0);
     assert_eq!(log.count("oncebox_dead").await, 0);
     let audit = log.store.audit(10).await.unwrap();
+    let edited = format!("e2; {}", Action::Edit(b"better".to_vec()).note().unwrap());
     let entries: Vec<_> = audit
         .iter()
         .map(|entry| (entry.action.as_str(), entry.place.unwrap().pos, entry.detail.as_deref().unwrap()))
@@ -707,7 +717,7 @@ async fn every_action_on_dead_letters_leaves_its_entry() {
             ("already_done", 5, "e5"),
             ("mark_processed", 4, "e4"),
             ("discard", 3, "e3"),
-            ("edit", 2, "e2"),
+            ("edit", 2, &*edited),
             ("retry", 1, "e1")
         ]
     );
