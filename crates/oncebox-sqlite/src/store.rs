@@ -70,6 +70,9 @@ impl SqliteStore {
         } else {
             SqlitePoolOptions::new().max_connections(CONNECTIONS)
         };
+        // There is no server that could have gone away. And whoever is cancelled in the middle of the test takes the
+        // connection along, with everything that a database in memory has.
+        let pool = pool.test_before_acquire(false);
         let started = Instant::now();
         loop {
             match pool.clone().connect_with(options.clone()).await {
