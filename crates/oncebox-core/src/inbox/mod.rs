@@ -143,16 +143,9 @@ impl<S: InboxStore> Inbox<S> {
     ) -> Result<u64, Error> {
         name::check("handler name", handler)?;
         name::check("kind", kind)?;
-        let keys = keys.into_iter().map(|key| {
-            let key = key.into();
-            name::check_key(&key)?;
-            Ok(key.stored())
-        });
-        let mut keys = keys.collect::<Result<Vec<StoredKey>, Error>>()?;
-        keys.sort();
-        keys.dedup();
+        let keys = checked_keys(keys)?;
         let mut new = 0;
-        for chunk in keys.chunks(1_000) {
+        for chunk in keys.chunks(KEYS_AT_ONCE) {
             new += self.inner.store.mark_processed(handler, kind, chunk).await?;
         }
         Ok(new)
@@ -249,6 +242,22 @@ impl<S: InboxStore> Inbox<S> {
             ))
         })
     }
+}
+
+/// So many keys are imported by one statement.
+const KEYS_AT_ONCE: usize = 1_000;
+
+/// Keys that can stand in markers, sorted, each once.
+fn checked_keys<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Result<Vec<StoredKey>, Error> {
+    let keys = keys.into_iter().map(|key| {
+        let key = key.into();
+        name::check_key(&key)?;
+        Ok(key.stored())
+    });
+    let mut keys = keys.collect::<Result<Vec<StoredKey>, Error>>()?;
+    keys.sort();
+    keys.dedup();
+    Ok(keys)
 }
 
 /// A unit that has no body to compare: claimed by hand, imported or looked up.

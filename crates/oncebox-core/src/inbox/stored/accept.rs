@@ -5,14 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
-use crate::inbox::Inbox;
 use crate::inbox::once::rejected;
 use crate::inbox::resolve::resolve_stored;
 use crate::inbox::stored::{LogStore, Stored, not_stored};
+use crate::inbox::{Inbox, KEYS_AT_ONCE, checked_keys};
 use crate::outcome::{Rejection, cause};
 use crate::policy::{KeyReuse, MissingKey};
 use crate::store::{Appended, NewMessage, Place};
-use crate::{Envelope, Error, Fingerprint, Key, StoredKey, name, observe};
+use crate::{Envelope, Error, Fingerprint, Key, name, observe};
 
 /// The name under which accepts are counted; no handler can have it.
 const ACCEPT: &str = "@accept";
@@ -76,16 +76,9 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<u64, Error> {
         self.stored()?;
         name::check("kind", kind)?;
-        let keys = keys.into_iter().map(|key| {
-            let key = key.into();
-            name::check_key(&key)?;
-            Ok(key.stored())
-        });
-        let mut keys = keys.collect::<Result<Vec<StoredKey>, Error>>()?;
-        keys.sort();
-        keys.dedup();
+        let keys = checked_keys(keys)?;
         let mut new = 0;
-        for chunk in keys.chunks(1_000) {
+        for chunk in keys.chunks(KEYS_AT_ONCE) {
             new += self.inner.store.mark_accepted(kind, chunk).await?;
         }
         Ok(new)
