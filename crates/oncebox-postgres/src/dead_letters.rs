@@ -92,15 +92,11 @@ fn select_by<'s>(statement: &SqlStr, select: &'s Select) -> Query<'s, Postgres, 
 }
 
 fn read_dead_letter(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
-    let key: Option<&[u8]> = row.try_get("key")?;
     Ok(DeadLetter {
         handler: row.try_get("handler")?,
         place: Place { lane: lane(row)?, pos: row.try_get("pos")? },
         kind: row.try_get("kind")?,
-        key: match key {
-            Some(key) => Some(read_key(key, row.try_get("long_key")?)),
-            None => None,
-        },
+        key: read_key(row)?,
         body: row.try_get("body")?,
         received_at: from_ms(row.try_get("received_ms")?),
         died_at: from_ms(row.try_get("died_ms")?),

@@ -141,15 +141,11 @@ fn read_state(row: &PgRow) -> Result<MessageState, sqlx::Error> {
 }
 
 fn read_task(row: &PgRow) -> Result<Task, sqlx::Error> {
-    let key: Option<&[u8]> = row.try_get("key")?;
     Ok(Task {
         handler: row.try_get("handler")?,
         place: Place { lane: lane(row)?, pos: row.try_get("pos")? },
         kind: row.try_get("kind")?,
-        key: match key {
-            Some(key) => Some(read_key(key, row.try_get("long_key")?)),
-            None => None,
-        },
+        key: read_key(row)?,
         failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
         due_at: from_ms(row.try_get("due_ms")?),
         error: row.try_get("error")?,

@@ -181,15 +181,13 @@ fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> R
 
 /// A message as every statement that reads some gives it; where it sits is known or in the row.
 pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx::Error> {
-    let key: Option<&[u8]> = row.try_get("key")?;
-    let long_key: Option<&[u8]> = row.try_get("long_key")?;
     let order_by: Option<&[u8]> = row.try_get("order_by")?;
     let due_in: Option<i64> = row.try_get("due_in_ms")?;
     let time = |column| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(column)?.map(from_signed_ms));
     Ok(StoredMessage {
         place: Place { lane, pos: row.try_get("pos")? },
         kind: row.try_get("kind")?,
-        key: key.map(|key| read_key(key, long_key)),
+        key: read_key(row)?,
         order_by: order_by.map(Key::new),
         headers: Headers::from_json(row.try_get("headers")?),
         body: row.try_get("body")?,
@@ -203,8 +201,10 @@ pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx
     })
 }
 
-pub(crate) fn read_key(key: &[u8], long_key: Option<&[u8]>) -> Key {
-    StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key))
+/// The key of a message, if it has one.
+pub(crate) fn read_key(row: &PgRow) -> Result<Option<Key>, sqlx::Error> {
+    let (key, long_key): (Option<&[u8]>, Option<&[u8]>) = (row.try_get("key")?, row.try_get("long_key")?);
+    Ok(key.map(|key| StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key))))
 }
 
 pub(crate) fn lane(row: &PgRow) -> Result<u16, sqlx::Error> {

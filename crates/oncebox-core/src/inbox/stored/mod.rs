@@ -5,8 +5,10 @@
 
 mod accept;
 mod appender;
+mod lessons;
 mod operate;
 mod pruner;
+mod settle;
 mod survey;
 mod visit;
 mod work;
@@ -22,9 +24,9 @@ use tokio::sync::Notify;
 
 pub use accept::Accept;
 pub(crate) use appender::Appender;
+pub(crate) use lessons::Lessons;
 pub use pruner::PruneReport;
 pub(crate) use pruner::{Prune, Pruning, prune_boxed};
-pub(crate) use visit::Lessons;
 pub use worker::WorkReport;
 
 use crate::inbox::InboxStore;

@@ -4,41 +4,29 @@
 //! what they wrote. The batch is an attempt, as inline: if a handler fails, as much as need be is taken back and
 //! run again with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::backoff::{backoff, spread};
-use crate::error::chain;
 use crate::inbox::Inbox;
-use crate::inbox::batch_size::BatchSize;
 use crate::inbox::builder::Registered;
+use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
 use crate::inbox::stored::work::{Ran, Trouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored, UnknownCommit};
 use crate::inbox::unit::BODY_TRANSIENTS_MAX;
 use crate::observe;
 use crate::outcome::Outcome;
-use crate::store::{
-    Batch, DeadLetter, Fault, Limits, PastAttempt, Place, Progress, SetApart, Settled, StoredMessage,
-    TakeLimits, Taker, Waiting,
-};
-use crate::{Error, ErrorKind, Failure, Rejection};
+use crate::store::{Batch, Fault, Limits, Progress, StoredMessage, TakeLimits, Taker, Waiting};
+use crate::{Error, ErrorKind, Failure};
 
 /// How many tasks one visit takes.
 const TASKS_MAX: u32 = 25;
-/// Positions that a visit looks at where nothing is for its handler; doubled each time up to the second.
-const POSITIONS_MIN: u32 = 4_096;
-const POSITIONS_MAX: u32 = 1 << 20;
 /// Bytes of bodies in one visit.
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// How often a lane is tried for that a broken transaction of ours may still hold; some seconds.
 const LOCKED_TRIES: u32 = 12;
-/// Longer waits are beyond what databases can count.
-const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-/// The longest error text that is kept.
-const ERROR_MAX_BYTES: usize = 8 * 1024;
 
 /// A place to visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,51 +62,6 @@ pub(crate) enum Visited {
         report: WorkReport,
         more: bool,
     },
-}
-
-/// What a handler's visits have taught.
-#[derive(Debug)]
-pub(crate) struct Lessons {
-    size: BatchSize,
-    lanes: HashMap<u16, LaneLessons>,
-    /// How often bodies met an error that another try may not meet.
-    transients: HashMap<Place, u32>,
-}
-
-/// What is true of one lane only: a culprit in one must not be forgotten for the good of another.
-#[derive(Debug)]
-struct LaneLessons {
-    /// Whether a handler failed of late: then there are savepoints from the beginning.
-    wary: bool,
-    /// The largest set; halved by failures to find the culprit.
-    sets: usize,
-    positions: u32,
-}
-
-impl Default for LaneLessons {
-    fn default() -> Self {
-        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN }
-    }
-}
-
-impl Lessons {
-    pub(crate) fn new(size: BatchSize) -> Self {
-        Self { size, lanes: HashMap::new(), transients: HashMap::new() }
-    }
-
-    fn lane(&mut self, lane: u16) -> &mut LaneLessons {
-        self.lanes.entry(lane).or_default()
-    }
-}
-
-impl LaneLessons {
-    fn halve_sets(&mut self, failed: usize) {
-        self.sets = (failed / 2).max(1);
-    }
-
-    fn grow_sets(&mut self) {
-        self.sets = self.sets.saturating_mul(2);
-    }
 }
 
 /// What a batch is to come to, before it is committed.
@@ -232,7 +175,7 @@ impl<S: LogStore> Inbox<S> {
         Ok(Some(Taken {
             messages: batch.messages,
             progress: (batch.reached > batch.from).then_some(progress),
-            head: batch.head,
+            behind: Behind::Head(batch.head),
         }))
     }
 
@@ -245,8 +188,8 @@ impl<S: LogStore> Inbox<S> {
         let most = if handler.settings.isolated { 1 } else { TASKS_MAX };
         let messages = self.inner.store.take_tasks(tx, taker, most).await?;
         Ok(messages.map(|messages| {
-            let head = if messages.len() < most as usize { 0 } else { i64::MAX };
-            Taken { messages, progress: None, head }
+            let behind = Behind::Tasks(messages.len() >= most as usize);
+            Taken { messages, progress: None, behind }
         }))
     }
 
@@ -322,8 +265,7 @@ impl<S: LogStore> Inbox<S> {
                 lessons.transients.remove(&message.place);
             }
         }
-        let more = taken.progress.map_or(taken.head > 0, |progress| progress.pos < taken.head);
-        Ok(Visited::Worked { report, more })
+        Ok(Visited::Worked { report, more: taken.has_more() })
     }
 
     /// What to do about a transaction that came to nothing.
@@ -434,14 +376,18 @@ impl<S: LogStore> Inbox<S> {
         let store = &self.inner.store;
         if !from_lane {
             let messages = store.take_tasks(tx, taker, 1).await?;
-            return Ok(messages.map(|messages| Taken { messages, progress: None, head: i64::MAX }));
+            return Ok(messages.map(|messages| Taken {
+                messages,
+                progress: None,
+                behind: Behind::Tasks(true),
+            }));
         }
         let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX };
         let batch = store.take(tx, taker, one).await?;
         Ok(batch.map(|batch| {
             let Batch { epoch, reached: pos, head, messages, .. } = batch;
             let progress = Progress { handler: taker.handler, lane: taker.lane, epoch, pos };
-            Taken { messages, progress: Some(progress), head }
+            Taken { messages, progress: Some(progress), behind: Behind::Head(head) }
         }))
     }
 
@@ -467,71 +413,13 @@ impl<S: LogStore> Inbox<S> {
             }
             tasks += 1;
             tries = LOCKED_TRIES - 1;
-            let taken = Taken { messages, progress: None, head: 0 };
+            let taken = Taken { messages, progress: None, behind: Behind::Tasks(true) };
             match Box::pin(self.work_on(stored, handler, taker, tx, taken, course)).await? {
                 Visited::Worked { report, .. } => all += report,
                 Visited::Busy | Visited::Idle => break,
             }
         }
         Ok(Visited::Worked { report: all, more: true })
-    }
-
-    /// What is to be written beside the progress.
-    fn settle_up(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taken: &Taken,
-        ran: &Ran,
-    ) -> (Settled, WorkReport) {
-        let retry = handler.settings.retry.unwrap_or(stored.settings.retry);
-        let mut settled = Settled::default();
-        let mut report = WorkReport::default();
-        for (n, message) in taken.messages.iter().enumerate() {
-            let put_back = |failures, due_in, error| SetApart {
-                pos: message.place.pos,
-                order_by: message.order_by.clone(),
-                failures,
-                due_in,
-                error,
-                attempts: message.attempts.clone(),
-                body: message.edited.then(|| message.body.clone()),
-            };
-            let failures = message.failures + 1;
-            match ran.ended.get(n) {
-                Some(Some(Outcome::Done)) => report.done += 1,
-                Some(Some(Outcome::Queued)) => {
-                    settled.apart.push(put_back(message.failures, message.due_in, None));
-                    report.scheduled += 1;
-                }
-                Some(Some(Outcome::Retry { after, cause })) if retry.allows_another(failures) => {
-                    let due_in = after.unwrap_or_else(|| retry.delay(failures, chance())).min(LONGEST_WAIT);
-                    settled.apart.push(put_back(failures, due_in, Some(error_text(&**cause))));
-                    report.failed += 1;
-                }
-                Some(Some(outcome)) => {
-                    let error = match outcome {
-                        Outcome::Retry { cause, .. } => error_text(&**cause),
-                        Outcome::Rejected(rejection) => match rejection.cause() {
-                            Some(cause) if matches!(rejection, Rejection::Permanent(_)) => {
-                                error_text(&*cause)
-                            }
-                            _ => clipped(rejection.to_string()),
-                        },
-                        other => other.name().to_owned(),
-                    };
-                    settled.dead.push(put_back(failures, Duration::ZERO, Some(error)));
-                    report.dead += 1;
-                }
-                // Tasks that were taken out of the table and not come to, or are to be tried again soon.
-                Some(None) | None if taken.progress.is_none() => {
-                    let due_in = if n < ran.ended.len() { backoff(2, spread()) } else { Duration::ZERO };
-                    settled.apart.push(put_back(message.failures, due_in, None));
-                }
-                Some(None) | None => {}
-            }
-        }
-        (settled, report)
     }
 
     async fn finish_visit(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
@@ -576,104 +464,39 @@ impl<S: LogStore> Inbox<S> {
             }
         }
     }
-
-    fn observe_visit(&self, handler: &Registered<S>, taken: &Taken, ran: &Ran, report: &WorkReport) {
-        let observer = self.inner.observer;
-        if !observer.enabled {
-            return;
-        }
-        let name = &*handler.name;
-        observer.batch(name, ran.bodies);
-        let each = ran.took / u32::try_from(ran.bodies.max(1)).unwrap_or(u32::MAX);
-        for (message, ended) in taken.messages.iter().zip(&ran.ended) {
-            match ended {
-                Some(Outcome::Done) => {
-                    observer.count(observe::PROCESSED, name);
-                    observer.time(observe::WAIT_SECONDS, name, message.waited + ran.took);
-                    observer.time(observe::HANDLE_SECONDS, name, each);
-                }
-                Some(Outcome::Retry { .. } | Outcome::Rejected(_)) => observer.count(observe::FAILED, name),
-                _ => {}
-            }
-        }
-        for _ in 0..report.dead {
-            observer.count(observe::DEAD, name);
-        }
-    }
-
-    fn tell_of_dead(&self, stored: &Stored, handler: &Registered<S>, taken: &Taken, settled: &Settled) {
-        for dead in &settled.dead {
-            let error = dead.error.clone().unwrap_or_default();
-            tracing::error!(
-                handler = &*handler.name,
-                error,
-                pos = dead.pos,
-                attempts = dead.failures,
-                "a message is a dead letter"
-            );
-            let Some(on_dead) = &stored.settings.on_dead else { continue };
-            let Some(message) = taken.messages.iter().find(|message| message.place.pos == dead.pos) else {
-                continue;
-            };
-            let now = std::time::SystemTime::now();
-            let mut attempts = message.attempts.as_deref().map(PastAttempt::read).unwrap_or_default();
-            attempts.push(PastAttempt { attempt: dead.failures, at: now, error: error.clone() });
-            let letter = DeadLetter {
-                handler: handler.name.to_string(),
-                place: message.place,
-                kind: message.kind.clone(),
-                key: message.key.clone(),
-                body: message.body.clone(),
-                received_at: now.checked_sub(message.waited).unwrap_or(now),
-                died_at: now,
-                error,
-                attempts,
-            };
-            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_dead(&letter)));
-            if told.is_err() {
-                tracing::error!("the on_dead hook panicked");
-            }
-        }
-    }
 }
 
 /// What a visit has in hand.
 pub(crate) struct Taken {
-    messages: Vec<StoredMessage>,
+    pub(super) messages: Vec<StoredMessage>,
     /// Where the handler will have come; none for tasks.
-    progress: Option<Progress>,
-    /// The newest position; for tasks, whether there may be more.
-    head: i64,
+    pub(super) progress: Option<Progress>,
+    behind: Behind,
+}
+
+/// What there is behind it.
+enum Behind {
+    /// The lane up to its newest position.
+    Head(i64),
+    /// Perhaps other tasks.
+    Tasks(bool),
 }
 
 impl Taken {
     fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.progress.is_none()
     }
+
+    /// Whether another visit finds something, once this is committed.
+    fn has_more(&self) -> bool {
+        match self.behind {
+            Behind::Head(head) => self.progress.is_some_and(|progress| progress.pos < head),
+            Behind::Tasks(more) => more,
+        }
+    }
 }
 
 /// Whether a connection is gone, ours or another one of the handler's.
 fn is_gone<S: LogStore>(failure: &Failure) -> bool {
     S::classify(failure.error()) == Fault::Connection
-}
-
-/// A number by chance, for waits that must not fall together.
-fn chance() -> u32 {
-    let bytes = uuid::Uuid::now_v7().into_bytes();
-    u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
-}
-
-/// An error's own text may be anybody's code.
-fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
-    let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| chain(error)));
-    clipped(text.unwrap_or_else(|_| "the text of the error panicked".to_owned()))
-}
-
-/// A text that any database takes.
-fn clipped(text: String) -> String {
-    let mut text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
-    if text.len() > ERROR_MAX_BYTES {
-        text.truncate(text.floor_char_boundary(ERROR_MAX_BYTES));
-    }
-    text
 }

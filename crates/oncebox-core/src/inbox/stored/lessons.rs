@@ -1,0 +1,55 @@
+//! What visits to lanes have taught: how much to take next time, and how carefully.
+
+use std::collections::HashMap;
+
+use crate::inbox::batch_size::BatchSize;
+use crate::store::Place;
+
+/// Positions that a visit looks at where nothing is for its handler; doubled each time up to the second.
+pub(super) const POSITIONS_MIN: u32 = 4_096;
+pub(super) const POSITIONS_MAX: u32 = 1 << 20;
+
+/// What a handler's visits have taught.
+#[derive(Debug)]
+pub(crate) struct Lessons {
+    pub(super) size: BatchSize,
+    lanes: HashMap<u16, LaneLessons>,
+    /// How often bodies met an error that another try may not meet.
+    pub(super) transients: HashMap<Place, u32>,
+}
+
+/// What is true of one lane only: a culprit in one must not be forgotten for the good of another.
+#[derive(Debug)]
+pub(super) struct LaneLessons {
+    /// Whether a handler failed of late: then there are savepoints from the beginning.
+    pub(super) wary: bool,
+    /// The largest set; halved by failures to find the culprit.
+    pub(super) sets: usize,
+    pub(super) positions: u32,
+}
+
+impl Default for LaneLessons {
+    fn default() -> Self {
+        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN }
+    }
+}
+
+impl Lessons {
+    pub(crate) fn new(size: BatchSize) -> Self {
+        Self { size, lanes: HashMap::new(), transients: HashMap::new() }
+    }
+
+    pub(super) fn lane(&mut self, lane: u16) -> &mut LaneLessons {
+        self.lanes.entry(lane).or_default()
+    }
+}
+
+impl LaneLessons {
+    pub(super) fn halve_sets(&mut self, failed: usize) {
+        self.sets = (failed / 2).max(1);
+    }
+
+    pub(super) fn grow_sets(&mut self) {
+        self.sets = self.sets.saturating_mul(2);
+    }
+}
