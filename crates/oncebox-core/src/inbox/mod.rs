@@ -25,7 +25,7 @@ use builder::{InboxSettings, Registered};
 use futures_util::future::join_all;
 pub use once::Once;
 pub use stored::{Accept, LogStore, PruneReport, WorkReport};
-pub(crate) use stored::{Lessons, Prune, Pruning, Stored, StoredSettings, prune_boxed};
+pub(crate) use stored::{Lessons, Prune, Pruning, Stored, StoredSettings};
 
 use crate::handler::{Selectors, States};
 use crate::observe::Observer;

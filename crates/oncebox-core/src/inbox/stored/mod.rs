@@ -7,6 +7,7 @@ mod accept;
 mod appender;
 mod lessons;
 mod operate;
+mod options;
 mod pruner;
 mod settle;
 mod survey;
@@ -26,7 +27,8 @@ pub use accept::Accept;
 pub(crate) use appender::Appender;
 pub(crate) use lessons::Lessons;
 pub use pruner::PruneReport;
-pub(crate) use pruner::{Prune, Pruning, prune_boxed};
+use pruner::prune_boxed;
+pub(crate) use pruner::{Prune, Pruning};
 pub use worker::WorkReport;
 
 use crate::inbox::InboxStore;

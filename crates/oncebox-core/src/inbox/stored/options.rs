@@ -1,0 +1,76 @@
+//! What can be set for a stored inbox, beside what every inbox has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Retry;
+use crate::inbox::InboxBuilder;
+use crate::inbox::stored::{LogStore, prune_boxed};
+use crate::store::{DeadLetter, Lanes};
+
+/// What can be set for stores with a log.
+impl<S: LogStore> InboxBuilder<S> {
+    /// Takes messages into the log and handles them later: [`accept`](Inbox::accept) and [`run`](Inbox::run) in place of
+    /// [`process`](Inbox::process).
+    pub fn stored(mut self) -> Self {
+        self.prune = Some(prune_boxed::<S>);
+        self
+    }
+
+    /// How many lanes the log has: that many transactions can append, and each handler work, at the same time. Fixed when the
+    /// log is made; 8 unless set then.
+    pub fn lanes(mut self, lanes: u16) -> Self {
+        self.stored.lanes = Lanes(Some(lanes));
+        self
+    }
+
+    /// How many transactions [`run`](Inbox::run) works in at the same time. 8, or half of what the
+    /// pool has if that is less; on SQLite 1.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.stored.workers = Some(workers);
+        self
+    }
+
+    /// The most messages that a worker takes at once. 500.
+    pub fn work_batch(mut self, messages: usize) -> Self {
+        self.stored.work_batch = messages;
+        self
+    }
+
+    /// A worker's transaction takes no further message after this time. 500 ms; on SQLite 50 ms.
+    pub fn batch_time(mut self, time: Duration) -> Self {
+        self.stored.batch_time = Some(time);
+        self
+    }
+
+    /// The longest time between two looks for work. 1 s; what this process accepts, and what others announce, is found at
+    /// once.
+    pub fn poll_every(mut self, time: Duration) -> Self {
+        self.stored.poll_every = time;
+        self
+    }
+
+    /// How often a message is tried and how long it waits in between, for handlers that do not say otherwise.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.stored.retry = retry;
+        self
+    }
+
+    /// How long messages stay in the log after all handlers of their kind have passed them. 1 day.
+    pub fn keep_messages(mut self, time: Duration) -> Self {
+        self.stored.keep_messages = time;
+        self
+    }
+
+    /// Announces messages to other processes, and listens to theirs, where the store can. Off.
+    pub fn notify(mut self, enabled: bool) -> Self {
+        self.stored.notify = enabled;
+        self
+    }
+
+    /// Called for every message that becomes a dead letter, after that is durable: for alerts. It must not block.
+    pub fn on_dead(mut self, hook: impl Fn(&DeadLetter) + Send + Sync + 'static) -> Self {
+        self.stored.on_dead = Some(Arc::new(hook));
+        self
+    }
+}
