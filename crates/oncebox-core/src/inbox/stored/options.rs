@@ -10,8 +10,8 @@ use crate::store::{DeadLetter, Lanes};
 
 /// What can be set for stores with a log.
 impl<S: LogStore> InboxBuilder<S> {
-    /// Takes messages into the log and handles them later: [`accept`](Inbox::accept) and [`run`](Inbox::run) in place of
-    /// [`process`](Inbox::process).
+    /// Takes messages into the log and handles them later: [`accept`](crate::Inbox::accept) and [`run`](crate::Inbox::run) in place of
+    /// [`process`](crate::Inbox::process).
     pub fn stored(mut self) -> Self {
         self.prune = Some(prune_boxed::<S>);
         self
@@ -24,7 +24,7 @@ impl<S: LogStore> InboxBuilder<S> {
         self
     }
 
-    /// How many transactions [`run`](Inbox::run) works in at the same time. 8, or half of what the
+    /// How many transactions [`run`](crate::Inbox::run) works in at the same time. 8, or half of what the
     /// pool has if that is less; on SQLite 1.
     pub fn workers(mut self, workers: usize) -> Self {
         self.stored.workers = Some(workers);
