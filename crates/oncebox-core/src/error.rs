@@ -86,7 +86,8 @@ impl Error {
         Self::new(ErrorKind::Unavailable, message).with_source(source)
     }
 
-    pub(crate) fn configuration(message: impl Into<Cow<'static, str>>) -> Self {
+    /// Something is set as it cannot be; the message says what to do.
+    pub fn configuration(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Configuration, message)
     }
 

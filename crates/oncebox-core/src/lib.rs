@@ -34,8 +34,8 @@ pub use error::{BoxError, Error, ErrorKind};
 pub use failure::Failure;
 pub use fingerprint::Fingerprint;
 pub use handler::{
-    AsyncFunc, Attempt, Delivery, EffectId, FromBatch, FromDelivery, Handler, HandlerOptions, Input,
-    IntoReturned, One, Reply, Requirement, Returned, Set, State,
+    AsyncFunc, Attempt, Cancellation, Delivery, Detached, EffectId, FromBatch, FromDelivery, Handler,
+    HandlerOptions, Input, IntoReturned, One, Replay, Reply, Requirement, Returned, Set, State,
 };
 pub use headers::Headers;
 pub use inbox::{Accept, Inbox, InboxBuilder, InboxStore, LogStore, Once, PruneReport, WorkReport};
@@ -43,7 +43,7 @@ pub use key::{Key, StoredKey};
 pub use key_part::KeyPart;
 pub use lease::MemoryStore;
 pub use message::{Codec, Json, Message};
-pub use mode::{Mode, Start};
+pub use mode::{DeadHead, Mode, Start};
 pub use outcome::{Cause, Outcome, Rejection, Settlement};
 pub use policy::{InFlight, KeyReuse, MissingKey};
 pub use report::Report;

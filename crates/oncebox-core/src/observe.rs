@@ -30,6 +30,10 @@ pub const BUSY: &str = "oncebox_busy_total";
 pub const COMMITS_UNKNOWN: &str = "oncebox_commits_unknown_total";
 /// Commits whose answer was lost, and that had happened.
 pub const COMMITS_RECOVERED: &str = "oncebox_commits_recovered_total";
+/// Runs of detached handlers that did not count.
+pub const LEASES_LOST: &str = "oncebox_leases_lost_total";
+/// Messages that were to run inline and were set apart.
+pub const SPILLED: &str = "oncebox_spilled_total";
 /// Messages of a kind that nobody handles.
 pub const UNHANDLED: &str = "oncebox_unhandled_total";
 /// Markers removed by sweeps.
@@ -54,6 +58,13 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (BUSY, "counter", "handler", "copies that gave up waiting for the first one"),
     (COMMITS_UNKNOWN, "counter", "handler", "commits whose answer was lost, once for each message in them"),
     (COMMITS_RECOVERED, "counter", "handler", "of these, messages whose commit had happened"),
+    (
+        LEASES_LOST,
+        "counter",
+        "handler",
+        "runs of detached handlers whose process was taken for dead meanwhile",
+    ),
+    (SPILLED, "counter", "handler", "messages that were to run inline and were set apart in the log"),
     (UNHANDLED, "counter", "kind", "messages of a kind that nobody handles"),
     (SWEPT, "counter", "", "markers removed by sweeps"),
     (PRUNED, "counter", "", "messages that left the log after all handlers had passed them"),

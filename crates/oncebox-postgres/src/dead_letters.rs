@@ -4,7 +4,7 @@ use oncebox_core::Error;
 use oncebox_core::store::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Place, Select};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{Postgres, Row, SqlStr};
+use sqlx::{PgConnection, Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::from_ms;
@@ -23,46 +23,34 @@ impl DeadLetters for PostgresStore {
     }
 
     async fn act(&self, select: &Select, action: &Action, operator: &str, limit: u32) -> Result<u64, Error> {
-        let doing = "act on dead letters";
-        let body = match action {
-            Action::Edit(body) => Some(&body[..]),
-            Action::Retry | Action::Discard | Action::MarkProcessed => None,
-        };
-        let acted: i64 = select_by(&self.statements.act, select)
-            .bind(action.name())
-            .bind(operator)
-            .bind(body)
-            .bind(self.clock_offset_ms())
-            .bind(i64::from(limit))
-            .bind(action.note())
-            .fetch_one(&self.pool)
-            .await
-            .and_then(|row| row.try_get(0))
-            .map_err(failed(doing))?;
-        Ok(u64::try_from(acted).unwrap_or(0))
-    }
-
-    async fn remove_handler(&self, name: &str, operator: &str) -> Result<bool, Error> {
-        let (store, name, operator) = (self.clone(), name.to_owned(), operator.to_owned());
-        // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let removed = tokio::spawn(async move {
-            let statements = &store.statements;
-            let mut tx = store.pool.begin_with(statements.begin_shared.clone()).await?;
-            sqlx::query(statements.lock_upkeep.clone()).execute(&mut *tx).await?;
-            sqlx::query(statements.lock_lanes_of.clone()).bind(&name).execute(&mut *tx).await?;
-            let removed = sqlx::query(statements.remove_handler.clone())
-                .bind(&name)
-                .bind(&operator)
-                .bind(store.clock_offset_ms())
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            Ok(removed.rows_affected() == 1)
-        });
-        match removed.await {
-            Ok(removed) => removed.map_err(failed("remove a handler")),
-            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
-        }
+        self.in_transaction("act on dead letters", async |tx: &mut PgConnection| {
+            let body = match action {
+                Action::Edit(body) => Some(&body[..]),
+                Action::Retry | Action::Discard | Action::MarkProcessed => None,
+            };
+            let locked: Vec<(i32, i32)> = select_by(&self.statements.lock_dead, select)
+                .bind(i64::from(limit))
+                .fetch_all(&mut *tx)
+                .await?
+                .iter()
+                .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                .collect::<Result<_, sqlx::Error>>()?;
+            let (handlers, lanes): (Vec<_>, Vec<_>) = locked.into_iter().unzip();
+            let acted: i64 = select_by(&self.statements.act, select)
+                .bind(action.name())
+                .bind(operator)
+                .bind(body)
+                .bind(self.clock_offset_ms())
+                .bind(i64::from(limit))
+                .bind(action.note())
+                .bind(handlers)
+                .bind(lanes)
+                .fetch_one(tx)
+                .await?
+                .try_get(0)?;
+            Ok(u64::try_from(acted).unwrap_or(0))
+        })
+        .await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {

@@ -6,11 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod claims;
+mod completion;
 mod dead_letters;
 mod fault;
 mod inspect;
 mod log;
 mod migrate;
+mod operate;
+mod processes;
 mod registry;
 mod statements;
 mod store;

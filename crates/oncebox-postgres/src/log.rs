@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use oncebox_core::store::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
+use oncebox_core::store::{
+    Appended, Fault, Inspect, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled,
+};
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::Row;
 use sqlx::postgres::{PgListener, PgRow};
 
-use crate::fault::failed;
+use crate::fault::{classify, failed};
 use crate::store::PostgresStore;
+use crate::work::{lane as read_lane, to_i32};
 
 /// Whoever loses one race after the other is told in the end.
 const RACES_MAX: u32 = 100;
@@ -22,6 +25,24 @@ impl Log for PostgresStore {
             match self.try_append(lane, messages).await {
                 Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
                 appended => return appended.map_err(failed("accept messages")),
+            }
+        }
+    }
+
+    async fn spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
+        let doing = "set a message apart";
+        loop {
+            match self.try_spill(spill, lock_timeout).await {
+                Ok(Some(place)) => return Ok(Spilled::New(place)),
+                Ok(None) => {}
+                Err(error) if classify(&error) == Fault::LockTimeout => return Ok(Spilled::Busy),
+                Err(error) => return Err(failed(doing)(error)),
+            }
+            // It may be gone again.
+            if let Some(unit) = &spill.marker
+                && let Some(marker) = self.marker(unit).await?
+            {
+                return Ok(Spilled::Known(marker));
             }
         }
     }
@@ -120,6 +141,34 @@ impl PostgresStore {
         rows.iter().map(read_appended).collect()
     }
 
+    async fn try_spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Option<Place>, sqlx::Error> {
+        let Spill { marker, message, lane, .. } = spill;
+        let row = sqlx::query(self.statements.spill.clone())
+            .bind(spill.handler.0)
+            .bind(marker.as_ref().map(|unit| &*unit.handler))
+            .bind(&message.kind)
+            .bind(message.key.as_ref().map(StoredKey::as_bytes))
+            .bind(message.key.as_ref().and_then(StoredKey::original).map(Key::as_bytes))
+            .bind(message.fingerprint.to_i64())
+            .bind(message.order_by.as_ref().map(Key::as_bytes))
+            .bind(message.headers.to_json())
+            .bind(&message.body)
+            .bind(message.occurred_at.map(to_ms))
+            .bind(message.due_at.map(to_ms))
+            .bind(i64::try_from(message.waited.as_millis()).unwrap_or(i64::MAX))
+            .bind(matches!(lane, LaneChoice::Prefer(_)))
+            .bind(i32::from(lane.lane()))
+            .bind(to_i32(spill.failures))
+            .bind(i64::try_from(spill.due_in.as_millis()).unwrap_or(i64::MAX))
+            .bind(spill.error.as_deref())
+            .bind(spill.is_dead)
+            .bind(self.clock_offset_ms())
+            .bind(format!("{}ms", lock_timeout.as_millis().max(1)))
+            .fetch_optional(&self.pool)
+            .await?;
+        row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()
+    }
+
     /// The channel on which processes tell each other of messages.
     fn channel(&self) -> String {
         format!("{}_log", self.schema.name())
@@ -170,7 +219,7 @@ fn read_appended(row: &PgRow) -> Result<Appended, sqlx::Error> {
     })
 }
 
-fn to_ms(time: SystemTime) -> i64 {
+pub(crate) fn to_ms(time: SystemTime) -> i64 {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
         Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),

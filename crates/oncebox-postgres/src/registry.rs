@@ -1,11 +1,12 @@
 //! Which handlers there are.
 
 use oncebox_core::store::{
-    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Registration, Registry, Verdict, check_lanes,
+    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Leftovers, Registration, Registry, Verdict,
+    check_lanes,
 };
-use oncebox_core::{Error, ErrorKind, Mode, Start};
+use oncebox_core::{DeadHead, Error, ErrorKind, Mode, Start};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{PgConnection, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::store::PostgresStore;
@@ -23,7 +24,7 @@ impl Registry for PostgresStore {
         drop(conn);
         let (store, handlers) = (self.clone(), handlers.to_vec());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        match tokio::spawn(async move { store.register_new(log, &handlers).await }).await {
+        match tokio::spawn(async move { store.register_anew(log, &handlers).await }).await {
             Ok(layout) => layout,
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
         }
@@ -46,17 +47,16 @@ impl PostgresStore {
             }
         }
         let known = self.known_handlers(conn, handlers).await?;
-        let mut ids = Vec::with_capacity(handlers.len());
         for wanted in handlers {
-            match wanted.judge(known.iter().find(|known| known.name == wanted.name))? {
-                Verdict::Known(id) => ids.push(id),
-                Verdict::New | Verdict::Revive(_) => return Ok(None),
-            }
+            let Verdict::Known(_) = wanted.judge(known.iter().find(|known| known.name == wanted.name))?
+            else {
+                return Ok(None);
+            };
         }
-        Ok(Some(Layout { lanes, handlers: ids }))
+        Ok(Some(layout(lanes, handlers, &known)))
     }
 
-    async fn register_new(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let statements = &self.statements;
         // Whatever the default is: what is read behind the locks must be newer than the locks.
         let mut tx = self.pool.begin_with(statements.begin_shared.clone()).await.map_err(failed(DOING))?;
@@ -71,41 +71,93 @@ impl PostgresStore {
             sqlx::query(statements.lock_upkeep.clone()).execute(&mut *tx).await.map_err(failed(DOING))?;
         }
         let known = self.known_handlers(&mut tx, handlers).await?;
-        let mut ids = Vec::with_capacity(handlers.len());
         for wanted in handlers {
-            let id = match wanted.judge(known.iter().find(|known| known.name == wanted.name))? {
-                Verdict::Known(id) => id,
+            match wanted.judge(known.iter().find(|known| known.name == wanted.name))? {
+                Verdict::Known(_) => {}
+                Verdict::Reorder(id) => {
+                    self.update_handler(&mut tx, &statements.change_handler, id, wanted).await?;
+                }
+                Verdict::Change(id, from) => self.change_mode(&mut tx, id, from, wanted).await?,
                 Verdict::Revive(id) => {
-                    sqlx::query(statements.revive_handler.clone())
-                        .bind(id.0)
-                        .bind(&wanted.kinds)
-                        .bind(wanted.mode.name())
-                        .execute(&mut *tx)
-                        .await
-                        .map_err(failed(DOING))?;
+                    self.update_handler(&mut tx, &statements.revive_handler, id, wanted).await?;
                     self.begin_lanes(&mut tx, id, wanted).await?;
-                    id
                 }
                 Verdict::New => match self.insert_handler(&mut tx, wanted).await? {
-                    Some(id) => {
-                        self.begin_lanes(&mut tx, id, wanted).await?;
-                        id
-                    }
+                    Some(id) => self.begin_lanes(&mut tx, id, wanted).await?,
                     // Another process was faster; what it registered counts.
                     None => {
                         let there = self.known_handlers(&mut tx, std::slice::from_ref(wanted)).await?;
-                        match wanted.judge(there.first())? {
-                            Verdict::Known(id) => id,
-                            Verdict::New | Verdict::Revive(_) => return Err(changing(&wanted.name)),
-                        }
+                        let Verdict::Known(_) = wanted.judge(there.first())? else {
+                            return Err(changing(&wanted.name));
+                        };
                     }
                 },
-            };
-            ids.push(id);
+            }
         }
         let lanes = self.lanes(&mut tx).await?;
+        let known = self.known_handlers(&mut tx, handlers).await?;
         tx.commit().await.map_err(failed(DOING))?;
-        Ok(Layout { lanes, handlers: ids })
+        Ok(layout(lanes, handlers, &known))
+    }
+
+    /// Lets a handler change its mode, if what it still has to do in the old one allows it.
+    async fn change_mode(
+        &self,
+        conn: &mut PgConnection,
+        id: HandlerId,
+        from: Mode,
+        wanted: &Registration,
+    ) -> Result<(), Error> {
+        let statements = &self.statements;
+        sqlx::query(statements.lock_lanes_of.clone())
+            .bind(&wanted.name)
+            .execute(&mut *conn)
+            .await
+            .map_err(failed(DOING))?;
+        let row = sqlx::query(statements.leftovers.clone())
+            .bind(id.0)
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(failed(DOING))?;
+        let left = read_leftovers(&row).map_err(failed(DOING))?;
+        wanted.may_change(from, left)?;
+        self.update_handler(conn, &statements.change_handler, id, wanted).await?;
+        if from == Mode::Stored {
+            sqlx::query(statements.backfill_markers.clone())
+                .bind(id.0)
+                .bind(self.clock_offset_ms())
+                .execute(conn)
+                .await
+                .map_err(failed(DOING))?;
+        } else if from.reads_log() && !wanted.mode.reads_log() {
+            sqlx::query(statements.end_lanes.clone())
+                .bind(id.0)
+                .bind(wanted.mode.has_tasks())
+                .execute(conn)
+                .await
+                .map_err(failed(DOING))?;
+        } else if !from.reads_log() {
+            self.begin_lanes(conn, id, wanted).await?;
+        }
+        Ok(())
+    }
+
+    async fn update_handler(
+        &self,
+        conn: &mut PgConnection,
+        statement: &SqlStr,
+        id: HandlerId,
+        wanted: &Registration,
+    ) -> Result<(), Error> {
+        sqlx::query(statement.clone())
+            .bind(id.0)
+            .bind(&wanted.kinds)
+            .bind(wanted.mode.name())
+            .bind(wanted.ordered.map(DeadHead::name))
+            .execute(conn)
+            .await
+            .map_err(failed(DOING))?;
+        Ok(())
     }
 
     async fn insert_handler(
@@ -117,6 +169,7 @@ impl PostgresStore {
             .bind(&wanted.name)
             .bind(&wanted.kinds)
             .bind(wanted.mode.name())
+            .bind(wanted.ordered.map(DeadHead::name))
             .fetch_optional(conn)
             .await
             .map_err(failed(DOING))?;
@@ -130,12 +183,13 @@ impl PostgresStore {
         id: HandlerId,
         wanted: &Registration,
     ) -> Result<(), Error> {
-        if wanted.mode == Mode::Inline {
+        if !wanted.mode.has_tasks() {
             return Ok(());
         }
         sqlx::query(self.statements.begin_lanes.clone())
             .bind(id.0)
             .bind(wanted.start == Start::Now)
+            .bind(wanted.mode.reads_log())
             .execute(conn)
             .await
             .map_err(failed(DOING))?;
@@ -172,16 +226,36 @@ impl PostgresStore {
     }
 }
 
+/// The answer, once all of them are known.
+fn layout(lanes: u16, wanted: &[Registration], known: &[KnownHandler]) -> Layout {
+    let find = |wanted: &Registration| known.iter().find(|known| known.name == wanted.name);
+    let (handlers, origins) =
+        wanted.iter().filter_map(find).map(|known| (known.id, known.origin.clone())).unzip();
+    Layout { lanes, handlers, origins }
+}
+
+fn read_leftovers(row: &PgRow) -> Result<Leftovers, sqlx::Error> {
+    Ok(Leftovers {
+        waiting: row.try_get("waiting")?,
+        set_apart: row.try_get("set_apart")?,
+        inline_keys: row.try_get("inline_keys")?,
+    })
+}
+
 pub(crate) fn read_handler(row: &PgRow) -> Result<KnownHandler, sqlx::Error> {
-    let mode: &str = row.try_get("mode")?;
-    let state: &str = row.try_get("state")?;
+    let (mode, state): (&str, &str) = (row.try_get("mode")?, row.try_get("state")?);
+    let ordered: Option<&str> = row.try_get("ordered")?;
+    let unknown = |what, name| sqlx::Error::Decode(format!("an unknown {what}: {name}").into());
     Ok(KnownHandler {
         id: HandlerId(row.try_get("id")?),
         name: row.try_get("name")?,
+        origin: row.try_get("origin")?,
         kinds: row.try_get("kinds")?,
-        mode: Mode::from_name(mode)
-            .ok_or_else(|| sqlx::Error::Decode(format!("an unknown mode: {mode}").into()))?,
-        state: if state == "removed" { HandlerState::Removed } else { HandlerState::Active },
+        mode: Mode::from_name(mode).ok_or_else(|| unknown("mode", mode))?,
+        ordered: ordered
+            .map(|name| DeadHead::from_name(name).ok_or_else(|| unknown("policy", name)))
+            .transpose()?,
+        state: HandlerState::from_name(state).ok_or_else(|| unknown("state", state))?,
     })
 }
 

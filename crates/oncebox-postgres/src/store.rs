@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use oncebox_core::store::{Fault, Guarantee, Limits, Store};
-use oncebox_core::{Error, ErrorKind};
+use oncebox_core::{AsyncFunc, Error, ErrorKind};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool};
+use tokio::sync::Mutex;
 
 use crate::fault::{classify, failed};
 use crate::log::Kinds;
@@ -30,6 +31,8 @@ pub struct PostgresStore {
     pub(crate) kinds: Arc<Kinds>,
     clock_offset_ms: Arc<AtomicI64>,
     session: Session,
+    /// On which the process says that it is alive.
+    pub(crate) pulse: Arc<Mutex<Option<PgConnection>>>,
 }
 
 /// Whether a connection of the pool is one session of the server.
@@ -54,6 +57,7 @@ impl PostgresStore {
             kinds: Arc::default(),
             clock_offset_ms: Arc::default(),
             session: Session::Own,
+            pulse: Arc::default(),
         }
     }
 
@@ -119,6 +123,23 @@ impl PostgresStore {
     }
 
     /// Whether others get a connection even if this one goes on.
+    /// Runs statements in one transaction. It reads what is newer than the locks that it takes, whatever the default is.
+    pub(crate) async fn in_transaction<R, F>(&self, doing: &'static str, statements: F) -> Result<R, Error>
+    where
+        for<'t> F: AsyncFnOnce(&'t mut PgConnection) -> Result<R, sqlx::Error>
+            + AsyncFunc<&'t mut PgConnection, Result<R, sqlx::Error>, Fut: Send>
+            + Send,
+        R: Send,
+    {
+        let (pool, begin) = (self.pool.clone(), self.statements.begin_shared.clone());
+        // In a task of its own: a caller that goes away must not leave a transaction half begun.
+        let begun = tokio::spawn(async move { pool.begin_with(begin).await }).await;
+        let mut tx = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(failed(doing))?;
+        let result = statements(&mut tx).await.map_err(failed(doing))?;
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(result)
+    }
+
     pub(crate) fn has_spare_connection(&self) -> bool {
         self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
     }

@@ -2,6 +2,7 @@
 
 use oncebox_core::store::{
     HandlerId, HandlerStatus, MessageState, MessageStatus, Place, StoredMessage, Survey, Task, UnhandledKind,
+    Waits,
 };
 use oncebox_core::{Error, Key};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -73,6 +74,7 @@ impl Survey for PostgresStore {
         let rows = anew(&self.statements.tasks)
             .bind(handler)
             .bind(i64::from(limit))
+            .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
             .await
             .map_err(failed(doing))?;
@@ -134,9 +136,19 @@ fn read_state(row: &PgRow) -> Result<MessageState, sqlx::Error> {
             failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
             due_at: from_ms(row.try_get("task_due_ms")?),
             error,
+            waits: read_waits(row)?,
         },
         "done" => MessageState::Done,
         _ => MessageState::Waiting,
+    })
+}
+
+fn read_waits(row: &PgRow) -> Result<Waits, sqlx::Error> {
+    Ok(match row.try_get("waits")? {
+        "running" => Waits::Running,
+        "scheduled" => Waits::Scheduled,
+        "parked" => Waits::Parked,
+        _ => Waits::Turn,
     })
 }
 
@@ -149,5 +161,6 @@ fn read_task(row: &PgRow) -> Result<Task, sqlx::Error> {
         failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
         due_at: from_ms(row.try_get("due_ms")?),
         error: row.try_get("error")?,
+        waits: read_waits(row)?,
     })
 }

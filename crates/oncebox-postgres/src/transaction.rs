@@ -162,7 +162,11 @@ impl PostgresTx {
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
-        // On failure dropping `self` ends whatever is left.
+        // On failure dropping `self` ends whatever is left. Where no handler ran nobody has armed it, and without the guard the
+        // session would stay read-only.
+        if self.session == Session::Own {
+            self.arm().await?;
+        }
         match self.unproved()? {
             None => Manager::commit(self.connection()).await.map_err(failed("commit"))?,
             Some(transaction_id) => {

@@ -3,12 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Batch, HandlerId, Look, Place, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker, Waiting,
-    Work,
+    Batch, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId, Progress, SetApart, Settled,
+    StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
 };
 use oncebox_core::{Error, Headers, Key, StoredKey};
-use sqlx::postgres::PgRow;
-use sqlx::{Row, SqlStr};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::from_ms;
@@ -26,17 +27,28 @@ impl Work for PostgresStore {
             .fetch_all(&self.pool)
             .await
             .map_err(failed(doing))?;
-        let mut look = Look::default();
+        let mut waiting = Vec::with_capacity(rows.len());
+        let mut next_due = None;
+        let mut ordered = Vec::new();
         for row in &rows {
-            let (waiting, due_in) = read_waiting(row).map_err(failed(doing))?;
-            if waiting.messages || waiting.tasks {
-                look.waiting.push(waiting);
+            let (place, due_in) = read_waiting(row).map_err(failed(doing))?;
+            if row.try_get("has_ordered").map_err(failed(doing))? {
+                ordered.push((place.handler, place.lane));
             }
-            if let (false, Some(due_in)) = (waiting.tasks, due_in) {
-                look.next_due = Some(look.next_due.map_or(due_in, |next| next.min(due_in)));
+            note_due(&mut next_due, due_in.filter(|_| !place.tasks));
+            waiting.push(place);
+        }
+        if !ordered.is_empty() {
+            for (handler, lane, tasks, due_in) in self.look_ordered(&ordered).await.map_err(failed(doing))? {
+                note_due(&mut next_due, due_in.filter(|_| !tasks));
+                let place = waiting.iter_mut().find(|place| (place.handler, place.lane) == (handler, lane));
+                if let Some(place) = place {
+                    place.tasks = tasks;
+                }
             }
         }
-        Ok(look)
+        waiting.retain(|place| place.messages || place.tasks);
+        Ok(Look { waiting, next_due })
     }
 
     async fn take(
@@ -54,6 +66,7 @@ impl Work for PostgresStore {
             .bind(i32::try_from(limits.messages).unwrap_or(i32::MAX))
             .bind(i64::from(limits.positions))
             .bind(i64::try_from(limits.bytes).unwrap_or(i64::MAX))
+            .bind(limits.open_tasks.map(|tasks| i32::try_from(tasks).unwrap_or(i32::MAX)))
             .bind(self.clock_offset_ms())
             .bind(statement)
             .bind(idle)
@@ -71,7 +84,7 @@ impl Work for PostgresStore {
         &self,
         tx: &mut PostgresTx,
         taker: Taker<'_>,
-        limit: u32,
+        limits: TaskLimits,
     ) -> Result<Option<Vec<StoredMessage>>, Error> {
         let doing = "take tasks";
         let (_, statement, idle) = tx.limits_as_settings();
@@ -79,7 +92,8 @@ impl Work for PostgresStore {
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
             .bind(taker.kinds)
-            .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+            .bind(i32::try_from(limits.tasks).unwrap_or(i32::MAX))
+            .bind(limits.heads_only)
             .bind(self.clock_offset_ms())
             .bind(statement)
             .bind(idle)
@@ -93,14 +107,76 @@ impl Work for PostgresStore {
             message.failures = u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0);
             message.attempts = Some(row.try_get("attempts")?);
             message.edited = row.try_get("edited")?;
+            message.replay = row.try_get("replay")?;
+            message.crashes = u32::try_from(row.try_get::<i32, _>("crashes")?).unwrap_or(0);
+            message.spilled = row.try_get("spilled")?;
             Ok(message)
         };
         rows.iter().map(read).collect::<Result<_, _>>().map(Some).map_err(failed(doing))
     }
 
     async fn settle(&self, tx: &mut PostgresTx, taker: Taker<'_>, settled: &Settled) -> Result<(), Error> {
-        self.set_apart(tx, &self.statements.set_apart, taker, &settled.apart).await?;
-        self.set_apart(tx, &self.statements.bury, taker, &settled.dead).await
+        for (statement, messages) in
+            [(&self.statements.set_apart, &settled.apart), (&self.statements.bury, &settled.dead)]
+        {
+            if messages.is_empty() {
+                continue;
+            }
+            self.write_apart(statement, taker, messages)
+                .bind(messages.iter().map(|one| one.scheduled).collect::<Vec<_>>())
+                .bind(crashes_of(messages))
+                .execute(tx.connection())
+                .await
+                .map_err(failed("set messages apart"))?;
+        }
+        Ok(())
+    }
+
+    async fn settle_markers(
+        &self,
+        tx: &mut PostgresTx,
+        markers: &[&Unit],
+        state: MarkerState,
+    ) -> Result<(), Error> {
+        sqlx::query(self.statements.settle_markers.clone())
+            .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
+            .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
+            .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
+            .bind(state.name())
+            .bind(self.clock_offset_ms())
+            .execute(tx.connection())
+            .await
+            .map_err(failed("settle markers"))?;
+        Ok(())
+    }
+
+    async fn take_back_markers(&self, tx: &mut PostgresTx, markers: &[&Unit]) -> Result<(), Error> {
+        sqlx::query(self.statements.take_back_markers.clone())
+            .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
+            .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
+            .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
+            .execute(tx.connection())
+            .await
+            .map_err(failed("take claims back"))?;
+        Ok(())
+    }
+
+    async fn lease(
+        &self,
+        tx: &mut PostgresTx,
+        taker: Taker<'_>,
+        process: ProcessId,
+        messages: &[SetApart],
+    ) -> Result<Option<Fence>, Error> {
+        let doing = "lease messages";
+        let row = self
+            .write_apart(&self.statements.lease, taker, messages)
+            .bind(process.0)
+            .bind(crashes_of(messages))
+            .fetch_optional(tx.connection())
+            .await
+            .map_err(failed(doing))?;
+        row.map(|row| row.try_get(0).map(Fence)).transpose().map_err(failed(doing))
     }
 
     async fn finish(
@@ -110,44 +186,113 @@ impl Work for PostgresStore {
     ) -> Result<Option<PostgresBegun>, Error> {
         tx.finish(progress, self.has_spare_connection()).await
     }
+
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
+        self.write_completions(completions).await
+    }
+
+    async fn note_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> Result<Option<u32>, Error> {
+        let crashes: Option<i32> = sqlx::query_scalar(self.statements.note_attempt.clone())
+            .bind(handler.0)
+            .bind(i32::from(place.lane))
+            .bind(place.pos)
+            .bind(process.0)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("note an attempt"))?;
+        Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
+    }
+
+    async fn forget_attempt(
+        &self,
+        tx: &mut PostgresTx,
+        handler: HandlerId,
+        place: Place,
+    ) -> Result<(), Error> {
+        sqlx::query(self.statements.forget_attempt.clone())
+            .bind(handler.0)
+            .bind(i32::from(place.lane))
+            .bind(place.pos)
+            .execute(tx.connection())
+            .await
+            .map_err(failed("forget an attempt"))?;
+        Ok(())
+    }
+
+    async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
+        sqlx::query(self.statements.end_care.clone())
+            .bind(handler.0)
+            .bind(i32::from(lane))
+            .execute(&self.pool)
+            .await
+            .map_err(failed("end care"))?;
+        Ok(())
+    }
 }
 
 impl PostgresStore {
-    async fn set_apart(
+    /// When the next task can run in lanes of ordered handlers.
+    async fn look_ordered(
         &self,
-        tx: &mut PostgresTx,
+        lanes: &[(HandlerId, u16)],
+    ) -> Result<Vec<(HandlerId, u16, bool, Option<Duration>)>, sqlx::Error> {
+        let rows = sqlx::query(self.statements.look_ordered.clone())
+            .persistent(false)
+            .bind(lanes.iter().map(|(handler, _)| handler.0).collect::<Vec<_>>())
+            .bind(lanes.iter().map(|(_, lane)| i32::from(*lane)).collect::<Vec<_>>())
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await?;
+        let read = |row: &PgRow| {
+            let due_in: Option<i64> = row.try_get("due_in_ms")?;
+            Ok((HandlerId(row.try_get("handler")?), lane(row)?, row.try_get("tasks")?, due_in.map(millis)))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// A statement that writes messages beside the progress, with what all of them begin with.
+    fn write_apart<'m>(
+        &self,
         statement: &SqlStr,
         taker: Taker<'_>,
-        messages: &[SetApart],
-    ) -> Result<(), Error> {
-        if messages.is_empty() {
-            return Ok(());
-        }
+        messages: &'m [SetApart],
+    ) -> Query<'m, Postgres, PgArguments> {
+        let all = messages.iter();
         sqlx::query(statement.clone())
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
-            .bind(messages.iter().map(|one| one.pos).collect::<Vec<_>>())
-            .bind(messages.iter().map(|one| one.order_by.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
-            .bind(
-                messages
-                    .iter()
-                    .map(|one| i32::try_from(one.failures).unwrap_or(i32::MAX))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|one| i64::try_from(one.due_in.as_millis()).unwrap_or(i64::MAX))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(messages.iter().map(|one| one.error.as_deref()).collect::<Vec<_>>())
-            .bind(messages.iter().map(|one| one.attempts.as_deref()).collect::<Vec<_>>())
-            .bind(messages.iter().map(|one| one.body.as_deref()).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| one.pos).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| one.order_by.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| to_i32(one.failures)).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| to_ms(one.due_in)).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| one.error.as_deref()).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| one.attempts.as_deref()).collect::<Vec<_>>())
+            .bind(all.map(|one| one.body.as_deref()).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
-            .execute(tx.connection())
-            .await
-            .map_err(failed("set messages apart"))?;
-        Ok(())
+    }
+}
+
+fn crashes_of(messages: &[SetApart]) -> Vec<i32> {
+    messages.iter().map(|one| to_i32(one.crashes)).collect()
+}
+
+/// A count, as far as the database can count.
+pub(crate) fn to_i32(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+pub(crate) fn to_ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn note_due(next: &mut Option<Duration>, due_in: Option<Duration>) {
+    if let Some(due_in) = due_in {
+        *next = Some(next.map_or(due_in, |next| next.min(due_in)));
     }
 }
 
@@ -158,6 +303,7 @@ fn read_waiting(row: &PgRow) -> Result<(Waiting, Option<Duration>), sqlx::Error>
         lane: lane(row)?,
         messages: row.try_get("messages")?,
         tasks: row.try_get("tasks")?,
+        careful: row.try_get("careful")?,
     };
     Ok((waiting, due_in.map(millis)))
 }
@@ -166,7 +312,7 @@ fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> R
     let is_empty = first.try_get::<Option<i64>, _>("pos")?.is_none();
     let messages: Vec<StoredMessage> = match is_empty {
         true => Vec::new(),
-        false => rows.iter().map(|row| read_message(row, lane)).collect::<Result<_, _>>()?,
+        false => rows.iter().map(|row| read_taken(row, lane)).collect::<Result<_, _>>()?,
     };
     let bytes: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
     let looked: i64 = first.try_get("looked")?;
@@ -177,6 +323,12 @@ fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> R
     };
     let (epoch, from, head) = (first.try_get("epoch")?, first.try_get("since")?, first.try_get("head")?);
     Ok(Batch { epoch, from, reached, head, messages })
+}
+
+/// A message that was taken from a lane.
+fn read_taken(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx::Error> {
+    let message = read_message(row, lane)?;
+    Ok(StoredMessage { held: row.try_get("held")?, replay: row.try_get("replay")?, ..message })
 }
 
 /// A message as every statement that reads some gives it; where it sits is known or in the row.
@@ -198,6 +350,10 @@ pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx
         failures: 0,
         attempts: None,
         edited: false,
+        held: false,
+        replay: false,
+        crashes: 0,
+        spilled: false,
     })
 }
 

@@ -1,4 +1,4 @@
-//! What operators do: each action in one transaction with its entry in the audit.
+//! What operators do with dead letters: each action in one transaction with its entry in the audit.
 
 use oncebox_core::Error;
 use oncebox_core::store::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Place, Select};
@@ -48,32 +48,13 @@ impl DeadLetters for SqliteStore {
                     let mark = sqlx::query(include_str!("sql/mark_dead_processed.sql")).bind(chosen);
                     mark.bind(offset_ms).execute(&mut *conn).await?;
                 }
-                Action::Discard => {}
+                Action::Discard => {
+                    let done = sqlx::query(include_str!("sql/mark_dead_done.sql")).bind(chosen);
+                    done.bind(offset_ms).execute(&mut *conn).await?;
+                }
             }
             sqlx::query(include_str!("sql/remove_dead.sql")).bind(chosen).execute(conn).await?;
             Ok(count)
-        })
-        .await
-    }
-
-    async fn remove_handler(&self, name: &str, operator: &str) -> Result<bool, Error> {
-        let offset_ms = self.clock_offset_ms();
-        self.write("remove a handler", async |conn| {
-            let removed = sqlx::query_scalar(include_str!("sql/remove_handler.sql")).bind(name);
-            let Some(id): Option<i32> = removed.fetch_optional(&mut *conn).await? else { return Ok(false) };
-            let tasks = sqlx::query(include_str!("sql/drop_tasks.sql")).bind(id).execute(&mut *conn).await?;
-            let dead = sqlx::query(include_str!("sql/drop_dead.sql")).bind(id).execute(&mut *conn).await?;
-            sqlx::query(include_str!("sql/drop_progress.sql")).bind(id).execute(&mut *conn).await?;
-            let (tasks, dead) = (tasks.rows_affected(), dead.rows_affected());
-            sqlx::query(include_str!("sql/audit_handler.sql"))
-                .bind(operator)
-                .bind("remove")
-                .bind(name)
-                .bind(format!("tasks: {tasks}, dead letters: {dead}"))
-                .bind(offset_ms)
-                .execute(conn)
-                .await?;
-            Ok(true)
         })
         .await
     }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod claims;
+mod complete;
 mod dead_letters;
 mod fault;
 mod inspect;
@@ -14,10 +15,15 @@ mod log;
 mod many;
 mod message;
 mod migrate;
+mod operate;
+mod processes;
 mod registry;
 mod seal;
+mod set_apart;
+mod spill;
 mod store;
 mod survey;
+mod tasks;
 mod time;
 mod transaction;
 mod turn;

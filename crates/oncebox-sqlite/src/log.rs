@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
+use std::time::Duration;
 
-use oncebox_core::store::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
+use oncebox_core::store::{Appended, HandlerId, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
 use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
 use sqlx::{Row, SqliteConnection};
 
@@ -25,12 +26,7 @@ impl Log for SqliteStore {
         let lane = lane.lane();
         let offset_ms = self.clock_offset_ms();
         self.write("append messages", async |conn| {
-            let begun: Option<(u16, i64, i64)> = sqlx::query_as(include_str!("sql/append_begin.sql"))
-                .bind(lane)
-                .bind(offset_ms)
-                .fetch_optional(&mut *conn)
-                .await?;
-            let Some((_, newest, now_ms)) = begun.filter(|&(lanes, ..)| lane < lanes) else {
+            let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
                 return Ok(Err(no_such_lane(lane)));
             };
             let known = find_accepted(conn, messages).await?;
@@ -39,7 +35,7 @@ impl Log for SqliteStore {
             let appended = messages.iter().zip(known).map(|(message, known)| {
                 known.unwrap_or_else(|| {
                     place.pos += 1;
-                    fresh.push(Fresh { message, place, now_ms });
+                    fresh.push(Fresh { message, place, target: None, now_ms });
                     Appended::New(place)
                 })
             });
@@ -48,6 +44,10 @@ impl Log for SqliteStore {
             Ok(Ok(appended))
         })
         .await?
+    }
+
+    async fn spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
+        self.spill_one(spill, lock_timeout).await
     }
 
     async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
@@ -97,10 +97,12 @@ impl Log for SqliteStore {
 }
 
 /// A message that gets a place.
-struct Fresh<'a> {
-    message: &'a NewMessage,
-    place: Place,
-    now_ms: i64,
+pub(crate) struct Fresh<'a> {
+    pub(crate) message: &'a NewMessage,
+    pub(crate) place: Place,
+    /// The handler that it is for alone, if it is for one.
+    pub(crate) target: Option<HandlerId>,
+    pub(crate) now_ms: i64,
 }
 
 impl Fresh<'_> {
@@ -109,11 +111,25 @@ impl Fresh<'_> {
     }
 }
 
-fn no_such_lane(lane: u16) -> Error {
+pub(crate) fn no_such_lane(lane: u16) -> Error {
     Error::new(
         ErrorKind::Configuration,
         format!("the log has no lane {lane}: start a stored inbox once, which makes the lanes"),
     )
+}
+
+/// The newest position of a lane, and the time now; `None` if there is no such lane.
+pub(crate) async fn begin_append(
+    conn: &mut SqliteConnection,
+    lane: u16,
+    offset_ms: i64,
+) -> Result<Option<(i64, i64)>, sqlx::Error> {
+    let begun: Option<(u16, i64, i64)> = sqlx::query_as(include_str!("sql/append_begin.sql"))
+        .bind(lane)
+        .bind(offset_ms)
+        .fetch_optional(conn)
+        .await?;
+    Ok(begun.filter(|&(lanes, ..)| lane < lanes).map(|(_, newest, now_ms)| (newest, now_ms)))
 }
 
 /// What is known of each message's key.
@@ -167,6 +183,14 @@ async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), 
                 .bind(fresh.place.pos)
         })
         .await?;
+    insert_messages(conn, fresh).await
+}
+
+/// Inserts messages only.
+pub(crate) async fn insert_messages(
+    conn: &mut SqliteConnection,
+    fresh: &[Fresh<'_>],
+) -> Result<(), sqlx::Error> {
     APPEND
         .insert(conn, fresh, |insert, fresh| {
             let message = fresh.message;
@@ -178,6 +202,7 @@ async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), 
                 .bind(message.key.as_ref().map(StoredKey::as_bytes))
                 .bind(original.map(Key::as_bytes))
                 .bind(message.order_by.as_ref().map(Key::as_bytes))
+                .bind(fresh.target.map(|handler| handler.0))
                 .bind(message.headers.to_json())
                 .bind(message.occurred_at.map(to_ms))
                 .bind(message.due_at.map(to_ms))

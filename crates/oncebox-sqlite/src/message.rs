@@ -7,8 +7,8 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::time::{duration, from_ms};
 
-/// A message from its first fifteen columns: lane, position, kind, key, long key, ordering key, headers,
-/// body, occurred, due, due in, waited, failures, attempts, edited.
+/// A message from its first nineteen columns: lane, position, kind, key, long key, ordering key, headers,
+/// body, occurred, due, due in, waited, failures, attempts, edited, held, replay, crashes, spilled.
 pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error> {
     let due_in: Option<i64> = row.try_get(10)?;
     Ok(StoredMessage {
@@ -25,6 +25,10 @@ pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error
         failures: row.try_get(12)?,
         attempts: row.try_get(13)?,
         edited: row.try_get(14)?,
+        held: row.try_get(15)?,
+        replay: row.try_get(16)?,
+        crashes: row.try_get(17)?,
+        spilled: row.try_get(18)?,
     })
 }
 

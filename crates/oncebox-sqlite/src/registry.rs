@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use oncebox_core::store::{
-    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Registration, Registry, Verdict, check_lanes,
+    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Leftovers, Registration, Registry, Verdict,
+    check_lanes,
 };
-use oncebox_core::{Error, ErrorKind, Mode, Start};
+use oncebox_core::{DeadHead, Error, ErrorKind, Mode, Start};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -22,15 +23,19 @@ impl Registry for SqliteStore {
         let found = Found::read(&mut conn, handlers).await.map_err(failed("read the handlers"))?;
         // Given back before anything else: a database in memory has only this one.
         drop(conn);
-        if let Some(layout) = found.as_wanted(&found.judge(log, handlers)?, log) {
+        if let Some(layout) = found.as_wanted(&found.judge(log, handlers)?, log, handlers) {
             return Ok(layout);
         }
         let offset_ms = self.clock_offset_ms();
         self.write("register the handlers", async |conn| {
             // Somebody else may have been faster.
             let found = Found::read(&mut *conn, handlers).await?;
-            match found.judge(log, handlers) {
-                Ok(verdicts) => found.complete(conn, log, handlers, &verdicts, offset_ms).await.map(Ok),
+            let verdicts = match found.judge(log, handlers) {
+                Ok(verdicts) => verdicts,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            match may_change(conn, handlers, &verdicts).await? {
+                Ok(()) => found.complete(conn, log, handlers, &verdicts, offset_ms).await.map(Ok),
                 Err(refused) => Ok(Err(refused)),
             }
         })
@@ -74,15 +79,30 @@ impl Found {
     }
 
     /// The answer, if there is nothing to write.
-    fn as_wanted(&self, verdicts: &[Verdict], log: Option<Lanes>) -> Option<Layout> {
+    fn as_wanted(
+        &self,
+        verdicts: &[Verdict],
+        log: Option<Lanes>,
+        handlers: &[Registration],
+    ) -> Option<Layout> {
         if log.is_some() && self.layout.is_none() {
             return None;
         }
         let known = verdicts.iter().map(|verdict| match verdict {
             Verdict::Known(id) => Some(*id),
-            Verdict::New | Verdict::Revive(_) => None,
+            Verdict::New | Verdict::Revive(_) | Verdict::Reorder(_) | Verdict::Change(..) => None,
         });
-        Some(Layout { lanes: self.lanes(), handlers: known.collect::<Option<_>>()? })
+        let known = known.collect::<Option<_>>()?;
+        Some(Layout { lanes: self.lanes(), handlers: known, origins: self.origins(handlers) })
+    }
+
+    /// The first name of a new handler is the one that it has.
+    fn origins(&self, handlers: &[Registration]) -> Vec<String> {
+        let origin = |handler: &Registration| match self.handlers.get(&handler.name) {
+            Some(known) => known.origin.clone(),
+            None => handler.name.clone(),
+        };
+        handlers.iter().map(origin).collect()
     }
 
     fn lanes(&self) -> u16 {
@@ -110,10 +130,29 @@ impl Found {
                 Verdict::Known(id) => id,
                 Verdict::New => add(&mut *conn, handler, offset_ms).await?,
                 Verdict::Revive(id) => revive(&mut *conn, id, handler, offset_ms).await?,
+                Verdict::Reorder(id) => set_mode(&mut *conn, id, handler).await?,
+                Verdict::Change(id, from) => change(&mut *conn, id, from, handler, offset_ms).await?,
             });
         }
-        Ok(Layout { lanes, handlers: ids })
+        Ok(Layout { lanes, handlers: ids, origins: self.origins(handlers) })
     }
+}
+
+/// Whether all changes of modes may be, before anything is written.
+async fn may_change(
+    conn: &mut SqliteConnection,
+    handlers: &[Registration],
+    verdicts: &[Verdict],
+) -> Result<Result<(), Error>, sqlx::Error> {
+    for (handler, verdict) in handlers.iter().zip(verdicts) {
+        let Verdict::Change(id, from) = *verdict else { continue };
+        let find = sqlx::query_as(include_str!("sql/find_leftovers.sql")).bind(id.0);
+        let (waiting, set_apart, inline_keys) = find.fetch_one(&mut *conn).await?;
+        if let Err(refused) = handler.may_change(from, Leftovers { waiting, set_apart, inline_keys }) {
+            return Ok(Err(refused));
+        }
+    }
+    Ok(Ok(()))
 }
 
 async fn add(
@@ -125,6 +164,7 @@ async fn add(
         .bind(&handler.name)
         .bind(to_json(handler.kinds.iter().map(String::as_str))?)
         .bind(handler.mode.name())
+        .bind(handler.ordered.map(DeadHead::name))
         .bind(offset_ms)
         .fetch_one(&mut *conn)
         .await?;
@@ -141,12 +181,56 @@ async fn revive(
         .bind(id.0)
         .bind(to_json(handler.kinds.iter().map(String::as_str))?)
         .bind(handler.mode.name())
+        .bind(handler.ordered.map(DeadHead::name))
         .execute(&mut *conn)
         .await?;
     let epoch: Option<i32> =
         sqlx::query_scalar(include_str!("sql/newest_epoch.sql")).bind(id.0).fetch_one(&mut *conn).await?;
     sqlx::query(include_str!("sql/drop_progress.sql")).bind(id.0).execute(&mut *conn).await?;
     begin(conn, id, handler, epoch.map_or(0, |epoch| epoch + 1), offset_ms).await
+}
+
+/// How messages reach a handler is as it is wanted now.
+async fn set_mode(
+    conn: &mut SqliteConnection,
+    id: HandlerId,
+    handler: &Registration,
+) -> Result<HandlerId, sqlx::Error> {
+    sqlx::query(include_str!("sql/change_handler.sql"))
+        .bind(id.0)
+        .bind(to_json(handler.kinds.iter().map(String::as_str))?)
+        .bind(handler.mode.name())
+        .bind(handler.ordered.map(DeadHead::name))
+        .execute(conn)
+        .await?;
+    Ok(id)
+}
+
+async fn change(
+    conn: &mut SqliteConnection,
+    id: HandlerId,
+    from: Mode,
+    handler: &Registration,
+    offset_ms: i64,
+) -> Result<HandlerId, sqlx::Error> {
+    set_mode(&mut *conn, id, handler).await?;
+    match (from, handler.mode) {
+        (Mode::Inline { .. }, Mode::Mixed) => {
+            begin(conn, id, handler, 0, offset_ms).await?;
+        }
+        // From now on its markers are the referee, also of what it took from the log before.
+        (Mode::Stored, Mode::Mixed) => {
+            let backfill = sqlx::query(include_str!("sql/backfill_markers.sql")).bind(id.0).bind(offset_ms);
+            backfill.execute(conn).await?;
+        }
+        (Mode::Mixed, Mode::Inline { .. }) => {
+            sqlx::query(include_str!("sql/drop_progress.sql")).bind(id.0).execute(&mut *conn).await?;
+            sqlx::query(include_str!("sql/drop_replays.sql")).bind(id.0).execute(conn).await?;
+        }
+        // Tasks and markers count in both modes.
+        _ => {}
+    }
+    Ok(id)
 }
 
 /// Puts a handler that reads the log at its start in every lane.
@@ -157,7 +241,7 @@ async fn begin(
     epoch: i32,
     offset_ms: i64,
 ) -> Result<HandlerId, sqlx::Error> {
-    if handler.mode != Mode::Inline {
+    if handler.mode.reads_log() {
         sqlx::query(include_str!("sql/begin_progress.sql"))
             .bind(id.0)
             .bind(epoch)
@@ -169,16 +253,18 @@ async fn begin(
     Ok(id)
 }
 
-/// A handler from its first five columns: id, name, kinds, mode, state.
+/// A handler from its first seven columns: id, name, origin, kinds, mode, ordered, state.
 pub(crate) fn read_handler(row: &SqliteRow) -> Result<KnownHandler, sqlx::Error> {
-    let mode: &str = row.try_get(3)?;
-    let state: &str = row.try_get(4)?;
+    let unknown = |what: &str, name: &str| sqlx::Error::Decode(format!("there is no {what} {name:?}").into());
+    let (mode, state): (&str, &str) = (row.try_get(4)?, row.try_get(6)?);
+    let ordered: Option<&str> = row.try_get(5)?;
     Ok(KnownHandler {
         id: HandlerId(row.try_get(0)?),
         name: row.try_get(1)?,
-        kinds: serde_json::from_str(row.try_get(2)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
-        mode: Mode::from_name(mode)
-            .ok_or_else(|| sqlx::Error::Decode(format!("there is no mode {mode:?}").into()))?,
-        state: if state == "active" { HandlerState::Active } else { HandlerState::Removed },
+        origin: row.try_get(2)?,
+        kinds: serde_json::from_str(row.try_get(3)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
+        mode: Mode::from_name(mode).ok_or_else(|| unknown("mode", mode))?,
+        ordered: ordered.and_then(DeadHead::from_name),
+        state: HandlerState::from_name(state).ok_or_else(|| unknown("state", state))?,
     })
 }

@@ -18,7 +18,7 @@ use crate::turn::Line;
 use crate::writer::{Kept, Writer};
 
 /// How long SQLite itself waits for the writer of another process before the store asks again.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long connecting goes on while another process sets the file up.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
 const CONNECTIONS: u32 = 4;

@@ -2,6 +2,7 @@
 
 use oncebox_core::store::{
     HandlerId, HandlerStatus, MessageState, MessageStatus, Place, StoredMessage, Survey, Task, UnhandledKind,
+    Waits,
 };
 use oncebox_core::{Error, Key};
 use sqlx::sqlite::SqliteRow;
@@ -51,7 +52,7 @@ impl Survey for SqliteStore {
 
     async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
         let query = sqlx::query(include_str!("sql/tasks.sql")).bind(handler).bind(limit);
-        let rows = query.fetch_all(&self.pool).await;
+        let rows = query.bind(self.clock_offset_ms()).fetch_all(&self.pool).await;
         rows.and_then(|rows| rows.iter().map(read_task).collect()).map_err(failed("read tasks"))
     }
 
@@ -66,10 +67,10 @@ impl Survey for SqliteStore {
 fn read_status(row: &SqliteRow) -> Result<HandlerStatus, sqlx::Error> {
     Ok(HandlerStatus {
         handler: read_handler(row)?,
-        lag: row.try_get(5)?,
-        oldest_waiting: row.try_get::<Option<i64>, _>(6)?.map(duration),
-        tasks: row.try_get(7)?,
-        dead: row.try_get(8)?,
+        lag: row.try_get(7)?,
+        oldest_waiting: row.try_get::<Option<i64>, _>(8)?.map(duration),
+        tasks: row.try_get(9)?,
+        dead: row.try_get(10)?,
     })
 }
 
@@ -121,7 +122,7 @@ async fn messages(
     for row in &rows {
         messages.push(MessageStatus {
             message: read_message(row)?,
-            received_at: from_ms(row.try_get(15)?),
+            received_at: from_ms(row.try_get(19)?),
             handlers: Vec::new(),
         });
     }
@@ -130,6 +131,7 @@ async fn messages(
         .bind(lane)
         .bind(behind)
         .bind(last.message.place.pos)
+        .bind(offset_ms)
         .fetch_all(conn)
         .await?;
     for row in &rows {
@@ -146,7 +148,12 @@ fn read_state(row: &SqliteRow) -> Result<MessageState, sqlx::Error> {
         return Ok(MessageState::Dead { error });
     }
     if let Some(failures) = row.try_get(3)? {
-        return Ok(MessageState::Task { failures, due_at: from_ms(row.try_get(4)?), error: row.try_get(5)? });
+        return Ok(MessageState::Task {
+            failures,
+            due_at: from_ms(row.try_get(4)?),
+            error: row.try_get(5)?,
+            waits: read_waits(row.try_get(7)?),
+        });
     }
     Ok(if row.try_get(6)? { MessageState::Done } else { MessageState::Waiting })
 }
@@ -160,5 +167,15 @@ fn read_task(row: &SqliteRow) -> Result<Task, sqlx::Error> {
         failures: row.try_get(6)?,
         due_at: from_ms(row.try_get(7)?),
         error: row.try_get(8)?,
+        waits: read_waits(row.try_get(9)?),
     })
+}
+
+fn read_waits(waits: &str) -> Waits {
+    match waits {
+        "running" => Waits::Running,
+        "scheduled" => Waits::Scheduled,
+        "parked" => Waits::Parked,
+        _ => Waits::Turn,
+    }
 }

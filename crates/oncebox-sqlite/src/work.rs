@@ -5,23 +5,26 @@
 use std::convert::Infallible;
 use std::sync::LazyLock;
 
+use oncebox_core::Error;
 use oncebox_core::store::{
-    Batch, HandlerId, Look, Progress, Settled, StoredMessage, TakeLimits, Taker, Waiting, Work,
+    Batch, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId, Progress, SetApart, Settled,
+    StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
 };
-use oncebox_core::{Error, Key};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
+use crate::complete::complete;
 use crate::fault::failed;
 use crate::json::to_json;
 use crate::many::Many;
 use crate::message::read_message;
+use crate::set_apart::Apart;
 use crate::store::SqliteStore;
-use crate::time::{as_ms, duration};
+use crate::tasks::take_tasks;
+use crate::time::duration;
 use crate::transaction::SqliteTx;
 
-static SET_APART: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/set_apart.sql")));
-static BURY: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/bury.sql")));
+static SETTLE_MARKER: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/settle_marker.sql")));
 
 impl Work for SqliteStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
@@ -52,9 +55,9 @@ impl Work for SqliteStore {
         &self,
         tx: &mut SqliteTx,
         taker: Taker<'_>,
-        limit: u32,
+        limits: TaskLimits,
     ) -> Result<Option<Vec<StoredMessage>>, Error> {
-        let tasks = take_tasks(tx.connection(), taker, limit, self.clock_offset_ms()).await;
+        let tasks = take_tasks(tx.connection(), taker, limits, self.clock_offset_ms()).await;
         let tasks = tasks.map_err(failed("take tasks"))?;
         if tasks.is_some() {
             tx.arm();
@@ -63,36 +66,53 @@ impl Work for SqliteStore {
     }
 
     async fn settle(&self, tx: &mut SqliteTx, taker: Taker<'_>, settled: &Settled) -> Result<(), Error> {
+        let apart = self.apart(taker, &settled.apart);
+        apart.set_apart(tx.connection(), None).await.map_err(failed("set messages apart"))?;
+        let dead = self.apart(taker, &settled.dead);
+        dead.bury(tx.connection()).await.map_err(failed("keep dead letters"))
+    }
+
+    async fn settle_markers(
+        &self,
+        tx: &mut SqliteTx,
+        markers: &[&Unit],
+        state: MarkerState,
+    ) -> Result<(), Error> {
         let offset_ms = self.clock_offset_ms();
-        let (handler, lane) = (taker.handler.0, taker.lane);
-        let apart = SET_APART.run(tx.connection(), &settled.apart, |insert, one| {
-            insert
+        let settle = SETTLE_MARKER.run(tx.connection(), markers, |update, unit| {
+            update
+                .bind(state.name())
                 .bind(offset_ms)
-                .bind(handler)
-                .bind(lane)
-                .bind(one.pos)
-                .bind(one.order_by.as_ref().map(Key::as_bytes))
-                .bind(one.failures)
-                .bind(as_ms(one.due_in))
-                .bind(one.error.as_deref())
-                .bind(one.attempts.as_deref())
-                .bind(one.body.as_deref())
+                .bind(&unit.handler)
+                .bind(&unit.kind)
+                .bind(unit.key.as_bytes())
         });
-        apart.await.map_err(failed("set messages apart"))?;
-        let dead = BURY.run(tx.connection(), &settled.dead, |insert, one| {
-            insert
-                .bind(offset_ms)
-                .bind(handler)
-                .bind(lane)
-                .bind(one.pos)
-                .bind(one.order_by.as_ref().map(Key::as_bytes))
-                .bind(one.failures)
-                .bind(one.error.as_deref())
-                .bind(one.attempts.as_deref())
-                .bind(one.body.as_deref())
-        });
-        dead.await.map_err(failed("keep dead letters"))?;
+        settle.await.map(drop).map_err(failed("settle markers"))
+    }
+
+    async fn take_back_markers(&self, tx: &mut SqliteTx, markers: &[&Unit]) -> Result<(), Error> {
+        let conn = tx.connection();
+        for unit in markers {
+            let take_back = sqlx::query(include_str!("sql/unclaim.sql")).bind(&unit.handler).bind(&unit.kind);
+            let taken_back = take_back.bind(unit.key.as_bytes()).execute(&mut *conn).await;
+            taken_back.map_err(failed("take claims back"))?;
+        }
         Ok(())
+    }
+
+    async fn lease(
+        &self,
+        tx: &mut SqliteTx,
+        taker: Taker<'_>,
+        process: ProcessId,
+        messages: &[SetApart],
+    ) -> Result<Option<Fence>, Error> {
+        let next = sqlx::query_scalar(include_str!("sql/next_fence.sql")).bind(&process.0.as_bytes()[..]);
+        let next: Option<i64> = next.fetch_optional(tx.connection()).await.map_err(failed("make a fence"))?;
+        let Some(fence) = next.map(Fence) else { return Ok(None) };
+        let apart = self.apart(taker, messages);
+        apart.set_apart(tx.connection(), Some((process, fence))).await.map_err(failed("lease messages"))?;
+        Ok(Some(fence))
     }
 
     async fn finish(
@@ -116,6 +136,74 @@ impl Work for SqliteStore {
         }
         tx.commit().await.map(|()| None)
     }
+
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("write down how tasks ended", async |conn| {
+            let mut ended = Vec::with_capacity(completions.len());
+            for completion in completions {
+                ended.push(complete(&mut *conn, completion, offset_ms).await?);
+            }
+            Ok(ended)
+        })
+        .await
+    }
+
+    async fn note_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> Result<Option<u32>, Error> {
+        self.write("note an attempt", async |conn| {
+            sqlx::query_scalar(include_str!("sql/note_attempt.sql"))
+                .bind(handler.0)
+                .bind(place.lane)
+                .bind(place.pos)
+                .bind(&process.0.as_bytes()[..])
+                .fetch_optional(conn)
+                .await
+        })
+        .await
+    }
+
+    async fn forget_attempt(&self, tx: &mut SqliteTx, handler: HandlerId, place: Place) -> Result<(), Error> {
+        forget_attempt(tx.connection(), handler, place).await.map_err(failed("take back a note"))
+    }
+
+    async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
+        self.write("end the care", async |conn| end_care(conn, handler, lane).await).await
+    }
+}
+
+impl SqliteStore {
+    fn apart<'a>(&self, taker: Taker<'_>, messages: &'a [SetApart]) -> Apart<'a> {
+        let Taker { handler, lane, .. } = taker;
+        Apart { handler, lane, messages, offset_ms: self.clock_offset_ms() }
+    }
+}
+
+async fn forget_attempt(
+    conn: &mut SqliteConnection,
+    handler: HandlerId,
+    place: Place,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(include_str!("sql/forget_attempt.sql"))
+        .bind(handler.0)
+        .bind(place.lane)
+        .bind(place.pos)
+        .execute(&mut *conn)
+        .await?;
+    let count = sqlx::query_scalar(include_str!("sql/count_care.sql")).bind(handler.0).bind(place.lane);
+    match count.fetch_optional(&mut *conn).await? {
+        Some(i64::MIN..=0) => end_care(conn, handler, place.lane).await,
+        _ => Ok(()),
+    }
+}
+
+async fn end_care(conn: &mut SqliteConnection, handler: HandlerId, lane: u16) -> Result<(), sqlx::Error> {
+    let end = sqlx::query(include_str!("sql/end_care.sql")).bind(handler.0).bind(lane);
+    end.execute(conn).await.map(drop)
 }
 
 fn read_look(rows: &[SqliteRow]) -> Result<Look, sqlx::Error> {
@@ -127,24 +215,66 @@ fn read_look(rows: &[SqliteRow]) -> Result<Look, sqlx::Error> {
                 lane: row.try_get(1)?,
                 messages: row.try_get(2)?,
                 tasks: row.try_get(3)?,
+                careful: row.try_get(4)?,
             }),
-            None => look.next_due = row.try_get::<Option<i64>, _>(4)?.map(duration),
+            None => look.next_due = row.try_get::<Option<i64>, _>(5)?.map(duration),
         }
     }
     Ok(look)
 }
 
-/// Epoch, position and the lane's newest one; `None` if the handler is gone.
-async fn find_progress(
+/// Where a handler stands in a lane.
+struct Standing {
+    epoch: i32,
+    pos: i64,
+    /// The lane's newest position.
+    newest: i64,
+    /// What dead letters mean for their keys, if it is ordered.
+    ordered: Option<String>,
+    /// Behind which position it runs again, if it does.
+    after: Option<i64>,
+    /// And up to which.
+    until: Option<i64>,
+}
+
+/// `None` if the handler is gone, paused or not what the taker knows.
+async fn find_standing(
     conn: &mut SqliteConnection,
     taker: Taker<'_>,
-) -> Result<Option<(i32, i64, i64)>, sqlx::Error> {
-    sqlx::query_as(include_str!("sql/find_progress.sql"))
+) -> Result<Option<Standing>, sqlx::Error> {
+    let row = sqlx::query(include_str!("sql/find_progress.sql"))
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(to_json(taker.kinds.iter().map(String::as_str))?)
         .fetch_optional(conn)
-        .await
+        .await?;
+    let read = |row: SqliteRow| {
+        Ok(Standing {
+            epoch: row.try_get(0)?,
+            pos: row.try_get(1)?,
+            newest: row.try_get(2)?,
+            ordered: row.try_get(3)?,
+            after: row.try_get(4)?,
+            until: row.try_get(5)?,
+        })
+    };
+    row.map(read).transpose()
+}
+
+/// Whether a handler has so many tasks in a lane already that nothing is to be added.
+async fn is_full(
+    conn: &mut SqliteConnection,
+    taker: Taker<'_>,
+    open_tasks: Option<u32>,
+) -> Result<bool, sqlx::Error> {
+    let Some(most) = open_tasks else { return Ok(false) };
+    let tasks: i64 = sqlx::query_scalar(include_str!("sql/count_tasks.sql"))
+        .bind(taker.handler.0)
+        .bind(taker.lane)
+        .bind(most)
+        .fetch_one(conn)
+        .await?;
+    Ok(tasks >= i64::from(most))
 }
 
 async fn take(
@@ -153,8 +283,12 @@ async fn take(
     limits: TakeLimits,
     offset_ms: i64,
 ) -> Result<Option<Batch>, sqlx::Error> {
-    let Some((epoch, from, newest)) = find_progress(&mut *conn, taker).await? else { return Ok(None) };
+    let Some(standing) = find_standing(&mut *conn, taker).await? else { return Ok(None) };
+    let Standing { epoch, pos: from, newest, ordered, after, until } = standing;
     let head = newest.max(from);
+    if is_full(&mut *conn, taker, limits.open_tasks).await? {
+        return Ok(Some(Batch { epoch, from, reached: from, head, messages: Vec::new() }));
+    }
     let looked = head.min(from.saturating_add(i64::from(limits.positions)));
     let rows = sqlx::query(include_str!("sql/take.sql"))
         .bind(taker.lane)
@@ -164,40 +298,18 @@ async fn take(
         .bind(limits.messages)
         .bind(i64::try_from(limits.bytes).unwrap_or(i64::MAX))
         .bind(offset_ms)
+        .bind(taker.handler.0)
+        .bind(ordered)
+        .bind(after)
+        .bind(until)
         .fetch_all(conn)
         .await?;
     let mut messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
     messages.sort_unstable_by_key(|message| message.place.pos);
-    let found: u64 = rows.first().map_or(Ok(0), |row| row.try_get(15))?;
+    let found: u64 = rows.first().map_or(Ok(0), |row| row.try_get(19))?;
     // Where a limit ended the batch there may be more behind its last message; else there is nothing more
     // that far.
     let is_cut = messages.len() as u64 >= u64::from(limits.messages) || (messages.len() as u64) < found;
     let last = messages.last().map_or(from, |message| message.place.pos);
     Ok(Some(Batch { epoch, from, reached: if is_cut { last } else { looked }, head, messages }))
-}
-
-async fn take_tasks(
-    conn: &mut SqliteConnection,
-    taker: Taker<'_>,
-    limit: u32,
-    offset_ms: i64,
-) -> Result<Option<Vec<StoredMessage>>, sqlx::Error> {
-    if find_progress(&mut *conn, taker).await?.is_none() {
-        return Ok(None);
-    }
-    let rows = sqlx::query(include_str!("sql/take_tasks.sql"))
-        .bind(taker.handler.0)
-        .bind(taker.lane)
-        .bind(limit)
-        .bind(offset_ms)
-        .fetch_all(&mut *conn)
-        .await?;
-    let tasks = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
-    sqlx::query(include_str!("sql/remove_tasks.sql"))
-        .bind(taker.handler.0)
-        .bind(taker.lane)
-        .bind(to_json(tasks.iter().map(|task| task.place.pos))?)
-        .execute(conn)
-        .await?;
-    Ok(Some(tasks))
 }

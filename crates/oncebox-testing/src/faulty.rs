@@ -5,10 +5,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Action, Appended, AuditEntry, Batch, Claimed, Claims, DeadLetter, DeadLetters, Fault, Guarantee,
-    HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout, Limits, LiveTime, Log, Look, Marker,
-    MessageStatus, NewMessage, Place, Progress, Pruned, Registration, Registry, Select, Settled, Store,
-    StoredMessage, Survey, TakeLimits, Taker, Task, UnhandledKind, Unit, Upkeep, Work, find_cause,
+    Action, Appended, AuditEntry, Batch, Claimed, Claims, Completion, DeadLetter, DeadLetters, Fault, Fence,
+    Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout, Limits, LiveTime, Log, Look,
+    Marker, MarkerState, MessageStatus, NewMessage, NewProcess, Operate, Peer, Place, ProcessId, Processes,
+    Progress, Pruned, Registration, Registry, ReplayFrom, Replayed, Select, SetApart, Settled, Spill,
+    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit, Upkeep,
+    Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
@@ -237,6 +239,14 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
         self.faults.at(Point::AfterCommit).await.map(|()| appended)
     }
 
+    fn spill(
+        &self,
+        spill: &Spill,
+        lock_timeout: Duration,
+    ) -> impl Future<Output = Result<Spilled, Error>> + Send {
+        self.store.spill(spill, lock_timeout)
+    }
+
     fn mark_accepted(
         &self,
         kind: &str,
@@ -288,10 +298,10 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         &self,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-        limit: u32,
+        limits: TaskLimits,
     ) -> Result<Option<Vec<StoredMessage>>, Error> {
         self.faults.at(Point::BeforeClaim).await?;
-        let taken = self.store.take_tasks(tx, taker, limit).await?;
+        let taken = self.store.take_tasks(tx, taker, limits).await?;
         self.faults.at(Point::AfterClaim).await.map(|()| taken)
     }
 
@@ -304,6 +314,59 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         self.store.settle(tx, taker, settled)
     }
 
+    fn settle_markers(
+        &self,
+        tx: &mut S::Tx,
+        markers: &[&Unit],
+        state: MarkerState,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.settle_markers(tx, markers, state)
+    }
+
+    fn take_back_markers(
+        &self,
+        tx: &mut S::Tx,
+        markers: &[&Unit],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.take_back_markers(tx, markers)
+    }
+
+    fn lease(
+        &self,
+        tx: &mut S::Tx,
+        taker: Taker<'_>,
+        process: ProcessId,
+        messages: &[SetApart],
+    ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send {
+        self.store.lease(tx, taker, process, messages)
+    }
+
+    fn complete(&self, completions: &[Completion]) -> impl Future<Output = Result<Vec<bool>, Error>> + Send {
+        self.store.complete(completions)
+    }
+
+    fn note_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> impl Future<Output = Result<Option<u32>, Error>> + Send {
+        self.store.note_attempt(handler, place, process)
+    }
+
+    fn forget_attempt(
+        &self,
+        tx: &mut S::Tx,
+        handler: HandlerId,
+        place: Place,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.forget_attempt(tx, handler, place)
+    }
+
+    fn end_care(&self, handler: HandlerId, lane: u16) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.end_care(handler, lane)
+    }
+
     async fn finish(&self, tx: S::Tx, progress: Option<Progress>) -> Result<Option<S::Begun>, Error> {
         if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
             self.store.rollback(tx).await;
@@ -311,6 +374,61 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         }
         let begun = self.store.finish(tx, progress).await?;
         self.faults.at(Point::AfterCommit).await.map(|()| begun)
+    }
+}
+
+impl<S: Processes, F: Faults> Processes for Faulty<S, F> {
+    fn enter(&self, process: &NewProcess) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.enter(process)
+    }
+
+    fn beat_process(&self, id: ProcessId) -> impl Future<Output = Result<bool, Error>> + Send {
+        self.store.beat_process(id)
+    }
+
+    fn leave(&self, id: ProcessId) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.leave(id)
+    }
+
+    fn peers(&self, id: ProcessId) -> impl Future<Output = Result<Vec<Peer>, Error>> + Send {
+        self.store.peers(id)
+    }
+
+    fn bury_process(&self, id: ProcessId) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
+        self.store.bury_process(id)
+    }
+}
+
+impl<S: Operate, F: Faults> Operate for Faulty<S, F> {
+    fn pause_handler(
+        &self,
+        name: &str,
+        paused: bool,
+        operator: &str,
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        self.store.pause_handler(name, paused, operator)
+    }
+
+    fn replay(
+        &self,
+        name: &str,
+        from: ReplayFrom,
+        operator: &str,
+    ) -> impl Future<Output = Result<Option<Replayed>, Error>> + Send {
+        self.store.replay(name, from, operator)
+    }
+
+    fn rename_handler(
+        &self,
+        name: &str,
+        new_name: &str,
+        operator: &str,
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        self.store.rename_handler(name, new_name, operator)
+    }
+
+    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send {
+        self.store.remove_handler(name, operator)
     }
 }
 
@@ -331,10 +449,6 @@ impl<S: DeadLetters, F: Faults> DeadLetters for Faulty<S, F> {
         limit: u32,
     ) -> impl Future<Output = Result<u64, Error>> + Send {
         self.store.act(select, action, operator, limit)
-    }
-
-    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send {
-        self.store.remove_handler(name, operator)
     }
 
     fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send {

@@ -9,6 +9,7 @@
 pub mod conformance;
 mod faulty;
 mod harness;
+mod model;
 
 pub use conformance::{Capabilities, Fixture};
 pub use faulty::{Faults, Faulty, Point, crash, is_crash};

@@ -29,6 +29,9 @@ pub(crate) trait Erased<S: Store>: Send + Sync {
     /// Whether it takes several messages as one set, and fails as one.
     fn takes_sets(&self) -> bool;
 
+    /// Whether it takes no connection.
+    fn is_detached(&self) -> bool;
+
     /// Whether it has a selector of its own for keys.
     fn selects_keys(&self) -> bool;
 
@@ -37,7 +40,7 @@ pub(crate) trait Erased<S: Store>: Send + Sync {
         &'t self,
         messages: Vec<Box<dyn Any + Send>>,
         deliveries: &'t [Delivery],
-        db: &'t mut S::Conn,
+        db: Option<&'t mut S::Conn>,
     ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>>;
 }
 
@@ -76,6 +79,10 @@ where
         H::TAKES_SETS
     }
 
+    fn is_detached(&self) -> bool {
+        H::IS_DETACHED
+    }
+
     fn selects_keys(&self) -> bool {
         self.selector.is_some()
     }
@@ -84,7 +91,7 @@ where
         &'t self,
         messages: Vec<Box<dyn Any + Send>>,
         deliveries: &'t [Delivery],
-        db: &'t mut S::Conn,
+        db: Option<&'t mut S::Conn>,
     ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
         let messages: Option<Vec<H::Input>> =
             messages.into_iter().map(|message| message.downcast().ok().map(|message| *message)).collect();

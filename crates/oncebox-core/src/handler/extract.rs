@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::handler::cancellation::Cancellation;
 use crate::handler::state::{Requirement, State, States};
 use crate::store::Place;
 use crate::{Envelope, Failure, Headers, Key};
@@ -17,6 +18,8 @@ pub struct Delivery {
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) key: Option<Key>,
     pub(crate) effect_id: EffectId,
+    pub(crate) is_replay: bool,
+    pub(crate) cancellation: Cancellation,
     pub(crate) states: Arc<States>,
 }
 
@@ -41,8 +44,8 @@ impl Delivery {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's parameter",
     label = "not filled from a delivery",
-    note = "a handler takes the message first, then any of `Attempt`, `Headers`, `Key`, `EffectId`, `State<T>`, \
-            `Delivery`, and last the connection, e.g. `&mut SqliteConnection`"
+    note = "a handler takes the message first, then any of `Attempt`, `Headers`, `Key`, `EffectId`, `Replay`, \
+            `Cancellation`, `State<T>`, `Delivery`, and last the connection, e.g. `&mut SqliteConnection`"
 )]
 pub trait FromDelivery: Sized + Send {
     /// The states that must have been given to the builder.
@@ -110,6 +113,16 @@ pub struct Attempt(pub u32);
 impl FromDelivery for Attempt {
     fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
         Ok(Self(delivery.envelope.attempt()))
+    }
+}
+
+/// Whether an operator has the handler run on this message again, which it may have done before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay(pub bool);
+
+impl FromDelivery for Replay {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        Ok(Self(delivery.is_replay))
     }
 }
 

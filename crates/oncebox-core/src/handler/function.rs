@@ -18,6 +18,10 @@ pub struct One;
 #[derive(Debug)]
 pub struct Set;
 
+/// Marks a handler of one message that takes no connection.
+#[derive(Debug)]
+pub struct Detached;
+
 /// One wrapper trait per number of parameters: naming the future lets it be bounded `Send` on stable Rust.
 macro_rules! arity {
     ($Wrapper:ident; $($A:ident),*) => {
@@ -47,6 +51,7 @@ macro_rules! arity {
         {
             type Input = M;
             const TAKES_SETS: bool = false;
+            const IS_DETACHED: bool = false;
 
             fn requirements() -> Vec<Requirement> {
                 #[allow(unused_mut, reason = "without extractors there is nothing to add")]
@@ -59,9 +64,10 @@ macro_rules! arity {
                 &'t self,
                 messages: Vec<M>,
                 deliveries: &'t [Delivery],
-                db: &'t mut S::Conn,
+                db: Option<&'t mut S::Conn>,
             ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
                 Box::pin(async move {
+                    let db = db.ok_or_else(no_connection)?;
                     let mut returned = Vec::with_capacity(messages.len());
                     for (message, delivery) in messages.into_iter().zip(deliveries) {
                         $( let $A = $A::from_delivery(delivery)?; )*
@@ -83,6 +89,7 @@ macro_rules! arity {
         {
             type Input = M;
             const TAKES_SETS: bool = true;
+            const IS_DETACHED: bool = false;
 
             fn requirements() -> Vec<Requirement> {
                 #[allow(unused_mut, reason = "without extractors there is nothing to add")]
@@ -95,9 +102,10 @@ macro_rules! arity {
                 &'t self,
                 messages: Vec<M>,
                 deliveries: &'t [Delivery],
-                db: &'t mut S::Conn,
+                db: Option<&'t mut S::Conn>,
             ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
                 Box::pin(async move {
+                    let db = db.ok_or_else(no_connection)?;
                     let units = messages.len();
                     $( let $A = $A::from_batch(deliveries)?; )*
                     let returned = (self.clone())(messages, $($A,)* db).await.into_returned()?;
@@ -108,7 +116,49 @@ macro_rules! arity {
                 })
             }
         }
+
+        #[allow(non_snake_case, unused_variables, reason = "type parameters name the values they type")]
+        impl<S, F, Fut, M, O, $($A,)*> Handler<S, (Detached, M, $($A,)* O)> for F
+        where
+            S: Store,
+            M: Input,
+            O: IntoReturned,
+            $($A: FromDelivery,)*
+            F: FnOnce(M, $($A,)*) -> Fut + Clone + Send + Sync + 'static,
+            Fut: Future<Output = O> + Send,
+        {
+            type Input = M;
+            const TAKES_SETS: bool = false;
+            const IS_DETACHED: bool = true;
+
+            fn requirements() -> Vec<Requirement> {
+                #[allow(unused_mut, reason = "without extractors there is nothing to add")]
+                let mut all = Vec::new();
+                $( all.extend($A::requirements()); )*
+                all
+            }
+
+            fn call<'t>(
+                &'t self,
+                messages: Vec<M>,
+                deliveries: &'t [Delivery],
+                _db: Option<&'t mut S::Conn>,
+            ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
+                Box::pin(async move {
+                    let mut returned = Vec::with_capacity(messages.len());
+                    for (message, delivery) in messages.into_iter().zip(deliveries) {
+                        $( let $A = $A::from_delivery(delivery)?; )*
+                        returned.push((self.clone())(message, $($A,)*).await.into_returned()?);
+                    }
+                    Ok(returned)
+                })
+            }
+        }
     };
+}
+
+fn no_connection() -> Failure {
+    Failure::permanent("a handler that takes a connection was run without one")
 }
 
 arity!(Function0;);

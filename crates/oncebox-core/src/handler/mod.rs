@@ -1,5 +1,6 @@
 //! Handlers: named functions that take effect once per message.
 
+mod cancellation;
 mod erased;
 mod extract;
 mod function;
@@ -10,12 +11,14 @@ mod state;
 
 use futures_util::future::BoxFuture;
 
+pub(crate) use cancellation::Cancel;
+pub use cancellation::Cancellation;
 pub(crate) use erased::{Erased, Prepared, erase};
-pub use extract::{Attempt, Delivery, EffectId, FromBatch, FromDelivery};
-pub use function::{AsyncFunc, One, Set};
+pub use extract::{Attempt, Delivery, EffectId, FromBatch, FromDelivery, Replay};
+pub use function::{AsyncFunc, Detached, One, Set};
 pub use input::Input;
 pub use options::HandlerOptions;
-pub(crate) use options::{Selectors, Settings};
+pub(crate) use options::{Detachment, Selectors, Settings};
 pub use returns::{IntoReturned, Reply, Returned};
 pub(crate) use state::States;
 pub use state::{Requirement, State};
@@ -31,12 +34,14 @@ use crate::store::Store;
 /// ```ignore
 /// async fn post_to_ledger(order: OrderPaid, Attempt(n): Attempt, db: &mut SqliteConnection) -> Result<(), sqlx::Error>
 /// async fn bulk(orders: Vec<OrderPaid>, db: &mut SqliteConnection) -> Result<(), sqlx::Error>
+/// async fn send_mail(order: OrderPaid, id: EffectId) -> Result<(), MailError>   // detached: no connection
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler for this store",
     label = "not a handler",
     note = "a handler is `async fn(message, extractors…, &mut Conn) -> ()`, `Reply<T>` or `Result` of these, and is \
             `Clone + Send + Sync + 'static`",
+    note = "without a connection it is a detached handler, which runs outside of any transaction",
     note = "the message implements `Message` (or is `Vec<Message>`), the connection is the store's own, e.g. \
             `&mut SqliteConnection` or `&mut PgConnection`",
     note = "closures that use the connection must be async closures: `async |order: OrderPaid, db: &mut PgConnection| …`"
@@ -48,14 +53,17 @@ pub trait Handler<S: Store, Marker>: Send + Sync + 'static {
     /// Whether it takes several messages as one set, and fails as one.
     const TAKES_SETS: bool;
 
+    /// Whether it takes no connection, and runs outside of any transaction.
+    const IS_DETACHED: bool;
+
     /// The states that its parameters ask for.
     fn requirements() -> Vec<Requirement>;
 
-    /// Runs it.
+    /// Runs it; with a connection, unless it is detached.
     fn call<'t>(
         &'t self,
         messages: Vec<Self::Input>,
         deliveries: &'t [Delivery],
-        db: &'t mut S::Conn,
+        db: Option<&'t mut S::Conn>,
     ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>>;
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Failure, Headers, Key, Retry, Start};
+use crate::{DeadHead, Failure, Headers, Key, Retry, Start};
 
 /// Turns a failure into another one.
 type Judge = Arc<dyn Fn(Failure) -> Failure + Send + Sync>;
@@ -46,7 +46,25 @@ pub(crate) struct Settings {
     pub(crate) retry: Option<Retry>,
     pub(crate) start: Start,
     pub(crate) revive: bool,
+    pub(crate) ordered: Option<DeadHead>,
+    pub(crate) detached: Option<Detachment>,
     judges: Vec<Judge>,
+}
+
+/// How a handler runs outside of any transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detachment {
+    pub(crate) at_most_once: bool,
+    /// Bodies of this process at the same time.
+    pub(crate) concurrency: usize,
+    /// Tasks in one lane, before its messages wait.
+    pub(crate) open_tasks: u32,
+}
+
+impl Default for Detachment {
+    fn default() -> Self {
+        Self { at_most_once: false, concurrency: 16, open_tasks: 1_000 }
+    }
 }
 
 impl<M> HandlerOptions<M> {
@@ -96,6 +114,47 @@ impl<M> HandlerOptions<M> {
     /// Lets a handler of this name come back that was removed; it begins as a new one does.
     pub fn revive(mut self) -> Self {
         self.settings.revive = true;
+        self
+    }
+
+    /// Takes the messages of one ordering key in the order in which they were accepted. While one of them waits for another try,
+    /// those behind it wait; other keys go on. Behind a dead letter too, until an operator has dealt with it: see
+    /// [`dead_head`](Self::dead_head). For stored inboxes.
+    pub fn ordered(self) -> Self {
+        self.dead_head(DeadHead::default())
+    }
+
+    /// [`ordered`](Self::ordered), with what a dead letter means for those behind it.
+    pub fn dead_head(mut self, policy: DeadHead) -> Self {
+        self.settings.ordered = Some(policy);
+        self
+    }
+
+    /// Runs outside of any transaction, for calls to other systems: the handler takes no connection. A run that its process did not
+    /// survive is repeated when the process's lease is over, so the effect can happen twice; pass the
+    /// [`EffectId`](crate::EffectId) on as idempotency key.
+    pub fn detached(mut self) -> Self {
+        self.settings.detached.get_or_insert_default();
+        self
+    }
+
+    /// [`detached`](Self::detached), and never repeated: a message counts as handled before the handler runs. One that fails is a
+    /// dead letter; one whose process dies is lost.
+    pub fn at_most_once(mut self) -> Self {
+        self.settings.detached.get_or_insert_default().at_most_once = true;
+        self
+    }
+
+    /// How many messages a [`detached`](Self::detached) handler runs on at the same time, in each process. 16.
+    pub fn concurrency(mut self, bodies: usize) -> Self {
+        self.settings.detached.get_or_insert_default().concurrency = bodies;
+        self
+    }
+
+    /// A [`detached`](Self::detached) handler that has so many tasks in a lane, because they wait for another try, takes no further
+    /// messages there. 1,000.
+    pub fn max_open_tasks(mut self, tasks: u32) -> Self {
+        self.settings.detached.get_or_insert_default().open_tasks = tasks;
         self
     }
 

@@ -414,7 +414,7 @@ impl<S: InboxStore> Inbox<S> {
         tx: &mut S::Tx,
         limits: Limits,
     ) -> Result<Ran, Trouble> {
-        let body = handler.handler.call(messages, deliveries, S::connection(tx));
+        let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let body = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body);
         tokio::select! {

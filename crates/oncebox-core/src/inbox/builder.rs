@@ -14,7 +14,7 @@ use crate::inbox::doors::Doors;
 use crate::inbox::gate::Gate;
 use crate::inbox::slots::Batches;
 use crate::inbox::sweeper::Sweeper;
-use crate::inbox::{Inbox, InboxStore, Inner, Lessons, Prune, Pruning, Stored, StoredSettings};
+use crate::inbox::{Inbox, InboxStore, Inner, Lessons, LogAccess, Pruning, Slots, Stored, StoredSettings};
 use crate::observe::Observer;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
@@ -28,10 +28,13 @@ const SPARE_CONNECTIONS: usize = 3;
 pub(crate) struct Registered<S: InboxStore> {
     pub(crate) index: usize,
     pub(crate) name: Arc<str>,
+    /// The name under which it was registered first: what markers and effect ids are made with.
+    pub(crate) origin: Arc<str>,
     pub(crate) batches: Batches,
     lessons: Mutex<Lessons>,
     pub(crate) kinds: Vec<String>,
     pub(crate) settings: Settings,
+    pub(crate) detached: Option<Slots>,
     pub(crate) handler: Box<dyn Erased<S>>,
     requirements: Vec<Requirement>,
     /// A handler of envelopes says its kinds; a typed one has the kind of its message.
@@ -88,8 +91,9 @@ pub struct InboxBuilder<S: InboxStore> {
     selectors: Selectors,
     settings: InboxSettings,
     pub(super) stored: StoredSettings,
-    /// How the log is pruned; with it, the inbox is a stored one.
-    pub(super) prune: Option<Prune<S>>,
+    pub(super) mode: Mode,
+    /// What is done with the log; with it there is one.
+    pub(super) log: Option<LogAccess<S>>,
     metrics: bool,
 }
 
@@ -102,7 +106,8 @@ impl<S: InboxStore> InboxBuilder<S> {
             selectors: Selectors::default(),
             settings: InboxSettings::default(),
             stored: StoredSettings::default(),
-            prune: None,
+            mode: Mode::inline(),
+            log: None,
             metrics: true,
         }
     }
@@ -177,11 +182,13 @@ impl<S: InboxStore> InboxBuilder<S> {
         kinds.dedup();
         self.handlers.push(Registered {
             index: self.handlers.len(),
+            origin: name.as_str().into(),
             name: name.into(),
             // The real ones need to know all handlers: see build().
             batches: Batches::new(1, 1, 1),
             lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
             kinds,
+            detached: options.settings.detached.map(Slots::new),
             settings: options.settings,
             handler: erase(handler, options.selector),
             requirements: H::requirements(),
@@ -286,7 +293,8 @@ impl<S: InboxStore> InboxBuilder<S> {
     /// schema, which it never alters. Starts the sweeper.
     pub async fn build(mut self) -> Result<Inbox<S>, Error> {
         self.check()?;
-        if self.prune.is_some() {
+        self.check_modes()?;
+        if self.log.is_some() {
             self.check_stored()?;
         }
         self.store.check().await?;
@@ -313,8 +321,7 @@ impl<S: InboxStore> InboxBuilder<S> {
                 None => size,
             }));
         }
-        let layout =
-            self.store.register(self.prune.map(|_| self.stored.lanes), &self.registrations()).await?;
+        let layout = self.store.register(self.log.map(|_| self.stored.lanes), &self.registrations()).await?;
         let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();
         for (n, handler) in self.handlers.iter().enumerate() {
             for kind in &handler.kinds {
@@ -323,12 +330,15 @@ impl<S: InboxStore> InboxBuilder<S> {
         }
         let observer = Observer { enabled: self.metrics };
         observer.describe();
-        let log = self.prune.map(|prune| {
+        for (handler, origin) in self.handlers.iter_mut().zip(layout.origins) {
+            handler.origin = origin.into();
+        }
+        let log = self.log.map(|log| {
             let (lanes, keep_messages) = (layout.lanes, self.stored.keep_messages);
-            (prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
+            (log.prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
         });
         let sweeper = Sweeper::start(self.store.clone(), self.settings.retention, log, observer);
-        let stored = self.prune.map(|_| {
+        let stored = self.log.map(|_| {
             let workers = self.stored.workers_of(capacity);
             let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
             Stored::new(self.stored, layout.lanes, layout.handlers, appenders)
@@ -345,18 +355,55 @@ impl<S: InboxStore> InboxBuilder<S> {
             gate: Gate::default(),
             begun: Begun::new(),
             sweeper,
+            mode: self.mode,
+            log: self.log,
             stored,
         }))
     }
 
     fn registrations(&self) -> Vec<Registration> {
-        let mode = if self.prune.is_some() { Mode::Stored } else { Mode::Inline };
         let registration = |handler: &Registered<S>| {
             let kinds = handler.kinds.clone();
-            let Settings { start, revive, .. } = handler.settings;
-            Registration { name: handler.name.to_string(), kinds, mode, start, revive }
+            let Settings { start, revive, ordered, .. } = handler.settings;
+            // What is for a detached one waits in the log in any case.
+            let mode = if handler.detached.is_some() { self.mode.spill() } else { self.mode };
+            Registration { name: handler.name.to_string(), kinds, mode, ordered, start, revive }
         };
         self.handlers.iter().map(registration).collect()
+    }
+
+    /// What a handler asks for, and its inbox may not have.
+    fn check_modes(&self) -> Result<(), Error> {
+        for handler in &self.handlers {
+            let name = &*handler.name;
+            let problem = match (handler.handler.is_detached(), &handler.settings.detached) {
+                (true, None) => {
+                    "takes no connection, so it runs outside of any transaction: say so with .detached() in its options"
+                }
+                (false, Some(_)) => {
+                    "is detached and takes a connection: it runs outside of any transaction, so leave the connection out"
+                }
+                (true, Some(_)) if self.log.is_none() => {
+                    "is detached, and its messages wait in the log: call .mode(Mode::inline()) or .stored() on the builder"
+                }
+                (_, Some(detached)) if detached.concurrency == 0 || detached.open_tasks == 0 => {
+                    "has concurrency or max_open_tasks zero: nothing could ever run"
+                }
+                (true, Some(detached)) if detached.at_most_once && handler.settings.ordered.is_some() => {
+                    "is ordered and at_most_once: what counts as handled before it runs holds nobody back. Leave one of them out"
+                }
+                (true, Some(_)) if self.mode == Mode::Mixed => {
+                    "is detached: a run outside of the transaction cannot be claimed in it. Change its mode in one step, when \
+                     nothing waits"
+                }
+                _ if handler.settings.ordered.is_some() && self.mode != Mode::Stored => {
+                    "is ordered, which needs the log: what is delivered inline comes in any order. Call .stored() on the builder"
+                }
+                _ => continue,
+            };
+            return Err(Error::configuration(format!("the handler {name:?} {problem}")));
+        }
+        Ok(())
     }
 
     /// In the log a message has one key for all its handlers.
@@ -377,6 +424,9 @@ impl<S: InboxStore> InboxBuilder<S> {
                 "without_dedup() is for inline inboxes: a stored one takes each key once. For messages without keys, set \
                  missing_key(MissingKey::RunWithoutDedup)",
             ));
+        }
+        if self.stored.lease.is_zero() {
+            return Err(Error::configuration("lease is zero: set a time greater than that"));
         }
         let stored = &self.stored;
         if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {

@@ -105,8 +105,8 @@ impl First {
     pub(crate) fn means_for(self, unit: &Unit, key_reuse: KeyReuse) -> Option<Ended> {
         let same_body = self.fingerprint == unit.fingerprint;
         let outcome = match (self.ended.outcome, same_body) {
-            (Outcome::Done | Outcome::Duplicate, true) => Outcome::Duplicate,
-            (Outcome::Done, false) => match key_reuse {
+            (Outcome::Done | Outcome::Queued | Outcome::Duplicate, true) => Outcome::Duplicate,
+            (Outcome::Done | Outcome::Queued, false) => match key_reuse {
                 KeyReuse::Skip => Outcome::KeyReuse,
                 KeyReuse::Reject => Outcome::Rejected(Rejection::KeyReuse),
             },

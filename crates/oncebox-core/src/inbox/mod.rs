@@ -25,14 +25,14 @@ use builder::{InboxSettings, Registered};
 use futures_util::future::join_all;
 pub use once::Once;
 pub use stored::{Accept, LogStore, PruneReport, WorkReport};
-pub(crate) use stored::{Lessons, Prune, Pruning, Stored, StoredSettings};
+pub(crate) use stored::{Lessons, LogAccess, Prune, Pruning, Slots, Stored, StoredSettings};
 
 use crate::handler::{Selectors, States};
 use crate::observe::Observer;
 use crate::report::Report;
 use crate::retention::SweepReport;
 use crate::store::{Claims, Inspect, Marker, Registry, Unit, Upkeep};
-use crate::{Envelope, Error, ErrorKind, Key, StoredKey, name};
+use crate::{Envelope, Error, ErrorKind, Key, Mode, StoredKey, name};
 
 /// A store that has everything an inbox needs. Implemented by whatever implements the roles.
 pub trait InboxStore: Registry + Claims + Upkeep + Inspect {}
@@ -54,7 +54,9 @@ pub(crate) struct Inner<S: InboxStore> {
     gate: gate::Gate,
     begun: begun::Begun<S::Begun>,
     sweeper: sweeper::Sweeper,
+    mode: Mode,
     /// Where there is a log.
+    log: Option<LogAccess<S>>,
     stored: Option<Stored>,
 }
 
@@ -146,7 +148,7 @@ impl<S: InboxStore> Inbox<S> {
         let keys = checked_keys(keys)?;
         let mut new = 0;
         for chunk in keys.chunks(KEYS_AT_ONCE) {
-            new += self.inner.store.mark_processed(handler, kind, chunk).await?;
+            new += self.inner.store.mark_processed(self.origin_of(handler), kind, chunk).await?;
         }
         Ok(new)
     }
@@ -158,7 +160,7 @@ impl<S: InboxStore> Inbox<S> {
         kind: &str,
         key: impl Into<Key>,
     ) -> Result<Option<Marker>, Error> {
-        let unit = unit_of(handler, kind, &key.into())?;
+        let unit = unit_of(self.origin_of(handler), kind, &key.into())?;
         self.inner.store.marker(&unit).await
     }
 
@@ -168,7 +170,7 @@ impl<S: InboxStore> Inbox<S> {
         let mut found = Vec::new();
         for handler in &self.inner.handlers {
             for kind in &handler.kinds {
-                found.extend(self.inner.store.marker(&unit_of(&handler.name, kind, &key)?).await?);
+                found.extend(self.inner.store.marker(&unit_of(&handler.origin, kind, &key)?).await?);
             }
         }
         Ok(found)
@@ -214,23 +216,28 @@ impl<S: InboxStore> Inbox<S> {
 
     /// The log knows keys by kind, for all handlers at once.
     fn refuse_stored_marks(&self) -> Result<(), Error> {
-        match self.inner.stored {
-            None => Ok(()),
-            Some(_) => Err(Error::configuration(
+        match self.inner.mode {
+            Mode::Stored => Err(Error::configuration(
                 "this inbox takes messages into its log: mark_accepted(kind, keys) imports keys, mark_dead_processed(…) settles \
                  dead letters",
             )),
+            Mode::Inline { .. } | Mode::Mixed => Ok(()),
         }
     }
 
     /// A message that is processed here and accepted there would run twice.
     pub(crate) fn refuse_stored(&self) -> Result<(), Error> {
-        match self.inner.stored {
-            None => Ok(()),
-            Some(_) => Err(Error::configuration(
+        match self.inner.mode {
+            Mode::Stored => Err(Error::configuration(
                 "this inbox takes messages into its log: call accept(), and run() for the handlers",
             )),
+            Mode::Inline { .. } | Mode::Mixed => Ok(()),
         }
+    }
+
+    /// The name with which a handler's markers are made.
+    fn origin_of<'n>(&'n self, handler: &'n str) -> &'n str {
+        self.registered(handler).map_or(handler, |registered| &*registered.origin)
     }
 
     fn registered(&self, handler: &str) -> Result<&Registered<S>, Error> {

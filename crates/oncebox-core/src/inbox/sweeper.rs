@@ -59,6 +59,9 @@ impl Drop for Sweeper {
     }
 }
 
+/// Upkeep that failed is tried again after this time at the latest.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
 async fn run<S: Upkeep>(
     store: S,
     retention: Retention,
@@ -70,13 +73,16 @@ async fn run<S: Upkeep>(
     // At once: a process that never lives for a whole interval sweeps too.
     let mut next_sweep = Instant::now();
     loop {
-        troubles.beat.note(store.beat(retention.tolerance()).await);
+        let beat = store.beat(retention.tolerance()).await;
+        let mut is_well = beat.is_ok();
+        troubles.beat.note(beat);
         if retention.automatic && Instant::now() >= next_sweep {
             let mut swept = sweep(&store, retention, keep_messages, observer).await.map(drop);
             if let (Ok(()), Some((prune, pruning))) = (&swept, log) {
                 swept = prune(store.clone(), pruning, observer).await.map(drop);
             }
-            let pause = if swept.is_ok() { retention.every } else { retention.beat_every() };
+            is_well &= swept.is_ok();
+            let pause = if swept.is_ok() { retention.every } else { TRY_AGAIN_AFTER };
             next_sweep = Instant::now() + pause;
             troubles.sweep.note(swept);
         }
@@ -84,6 +90,8 @@ async fn run<S: Upkeep>(
             true => retention.beat_every().min(next_sweep.saturating_duration_since(Instant::now())),
             false => retention.beat_every(),
         };
+        // Health tells of it until it works again.
+        let pause = if is_well { pause } else { pause.min(TRY_AGAIN_AFTER) };
         tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
     }
 }

@@ -10,7 +10,7 @@ use tracing::Instrument;
 
 use crate::backoff::{backoff, spread};
 use crate::error::chain;
-use crate::handler::{Delivery, EffectId, Returned};
+use crate::handler::{Cancellation, Delivery, EffectId, Returned};
 use crate::inbox::builder::Registered;
 use crate::inbox::gate::{Entry, Waited};
 use crate::inbox::resolve::resolve;
@@ -116,7 +116,7 @@ impl<S: InboxStore> Inbox<S> {
         let dedup = !handler.settings.dedup_off && !self.inner.settings.dedup_off;
         let unit = match &key {
             Some(key) if dedup => Some(Unit {
-                handler: handler.name.to_string(),
+                handler: handler.origin.to_string(),
                 kind: envelope.kind().to_owned(),
                 key: key.stored(),
                 fingerprint: Some(envelope.fingerprint()),
@@ -132,7 +132,7 @@ impl<S: InboxStore> Inbox<S> {
             _ => None,
         };
         let effect_id = match &key {
-            Some(key) => EffectId::of(&handler.name, envelope.kind(), key),
+            Some(key) => EffectId::of(&handler.origin, envelope.kind(), key),
             None => EffectId::unique(),
         };
         let delivery = Delivery {
@@ -140,6 +140,8 @@ impl<S: InboxStore> Inbox<S> {
             envelope,
             key,
             effect_id,
+            is_replay: false,
+            cancellation: Cancellation::never(),
             states: self.inner.states.clone(),
         };
         self.pass_the_gate(handler, &delivery, unit, prepared.message).await
@@ -156,12 +158,22 @@ impl<S: InboxStore> Inbox<S> {
         let settings = &self.inner.settings;
         let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
         let Some(unit) = unit else {
-            return self.try_until_known(handler, delivery, None, Attempt::first(message), &waiting).await;
+            if handler.detached.is_some() {
+                return self.queue_detached(handler, delivery, None).await;
+            }
+            let first = Attempt::first(message);
+            let ended = self.try_until_known(handler, delivery, None, first, &waiting).await?;
+            return Ok(self.spill_failed(handler, delivery, None, ended).await);
         };
         loop {
             match self.inner.gate.enter(&unit) {
                 Entry::First(pass) => {
-                    let ended = self.run_or_queue(handler, delivery, &unit, message, waiting).await?;
+                    let ended = if handler.detached.is_some() {
+                        self.queue_detached(handler, delivery, Some(&unit)).await?
+                    } else {
+                        let ended = self.run_or_queue(handler, delivery, &unit, message, waiting).await?;
+                        self.spill_failed(handler, delivery, Some(&unit), ended).await
+                    };
                     pass.tell(&ended);
                     return Ok(ended);
                 }
@@ -293,7 +305,7 @@ impl<S: InboxStore> Inbox<S> {
 
         let started = Instant::now();
         let body =
-            handler.handler.call(vec![message], std::slice::from_ref(delivery), S::connection(&mut tx));
+            handler.handler.call(vec![message], std::slice::from_ref(delivery), Some(S::connection(&mut tx)));
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let ran = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await;
         self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
@@ -387,20 +399,32 @@ impl<S: InboxStore> Inbox<S> {
             Outcome::Retry { .. } | Outcome::Rejected(_) if ended.shared => {
                 tracing::debug!("a copy shares what became of the first");
             }
-            Outcome::Retry { cause, .. } => {
-                observer.count(observe::FAILED, name);
-                tracing::warn!(error = chain(&**cause), "the handler failed and was rolled back");
-            }
-            Outcome::Rejected(rejection @ (Rejection::Permanent(_) | Rejection::EndedTransaction(_))) => {
-                observer.count(observe::REJECTED, name);
-                tracing::error!(error = %rejection, "rejected");
+            failed @ (Outcome::Retry { .. }
+            | Outcome::Rejected(Rejection::Permanent(_) | Rejection::EndedTransaction(_))) => {
+                self.observe_failure(handler, failed);
             }
             // What anybody outside can send.
             Outcome::Rejected(rejection) => {
                 observer.count(observe::REJECTED, name);
                 tracing::warn!(error = %rejection, "rejected");
             }
-            Outcome::Queued => {}
+            Outcome::Queued => tracing::debug!("set apart in the log"),
+        }
+    }
+
+    /// Counts and logs that a handler failed.
+    pub(crate) fn observe_failure(&self, handler: &Registered<S>, outcome: &Outcome) {
+        let observer = self.inner.observer;
+        match outcome {
+            Outcome::Retry { cause, .. } => {
+                observer.count(observe::FAILED, &handler.name);
+                tracing::warn!(error = chain(&**cause), "the handler failed and was rolled back");
+            }
+            Outcome::Rejected(rejection) => {
+                observer.count(observe::REJECTED, &handler.name);
+                tracing::error!(error = %rejection, "rejected");
+            }
+            _ => {}
         }
     }
 }

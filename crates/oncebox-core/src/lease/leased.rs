@@ -281,8 +281,9 @@ impl<L: Leases> Inspect for Leased<L> {
 /// A store that forgets has nothing to compare with.
 impl<L: Leases> Registry for Leased<L> {
     async fn register(&self, _log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+        let origins = handlers.iter().map(|handler| handler.name.clone()).collect();
         let handlers = (1..).map(HandlerId).take(handlers.len()).collect();
-        Ok(Layout { lanes: 0, handlers })
+        Ok(Layout { lanes: 0, handlers, origins })
     }
 }
 

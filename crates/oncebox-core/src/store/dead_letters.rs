@@ -192,7 +192,7 @@ pub struct AuditEntry {
     pub at: SystemTime,
     /// Who.
     pub operator: String,
-    /// What: `retry`, `edit`, `discard`, `mark_processed`, `remove`; `already_done` where a retry found that there was
+    /// What: `retry`, `edit`, `discard`, `mark_processed`, `pause`, `resume`, `replay`, `rename`, `remove`; `already_done` where a retry found that there was
     /// nothing left to do.
     pub action: String,
     /// Which handler.
@@ -212,8 +212,9 @@ pub trait DeadLetters: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<DeadLetter>, Error>> + Send;
 
-    /// Does something with at most `limit` dead letters, and writes it down, in one transaction; how many. Those
-    /// whose handler has a marker that says done are not run again: they leave as done.
+    /// Does something with at most `limit` dead letters, and writes it down, in one transaction that holds the locks of their
+    /// lanes; how many. Those whose handler has a marker that says done are not run again: they leave as done. A marker that says
+    /// known and not done says done when its dead letter is discarded or counted as done.
     fn act(
         &self,
         select: &Select,
@@ -221,9 +222,6 @@ pub trait DeadLetters: Store {
         operator: &str,
         limit: u32,
     ) -> impl Future<Output = Result<u64, Error>> + Send;
-
-    /// Removes a handler: its tasks and dead letters go, its name stays taken. Whether there was one.
-    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// The latest actions, newest first.
     fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send;

@@ -17,6 +17,15 @@ pub enum MarkerState {
 }
 
 impl MarkerState {
+    /// The state's name in a database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Spilled => "spilled",
+            Self::Accepted => "accepted",
+        }
+    }
+
     /// The state of that name in a database.
     pub fn from_name(name: &str) -> Self {
         match name {

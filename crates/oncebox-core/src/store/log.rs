@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::store::Store;
+use crate::store::{HandlerId, Marker, Store, Unit};
 use crate::{Error, Fingerprint, Headers, Key, StoredKey};
 
 /// A message that is to be appended.
@@ -69,6 +69,38 @@ pub enum Appended {
     },
 }
 
+/// A message that was to run inline, and is set apart for one handler.
+#[derive(Clone, Debug)]
+pub struct Spill {
+    /// The handler.
+    pub handler: HandlerId,
+    /// Its marker; `None` where there is no dedup.
+    pub marker: Option<Unit>,
+    /// The message.
+    pub message: NewMessage,
+    /// Where it goes.
+    pub lane: LaneChoice,
+    /// How often the handler has failed on it.
+    pub failures: u32,
+    /// When it is to run.
+    pub due_in: Duration,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+    /// Whether it is a dead letter already.
+    pub is_dead: bool,
+}
+
+/// What became of a message that was to be set apart.
+#[derive(Clone, Debug)]
+pub enum Spilled {
+    /// It is in the log, for this handler only.
+    New(Place),
+    /// Another copy was faster.
+    Known(Marker),
+    /// Another copy is running.
+    Busy,
+}
+
 /// How far a step of pruning came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pruned {
@@ -90,6 +122,15 @@ pub trait Log: Store {
         messages: &[NewMessage],
     ) -> impl Future<Output = Result<Vec<Appended>, Error>> + Send;
 
+    /// Sets a message apart for one handler, in one transaction: its marker, which says known and not done
+    /// ([`MarkerState::Spilled`](crate::store::MarkerState::Spilled)), the message with this handler as its target, and its task
+    /// or dead letter. Waits for another transaction that holds the marker, no longer than `lock_timeout`.
+    fn spill(
+        &self,
+        spill: &Spill,
+        lock_timeout: Duration,
+    ) -> impl Future<Output = Result<Spilled, Error>> + Send;
+
     /// Notes that keys were accepted elsewhere: copies of them will be duplicates. How many were new.
     fn mark_accepted(
         &self,
@@ -98,8 +139,8 @@ pub trait Log: Store {
     ) -> impl Future<Output = Result<u64, Error>> + Send;
 
     /// Deletes messages of one lane, beginning behind a position and looking at `positions` of them, that were received before
-    /// this time, that all handlers of their kind have passed (of which there is at least one), that no task and no dead letter
-    /// refers to; never the lane's newest one.
+    /// this time, that all handlers of their kind that read the log have passed (of which there is at least one, unless the
+    /// message was for one handler alone), that no task and no dead letter refers to; never the lane's newest one.
     fn prune(
         &self,
         lane: u16,

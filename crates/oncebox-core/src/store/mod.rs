@@ -2,15 +2,18 @@
 //!
 //! A store is split by role, in the order of a message's life: [`Store`] opens and ends transactions,
 //! [`Registry`] knows the handlers, [`Claims`] decides who may run, [`Upkeep`] removes what is no longer needed,
-//! [`Inspect`] only reads. A store that keeps messages for later has four more: [`Log`] appends, [`Work`] hands out,
-//! [`DeadLetters`] is the operator's, [`Survey`] only reads. A store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
+//! [`Inspect`] only reads. A store that keeps messages for later has six more: [`Log`] appends, [`Work`] hands out,
+//! [`Processes`] knows who is at work, [`DeadLetters`] and [`Operate`] are the operator's, [`Survey`] only reads. A store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
 //! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
 //! your own.
 
 mod claims;
 mod dead_letters;
 mod inspect;
+mod life;
 mod log;
+mod operate;
+mod processes;
 mod registry;
 mod survey;
 mod upkeep;
@@ -23,13 +26,20 @@ use std::time::Duration;
 pub use claims::{Claimed, Claims, Unit};
 pub use dead_letters::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
 pub use inspect::{Inspect, Marker, MarkerState};
-pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned};
+pub use life::{Event, LIFE, Stage, Transition};
+pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
+pub use operate::{Operate, ReplayFrom, Replayed};
+pub use processes::{NewProcess, Peer, ProcessId, Processes};
 pub use registry::{
-    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Registration, Registry, Verdict, check_lanes,
+    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Leftovers, Registration, Registry, Verdict,
+    check_lanes,
 };
-pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind};
+pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind, Waits};
 pub use upkeep::{LiveTime, Upkeep};
-pub use work::{Batch, Look, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker, Waiting, Work};
+pub use work::{
+    Batch, Completion, End, Fence, Look, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker,
+    TaskLimits, Waiting, Work,
+};
 
 use crate::Error;
 

@@ -1,7 +1,7 @@
 //! The registry: which handlers there are, durably, and where each began.
 
 use crate::store::Store;
-use crate::{Error, Mode, Start};
+use crate::{DeadHead, Error, Mode, Start};
 
 /// A handler's number in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +16,8 @@ pub struct Registration {
     pub kinds: Vec<String>,
     /// How messages reach it.
     pub mode: Mode,
+    /// Whether it takes the messages of an ordering key in their order, and what a dead letter means there.
+    pub ordered: Option<DeadHead>,
     /// Where a new one begins in the log.
     pub start: Start,
     /// Whether a removed one of that name may come back.
@@ -27,8 +29,25 @@ pub struct Registration {
 pub enum HandlerState {
     /// It is.
     Active,
+    /// An operator has stopped it for a while.
+    Paused,
     /// It was removed; its name stays taken.
     Removed,
+    /// Only a name that a handler had before; it stays taken.
+    Renamed,
+}
+
+impl HandlerState {
+    /// The state of that name in a database.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "active" => Self::Active,
+            "paused" => Self::Paused,
+            "removed" => Self::Removed,
+            "renamed" => Self::Renamed,
+            _ => return None,
+        })
+    }
 }
 
 /// A handler as the database knows it.
@@ -38,10 +57,15 @@ pub struct KnownHandler {
     pub id: HandlerId,
     /// Its name.
     pub name: String,
+    /// The name under which it was registered first. It never changes: markers and effect ids are made with it. For a name that
+    /// a handler had before, the name that the handler has now.
+    pub origin: String,
     /// The kinds that it takes, sorted.
     pub kinds: Vec<String>,
     /// How messages reach it.
     pub mode: Mode,
+    /// Whether it takes the messages of an ordering key in their order, and what a dead letter means there.
+    pub ordered: Option<DeadHead>,
     /// Whether it is at work.
     pub state: HandlerState,
 }
@@ -55,15 +79,33 @@ pub enum Verdict {
     New,
     /// It was removed, and is to begin again.
     Revive(HandlerId),
+    /// Only what it does with dead letters in an order differs; what is wanted now counts.
+    Reorder(HandlerId),
+    /// Its mode is to change from this one, if [`Registration::may_change`].
+    Change(HandlerId, Mode),
 }
 
-/// What the database fixes: the number of lanes, and each handler's number, in the order of the registrations.
+/// What a handler still has to do in the mode that it is to leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Whether messages are ahead of its progress.
+    pub waiting: bool,
+    /// Whether there are tasks or dead letters.
+    pub set_apart: bool,
+    /// Whether there are markers of keys that were never accepted: those came inline.
+    pub inline_keys: bool,
+}
+
+/// What the database fixes: the number of lanes, and each handler's number and first name, in the order of the
+/// registrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// How many lanes the log has; 0 where there is no log yet.
     pub lanes: u16,
     /// The handlers' numbers.
     pub handlers: Vec<HandlerId>,
+    /// The names under which they were registered first.
+    pub origins: Vec<String>,
 }
 
 impl Registration {
@@ -71,31 +113,70 @@ impl Registration {
     pub fn judge(&self, known: Option<&KnownHandler>) -> Result<Verdict, Error> {
         let name = &self.name;
         let Some(known) = known else { return Ok(Verdict::New) };
-        if known.state == HandlerState::Removed {
-            return match self.revive {
-                true => Ok(Verdict::Revive(known.id)),
-                false => Err(Error::configuration(format!(
+        match (known.state, self.revive) {
+            (HandlerState::Active | HandlerState::Paused, _) => {}
+            (HandlerState::Removed, true) => return Ok(Verdict::Revive(known.id)),
+            (HandlerState::Removed, false) => {
+                return Err(Error::configuration(format!(
                     "the handler {name:?} was removed: choose another name, or set .revive() in its options to let it begin \
                      again"
-                ))),
-            };
+                )));
+            }
+            (HandlerState::Renamed, _) => {
+                return Err(Error::configuration(format!(
+                    "the handler {name:?} was renamed to {:?}: register it under that name",
+                    known.origin
+                )));
+            }
         }
-        if known.mode != self.mode {
+        if !self.may_become(known.mode) {
             return Err(Error::configuration(format!(
                 "the handler {name:?} is {} in the database and {} here: a message that came in both ways would run twice. \
-                 Choose another name, or keep its mode",
+                 Choose another name, keep its mode, or go through Mode::mixed()",
                 known.mode.name(),
                 self.mode.name()
             )));
         }
-        if self.mode == Mode::Stored && known.kinds != self.kinds {
+        if known.mode.reads_log() && known.kinds != self.kinds {
             return Err(Error::configuration(format!(
                 "the handler {name:?} takes {:?} in the database and {:?} here: messages of the new kinds that it has passed \
                  already would be missing. Register it under another name",
                 known.kinds, self.kinds
             )));
         }
-        Ok(Verdict::Known(known.id))
+        Ok(match () {
+            () if known.mode != self.mode => Verdict::Change(known.id, known.mode),
+            () if known.ordered != self.ordered => Verdict::Reorder(known.id),
+            () => Verdict::Known(known.id),
+        })
+    }
+
+    /// Whether there is a way at all. Between inline and stored there is none but through mixed.
+    fn may_become(&self, from: Mode) -> bool {
+        match self.mode {
+            Mode::Mixed => true,
+            Mode::Stored => from.reads_log(),
+            Mode::Inline { .. } => from.is_inline(),
+        }
+    }
+
+    /// Whether a handler may leave a mode for this one, with what it still has to do there. One rule for all stores.
+    pub fn may_change(&self, from: Mode, left: Leftovers) -> Result<(), Error> {
+        let (name, to) = (&self.name, self.mode.name());
+        let obstacle = match self.mode {
+            Mode::Stored if left.inline_keys => {
+                "keys that came inline are still remembered, and would run again if they were accepted: wait until they are swept"
+            }
+            Mode::Inline { .. } if left.waiting => "messages wait in the log: let it work through them",
+            Mode::Inline { spill: false } if left.set_apart => {
+                "there are tasks or dead letters: let it work through them, and deal with the dead letters"
+            }
+            Mode::Inline { .. } | Mode::Stored | Mode::Mixed => return Ok(()),
+        };
+        Err(Error::configuration(format!(
+            "the handler {name:?} cannot become {to} yet, and is still {}: {obstacle}",
+            from.name()
+        )))
     }
 }
 
@@ -141,36 +222,84 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
-    #[test]
-    fn a_name_keeps_its_mode_and_its_kinds() {
-        let wanted = |mode, kinds: &[&str], revive| Registration {
+    fn wanted(mode: Mode, kinds: &[&str], revive: bool) -> Registration {
+        Registration {
             name: "ledger".into(),
             kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
             mode,
+            ordered: None,
             start: Start::Beginning,
             revive,
-        };
-        let known = |mode, state| KnownHandler {
+        }
+    }
+
+    fn known(mode: Mode, state: HandlerState) -> KnownHandler {
+        KnownHandler {
             id: HandlerId(7),
             name: "ledger".into(),
+            origin: "ledger".into(),
             kinds: vec!["a".into()],
             mode,
+            ordered: None,
             state,
-        };
-        use HandlerState::{Active, Removed};
+        }
+    }
+
+    #[test]
+    fn a_name_keeps_its_mode_and_its_kinds() {
+        use HandlerState::{Active, Paused, Removed, Renamed};
         let new = wanted(Mode::Stored, &["a"], false);
         assert_eq!(new.judge(None).unwrap(), Verdict::New);
         assert_eq!(new.judge(Some(&known(Mode::Stored, Active))).unwrap(), Verdict::Known(HandlerId(7)));
+        assert_eq!(new.judge(Some(&known(Mode::Stored, Paused))).unwrap(), Verdict::Known(HandlerId(7)));
         let revived = wanted(Mode::Stored, &["b"], true).judge(Some(&known(Mode::Stored, Removed)));
         assert_eq!(revived.unwrap(), Verdict::Revive(HandlerId(7)));
         for (registration, known) in [
-            (wanted(Mode::Stored, &["a"], false), known(Mode::Inline, Active)),
-            (wanted(Mode::Inline, &["a"], true), known(Mode::Stored, Active)),
+            (wanted(Mode::Stored, &["a"], false), known(Mode::inline(), Active)),
+            (wanted(Mode::inline(), &["a"], true), known(Mode::Stored, Active)),
             (wanted(Mode::Stored, &["a", "b"], false), known(Mode::Stored, Active)),
             (wanted(Mode::Stored, &["a"], false), known(Mode::Stored, Removed)),
+            (wanted(Mode::Stored, &["a"], true), known(Mode::Stored, Renamed)),
         ] {
             assert_eq!(registration.judge(Some(&known)).unwrap_err().kind(), ErrorKind::Configuration);
         }
-        wanted(Mode::Inline, &["b"], false).judge(Some(&known(Mode::Inline, Active))).unwrap();
+        wanted(Mode::inline(), &["b"], false).judge(Some(&known(Mode::inline(), Active))).unwrap();
+    }
+
+    #[test]
+    fn what_is_wanted_now_is_done_with_dead_letters() {
+        let ordered = Registration { ordered: Some(DeadHead::Skip), ..wanted(Mode::Stored, &["a"], false) };
+        let known = known(Mode::Stored, HandlerState::Active);
+        assert_eq!(ordered.judge(Some(&known)).unwrap(), Verdict::Reorder(HandlerId(7)));
+    }
+
+    /// Every change that there is, and with what left behind it is refused.
+    #[test]
+    fn modes_change_through_mixed() {
+        let (inline, spill) = (Mode::inline(), Mode::inline().spill());
+        let waiting = Leftovers { waiting: true, ..Leftovers::default() };
+        let set_apart = Leftovers { set_apart: true, ..Leftovers::default() };
+        let inline_keys = Leftovers { inline_keys: true, ..Leftovers::default() };
+        let refused_with = |from: Mode, to: Mode| {
+            let registration = wanted(to, &["a"], false);
+            let verdict = registration.judge(Some(&known(from, HandlerState::Active))).ok()?;
+            assert_eq!(verdict, Verdict::Change(HandlerId(7), from));
+            registration.may_change(from, Leftovers::default()).unwrap();
+            let refused =
+                [waiting, set_apart, inline_keys].map(|left| registration.may_change(from, left).is_err());
+            Some(refused)
+        };
+        assert_eq!(refused_with(inline, spill), Some([true, false, false]));
+        assert_eq!(refused_with(spill, inline), Some([true, true, false]));
+        assert_eq!(refused_with(inline, Mode::Mixed), Some([false; 3]));
+        assert_eq!(refused_with(spill, Mode::Mixed), Some([false; 3]));
+        assert_eq!(refused_with(Mode::Stored, Mode::Mixed), Some([false; 3]));
+        assert_eq!(refused_with(Mode::Mixed, Mode::Stored), Some([false, false, true]));
+        assert_eq!(refused_with(Mode::Mixed, inline), Some([true, true, false]));
+        assert_eq!(refused_with(Mode::Mixed, spill), Some([true, false, false]));
+        assert_eq!(refused_with(inline, Mode::Stored), None);
+        assert_eq!(refused_with(spill, Mode::Stored), None);
+        assert_eq!(refused_with(Mode::Stored, inline), None);
+        assert_eq!(refused_with(Mode::Stored, spill), None);
     }
 }

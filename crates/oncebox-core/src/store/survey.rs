@@ -20,6 +20,19 @@ pub struct HandlerStatus {
     pub dead: u64,
 }
 
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// For the time that its sender set.
+    Scheduled,
+    /// For an earlier message of its ordering key.
+    Parked,
+    /// For its turn: another try, or the first one.
+    Turn,
+    /// For nothing: a process runs it outside of a transaction.
+    Running,
+}
+
 /// What became of a message for one handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageState {
@@ -33,6 +46,8 @@ pub enum MessageState {
         due_at: SystemTime,
         /// The last error.
         error: Option<String>,
+        /// What it waits for.
+        waits: Waits,
     },
     /// The handler's effect is committed.
     Done,
@@ -71,6 +86,8 @@ pub struct Task {
     pub due_at: SystemTime,
     /// The last error.
     pub error: Option<String>,
+    /// What it waits for.
+    pub waits: Waits,
 }
 
 /// A kind of which messages were accepted, and that no handler takes.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::store::{HandlerId, Place, Store};
+use crate::store::{HandlerId, MarkerState, Place, ProcessId, Store, Unit};
 use crate::{Error, Headers, Key};
 
 /// A message in the log, as a handler is to see it.
@@ -34,6 +34,15 @@ pub struct StoredMessage {
     pub attempts: Option<String>,
     /// Whether the body is an operator's correction.
     pub edited: bool,
+    /// Whether an earlier message of its ordering key holds it back: a task, or a dead letter where these hold. Only where the
+    /// handler is ordered, and only of messages taken from a lane; tasks that are held back are not taken.
+    pub held: bool,
+    /// Whether an operator has the handler run on it again.
+    pub replay: bool,
+    /// How many processes have died while they ran it outside of a transaction.
+    pub crashes: u32,
+    /// Whether the handler's own marker says that it is known and not done: of tasks only.
+    pub spilled: bool,
 }
 
 /// Where there is work.
@@ -45,8 +54,10 @@ pub struct Waiting {
     pub lane: u16,
     /// Whether messages are ahead of its progress.
     pub messages: bool,
-    /// Whether tasks are due.
+    /// Whether tasks are due that nothing holds back.
     pub tasks: bool,
+    /// Whether a process has died at work there of late: messages run one by one, each with a note before it.
+    pub careful: bool,
 }
 
 /// What a look at all lanes saw.
@@ -78,6 +89,18 @@ pub struct TakeLimits {
     pub positions: u32,
     /// Ending with the one that exceeds this, in bytes of bodies.
     pub bytes: u64,
+    /// Nothing at all, as long as the handler has so many tasks in this lane.
+    pub open_tasks: Option<u32>,
+}
+
+/// Which tasks are taken at once.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskLimits {
+    /// At most so many.
+    pub tasks: u32,
+    /// Where the handler is ordered: only the first one of each ordering key, since those behind it could not run beside it.
+    /// Otherwise those behind it may follow, in their order.
+    pub heads_only: bool,
 }
 
 /// What was taken from a lane. The lane is locked until the transaction ends.
@@ -125,6 +148,10 @@ pub struct SetApart {
     pub attempts: Option<String>,
     /// An operator's correction of the body.
     pub body: Option<Vec<u8>>,
+    /// Whether it waits for the time that its sender set, before which it holds back nobody.
+    pub scheduled: bool,
+    /// How many processes have died while they ran it outside of a transaction.
+    pub crashes: u32,
 }
 
 /// What became of messages beside the progress.
@@ -143,13 +170,65 @@ impl Settled {
     }
 }
 
+/// Who may end a task that runs outside of a transaction: the one with the newest fence. Fences only grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fence(pub i64);
+
+/// How a task ended that ran outside of a transaction.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The handler.
+    pub handler: HandlerId,
+    /// Where the message sits.
+    pub place: Place,
+    /// Under which fence it ran.
+    pub fence: Fence,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// It is done. Where the handler has a marker that is not done yet, it is now, with this result.
+    Done {
+        /// The marker.
+        marker: Option<Unit>,
+        /// The result.
+        result: Option<Vec<u8>>,
+    },
+    /// It failed, and is to be tried again.
+    Retry {
+        /// How often it has failed by now.
+        failures: u32,
+        /// When it is to run.
+        due_in: Duration,
+        /// Why it failed; `None` if that was not its fault.
+        error: Option<String>,
+    },
+    /// It used up its attempts.
+    Dead {
+        /// How often it has failed by now.
+        failures: u32,
+        /// Why it failed.
+        error: String,
+    },
+}
+
 /// Hands out the messages of the log, and keeps what became of them.
+///
+/// Everything that changes tasks or dead letters of an ordered handler does so under the lock of its lane.
 pub trait Work: Store {
-    /// Where there is work for these handlers. One question for all of them, which writes nothing.
+    /// Where there is work for these handlers, unless they are paused. One question for all of them, which writes nothing.
+    ///
+    /// A task is held back if its handler is ordered and an earlier one of its ordering key, in the same lane, is a task or a
+    /// dead letter: any task but one that is scheduled and not due yet; any dead letter where those hold
+    /// ([`DeadHead::Hold`](crate::DeadHead::Hold)). Tasks that a process runs are not waiting, but hold others back.
     fn look(&self, handlers: &[HandlerId]) -> impl Future<Output = Result<Look, Error>> + Send;
 
     /// Locks a lane for a handler, and by a later statement reads its progress and the messages behind it; `None` if another
-    /// transaction has the lane, or the handler is gone. Makes ready for handlers as [`arm`](Store::arm) does.
+    /// transaction has the lane, or the handler is gone, paused or not what the taker knows. Makes ready for handlers as
+    /// [`arm`](Store::arm) does.
     fn take(
         &self,
         tx: &mut Self::Tx,
@@ -157,13 +236,14 @@ pub trait Work: Store {
         limits: TakeLimits,
     ) -> impl Future<Output = Result<Option<Batch>, Error>> + Send;
 
-    /// Locks a lane for a handler, and by a later statement takes its tasks that are due out of the table: what is not put
-    /// back by [`settle`](Work::settle) is done. Otherwise as [`take`](Work::take).
+    /// Locks a lane for a handler, and by a later statement takes its tasks that are due and not held back out of the table:
+    /// what is not put back by [`settle`](Work::settle) is done. Those of one ordering key are in the order of their positions.
+    /// Otherwise as [`take`](Work::take).
     fn take_tasks(
         &self,
         tx: &mut Self::Tx,
         taker: Taker<'_>,
-        limit: u32,
+        limits: TaskLimits,
     ) -> impl Future<Output = Result<Option<Vec<StoredMessage>>, Error>> + Send;
 
     /// Writes what became of messages, after all handlers of the transaction have run.
@@ -174,10 +254,61 @@ pub trait Work: Store {
         settled: &Settled,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Sets these markers to this state: of messages that are set apart ([`MarkerState::Spilled`]), or that were and are done
+    /// now, at this time. Those that are not there are not made.
+    fn settle_markers(
+        &self,
+        tx: &mut Self::Tx,
+        markers: &[&Unit],
+        state: MarkerState,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Takes back markers that this transaction has claimed.
+    fn take_back_markers(
+        &self,
+        tx: &mut Self::Tx,
+        markers: &[&Unit],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Writes messages down as tasks that this process runs outside of a transaction, under a new fence. `None`, and nothing is
+    /// written, if the process is not known any more; whoever takes it for dead meanwhile finds these tasks too.
+    fn lease(
+        &self,
+        tx: &mut Self::Tx,
+        taker: Taker<'_>,
+        process: ProcessId,
+        messages: &[SetApart],
+    ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send;
+
     /// Commits as [`commit_and_begin`](Store::commit_and_begin) does, with the handler's progress appended behind the proof.
     fn finish(
         &self,
         tx: Self::Tx,
         progress: Option<Progress>,
     ) -> impl Future<Output = Result<Option<Self::Begun>, Error>> + Send;
+
+    /// Writes down how tasks ended, in one transaction; for each of them whether it was still under its fence. Of one that was
+    /// not, nothing is written.
+    fn complete(&self, completions: &[Completion]) -> impl Future<Output = Result<Vec<bool>, Error>> + Send;
+
+    /// Notes, durably, that a message is about to run in a lane where a process has died. How many deaths are put down to it:
+    /// 1 for the one that is the reason for the note, and one more for each note before it whose process is gone. `None` if a
+    /// process that is not gone has noted it too. A process that has noted it itself is not counted.
+    fn note_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> impl Future<Output = Result<Option<u32>, Error>> + Send;
+
+    /// Takes such a note back inside the message's transaction, and counts one message less to be careful with in that lane.
+    fn forget_attempt(
+        &self,
+        tx: &mut Self::Tx,
+        handler: HandlerId,
+        place: Place,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// There is nothing in a lane now that could have been the reason: no more care is needed there.
+    fn end_care(&self, handler: HandlerId, lane: u16) -> impl Future<Output = Result<(), Error>> + Send;
 }

@@ -18,9 +18,12 @@ create table "{schema}".layout (
 create table "{schema}".handler (
     id integer generated always as identity primary key,
     name text collate "C" not null unique,
+    origin text collate "C" not null,    -- the first name: markers and effect ids are made with it
     kinds text[] not null,
-    mode text not null check (mode in ('inline', 'stored', 'mixed')),
-    state text not null check (state in ('active', 'removed')),
+    mode text not null check (mode in ('inline', 'spill', 'stored', 'mixed')),
+    ordered text check (ordered in ('hold', 'skip')),  -- what a dead letter means for those behind it; null: no order
+    state text not null check (state in ('active', 'paused', 'removed', 'renamed')),
+    renamed_to integer,                  -- whose name this was, where it is only that
     registered_at timestamptz not null default clock_timestamp()
 );
 
@@ -72,6 +75,8 @@ create table "{schema}".task (
     order_by bytea,
     failures integer not null,
     due_at timestamptz not null,
+    scheduled boolean not null default false,  -- waits for its sender's time, and holds nobody back before
+    crashes integer not null default 0,  -- processes that died while they ran it
     owner uuid,                          -- the process that runs it outside of a transaction
     fence bigint,
     error text,                          -- the last one
@@ -81,6 +86,11 @@ create table "{schema}".task (
 );
 create index task_due on "{schema}".task (handler, lane, due_at, pos) where owner is null;
 create index task_message on "{schema}".task (lane, pos);
+create index task_order on "{schema}".task (handler, lane, order_by, pos) where order_by is not null;
+create index task_owner on "{schema}".task (owner) where owner is not null;
+
+-- Who may end a task that runs outside of a transaction.
+create sequence "{schema}".fence;
 
 -- Tasks that used up their attempts. They leave by an operator's action only.
 create table "{schema}".dead (
@@ -96,6 +106,45 @@ create table "{schema}".dead (
 );
 create index dead_died on "{schema}".dead (died_at);
 create index dead_message on "{schema}".dead (lane, pos);
+create index dead_order on "{schema}".dead (handler, lane, order_by, pos) where order_by is not null;
+
+-- What a handler goes over again: the messages of this epoch behind `after` and up to `until`.
+create table "{schema}".replay (
+    handler integer not null,
+    lane integer not null,
+    epoch integer not null,
+    after bigint not null,
+    until bigint not null,
+    primary key (handler, lane, epoch)
+);
+
+-- The processes at work. One that is silent for longer than its lease has died.
+create table "{schema}".process (
+    id uuid primary key,
+    name text not null,
+    handlers integer[] not null,
+    lease interval not null,
+    in_hand integer not null,
+    beats bigint not null default 0,
+    heartbeat timestamptz not null,
+    started_at timestamptz not null
+);
+
+-- Where a process has died: messages run one by one, each with a note before it.
+create table "{schema}".careful (
+    handler integer not null,
+    lane integer not null,
+    messages_left integer not null,
+    primary key (handler, lane)
+);
+create table "{schema}".attempting (
+    handler integer not null,
+    lane integer not null,
+    pos bigint not null,
+    crashes integer not null,
+    process uuid not null,
+    primary key (handler, lane, pos)
+);
 
 -- What operators did.
 create table "{schema}".audit (
@@ -211,17 +260,64 @@ begin
 end
 $$;
 
+-- Whether an earlier message of its ordering key holds a message back: a task, unless it waits for its sender's time; a dead
+-- letter, where those hold.
+create function "{schema}".is_held(
+    taker integer, taken integer, ordering bytea, before bigint, now_at timestamptz, dead_hold boolean
+) returns boolean
+language sql stable
+as $$
+    select exists (
+        select from "{schema}".task t
+        where t.handler = taker and t.lane = taken and t.order_by = ordering and t.pos < before
+          and not (t.scheduled and t.due_at > now_at)
+    ) or (dead_hold and exists (
+        select from "{schema}".dead d
+        where d.handler = taker and d.lane = taken and d.order_by = ordering and d.pos < before
+    ))
+$$;
+
+-- The first task of every ordering key in a lane that is not waiting for its sender's time, key by key along the index.
+create function "{schema}".task_heads(taker integer, taken integer, now_at timestamptz)
+returns table (order_by bytea, pos bigint, due_at timestamptz, owner uuid)
+language sql stable
+as $$
+    with recursive key as (
+        (
+            select t.order_by from "{schema}".task t
+            where t.handler = taker and t.lane = taken and t.order_by is not null
+            order by t.order_by limit 1
+        )
+        union all
+        select (
+            select t.order_by from "{schema}".task t
+            where t.handler = taker and t.lane = taken and t.order_by > key.order_by
+            order by t.order_by limit 1
+        )
+        from key where key.order_by is not null
+    )
+    select key.order_by, head.pos, head.due_at, head.owner
+    from key
+    cross join lateral (
+        select t.pos, t.due_at, t.owner from "{schema}".task t
+        where t.handler = taker and t.lane = taken and t.order_by = key.order_by
+          and not (t.scheduled and t.due_at > now_at)
+        order by t.pos limit 1
+    ) as head
+    where key.order_by is not null
+$$;
+
 -- Takes a lane for a handler: first the lock, then, by later statements, the progress and the messages behind it, up to the
 -- position that was looked at. No row means that another transaction has the lane; a row without a position that there is no
 -- message for this handler. The progress to the first message is appended here, so that the trigger above guards the
 -- transaction.
 create function "{schema}".take(
     taker integer, taken integer, kinds text[], max_messages integer, max_positions bigint, max_bytes bigint,
-    offset_ms bigint, statement_limit text, idle_limit text
+    max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
 ) returns table (
     transaction_id text, backend integer, epoch integer, since bigint, looked bigint, head bigint,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
-    occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint
+    occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint, held boolean, replay boolean
 )
 language plpgsql
 set enable_seqscan = off
@@ -235,21 +331,36 @@ declare
     newest bigint;
     last_pos bigint;
     first_pos bigint;
+    dead_head text;
+    replay_after bigint;
+    replay_until bigint;
     now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
 begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
     if not found then return; end if;
     -- A straggler that knows the handler as it was before must not pass over what it does not take.
-    perform from "{schema}".handler h where h.id = taker and h.state = 'active' and h.kinds = take.kinds;
+    select h.ordered into dead_head from "{schema}".handler h
+    where h.id = taker and h.state = 'active' and h.kinds = take.kinds;
     if not found then return; end if;
     select p.epoch, p.pos into my_epoch, my_pos from "{schema}".progress p
     where p.handler = taker and p.lane = taken
     order by p.epoch desc, p.pos desc
     limit 1;
     if not found then return; end if;
+    if my_epoch > 0 then
+        select r.after, r.until into replay_after, replay_until from "{schema}".replay r
+        where r.handler = taker and r.lane = taken and r.epoch = my_epoch;
+    end if;
     select m.pos into newest from "{schema}".message m where m.lane = taken order by m.pos desc limit 1;
     newest := greatest(coalesce(newest, 0), my_pos);
     last_pos := least(newest, my_pos + max_positions);
+    if max_tasks is not null and (
+        select count(*) from (
+            select from "{schema}".task t where t.handler = taker and t.lane = taken limit max_tasks
+        ) as open
+    ) >= max_tasks then
+        last_pos := my_pos;
+    end if;
     perform
         set_config('oncebox.guarded', 'on', true),
         set_config('statement_timeout', statement_limit, true),
@@ -278,7 +389,11 @@ begin
         (date_part('epoch', m.occurred_at) * 1000)::int8,
         (date_part('epoch', m.due_at) * 1000)::int8,
         greatest((date_part('epoch', m.due_at - now_at) * 1000)::int8, 0),
-        greatest((date_part('epoch', now_at - m.received_at) * 1000)::int8, 0)
+        greatest((date_part('epoch', now_at - m.received_at) * 1000)::int8, 0),
+        case when dead_head is null or m.order_by is null then false
+            else "{schema}".is_held(taker, taken, m.order_by, m.pos, now_at, dead_head = 'hold')
+        end,
+        coalesce(m.pos > replay_after and m.pos <= replay_until, false)
     from (
         select m.*, sum(octet_length(m.body)) over (
             order by m.pos rows between unbounded preceding and 1 preceding
@@ -295,13 +410,15 @@ begin
 end
 $$;
 
--- Takes tasks that are due, out of the table: those that fail again are put back. Otherwise as take does.
+-- Takes tasks that are due and not held back, out of the table: those that fail again are put back. Otherwise as take does.
 create function "{schema}".take_tasks(
-    taker integer, taken integer, kinds text[], max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
+    taker integer, taken integer, kinds text[], max_tasks integer, heads_only boolean, offset_ms bigint,
+    statement_limit text, idle_limit text
 ) returns table (
     transaction_id text, backend integer,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
-    occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint, failures integer, attempts text, edited boolean
+    occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint, failures integer, attempts text, edited boolean,
+    replay boolean, crashes integer, spilled boolean
 )
 language plpgsql
 set enable_seqscan = off
@@ -310,26 +427,84 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
+    dead_head text;
+    first_name text;
+    keys bytea[];
+    heads bigint[];
+    each_key bigint;
+    chosen bigint[];
     now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
 begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
     if not found then return; end if;
-    perform from "{schema}".handler h where h.id = taker and h.state = 'active' and h.kinds = take_tasks.kinds;
+    select h.ordered, h.origin into dead_head, first_name from "{schema}".handler h
+    where h.id = taker and h.state = 'active' and (h.kinds = take_tasks.kinds or h.mode = 'spill');
     if not found then return; end if;
     perform
         set_config('oncebox.guarded', 'on', true),
         set_config('statement_timeout', statement_limit, true),
         set_config('idle_in_transaction_session_timeout', idle_limit, true);
 
+    if dead_head is null then
+        chosen := array(
+            select t.pos from "{schema}".task t
+            where t.handler = taker and t.lane = taken and t.due_at <= now_at and t.owner is null
+            order by t.due_at, t.pos
+            limit max_tasks
+        );
+    else
+        -- Heads, the longest due first, each with those that can follow it: as far as nothing that is not due, or dead, is in
+        -- between. Keys share the room that there is, so that a long one keeps nobody waiting.
+        select array_agg(h.order_by order by h.due_at, h.pos), array_agg(h.pos order by h.due_at, h.pos)
+        into keys, heads
+        from "{schema}".task_heads(taker, taken, now_at) h
+        where h.due_at <= now_at and h.owner is null
+          and not "{schema}".is_held(taker, taken, h.order_by, h.pos, now_at, dead_head = 'hold');
+        each_key := case when heads_only then 1 else ceil(max_tasks::numeric / greatest(cardinality(heads), 1)) end;
+        chosen := array(
+            select f.pos
+            from unnest(keys, heads) with ordinality as h(order_by, pos, n)
+            cross join lateral (
+                select min(s.pos) as pos from (
+                    (
+                        select t.pos from "{schema}".task t
+                        where t.handler = taker and t.lane = taken and t.order_by = h.order_by and t.pos > h.pos
+                          and (t.owner is not null or (t.due_at > now_at and not t.scheduled))
+                        order by t.pos limit 1
+                    )
+                    union all
+                    (
+                        select d.pos from "{schema}".dead d
+                        where d.handler = taker and d.lane = taken and d.order_by = h.order_by and dead_head = 'hold'
+                        order by d.pos limit 1
+                    )
+                ) as s
+            ) as stop
+            cross join lateral (
+                select t.pos from "{schema}".task t
+                where t.handler = taker and t.lane = taken and t.order_by = h.order_by
+                  and t.pos >= h.pos and (stop.pos is null or t.pos < stop.pos) and t.due_at <= now_at and t.owner is null
+                order by t.pos
+                limit each_key
+            ) as f
+            order by h.n, f.pos
+            limit max_tasks
+        );
+        if cardinality(chosen) < max_tasks then
+            chosen := chosen || array(
+                select t.pos from "{schema}".task t
+                where t.handler = taker and t.lane = taken and t.due_at <= now_at and t.owner is null
+                  and t.order_by is null
+                order by t.due_at, t.pos
+                limit max_tasks - cardinality(chosen)
+            );
+        end if;
+    end if;
+
     return query
-    with due as materialized (
-        select t.pos from "{schema}".task t
-        where t.handler = taker and t.lane = taken and t.due_at <= now_at and t.owner is null
-        order by t.due_at, t.pos
-        limit max_tasks
-    ), taken_out as (
-        delete from "{schema}".task t using due
-        where t.handler = taker and t.lane = taken and t.pos = due.pos
+    with taken_out as (
+        delete from "{schema}".task t
+        where t.handler = taker and t.lane = taken and t.pos = any (chosen)
         returning t.*
     )
     select
@@ -339,10 +514,98 @@ begin
         floor(extract(epoch from m.due_at) * 1000)::int8,
         0::int8,
         greatest(floor(extract(epoch from now_at - m.received_at) * 1000)::int8, 0),
-        t.failures, t.attempts::text, t.body is not null
+        t.failures, t.attempts::text, t.body is not null,
+        exists (
+            select from "{schema}".replay r
+            where r.handler = taker and r.lane = taken and t.pos > r.after and t.pos <= r.until and r.epoch = (
+                select p.epoch from "{schema}".progress p
+                where p.handler = taker and p.lane = taken
+                order by p.epoch desc limit 1
+            )
+        ),
+        t.crashes,
+        exists (
+            select from "{schema}".marker k
+            where k.handler = first_name and k.kind = m.kind and k.key = m.key and k.state = 'spilled'
+        )
     from taken_out t
     join "{schema}".message m on m.lane = t.lane and m.pos = t.pos
-    order by t.due_at, t.pos;
+    order by case when dead_head is null then t.due_at end, t.pos;
+end
+$$;
+
+-- Sets a message apart for one handler that did not handle it inline: its marker, itself, and its task or dead letter. The
+-- marker comes first: another copy may hold it for a while, and nobody is to wait for the lane meanwhile.
+create function "{schema}".spill(
+    target_handler integer, marker_handler text, kind text, key bytea, long_key bytea, fingerprint bigint,
+    order_by bytea, headers text, body bytea, occurred_ms bigint, due_ms bigint, waited_ms bigint,
+    any_lane boolean, preferred integer, failures integer, due_in_ms bigint, error text, is_dead boolean,
+    offset_ms bigint, lock_limit text
+) returns table (lane integer, pos bigint)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_variable
+declare
+    chosen integer;
+    new_pos bigint;
+    now_at timestamptz := clock_timestamp() + offset_ms * interval '1 ms';
+    tries jsonb := case when error is null then '[]' else jsonb_build_array(jsonb_build_object(
+        'attempt', failures, 'at', floor(extract(epoch from now_at) * 1000)::int8, 'error', error
+    )) end;
+begin
+    perform set_config('lock_timeout', lock_limit, true);
+    -- Those who remove handlers wait for this, or this for them.
+    perform from "{schema}".handler h where h.id = target_handler and h.state <> 'removed' for share;
+    if not found then
+        raise exception using
+            errcode = 'invalid_parameter_value',
+            message = 'oncebox: the handler was removed; what is for it cannot be set apart';
+    end if;
+    if marker_handler is not null then
+        insert into "{schema}".marker as m (
+            handler, kind, key, long_key, fingerprint, state, received_at, processed_at
+        )
+        values (
+            marker_handler, kind, key, long_key, fingerprint, 'spilled', now_at - waited_ms * interval '1 ms', now_at
+        )
+        on conflict do nothing;
+        if not found then return; end if;
+    end if;
+    perform set_config('lock_timeout', '0', true);
+    if any_lane then
+        select l.lane into chosen from "{schema}".lane l
+        where l.handler = 0
+        order by l.lane < preferred, l.lane
+        limit 1
+        for update skip locked;
+    end if;
+    if chosen is null then
+        select l.lane into chosen from "{schema}".lane l where l.handler = 0 and l.lane = preferred for update;
+    end if;
+    select m.pos into new_pos from "{schema}".message m where m.lane = chosen order by m.pos desc limit 1;
+    new_pos := coalesce(new_pos, 0) + 1;
+    insert into "{schema}".message (
+        lane, pos, kind, key, long_key, order_by, target, headers, body, occurred_at, due_at, received_at
+    )
+    values (
+        chosen, new_pos, kind, key, long_key, order_by, target_handler, headers, body,
+        to_timestamp(occurred_ms / 1000.0), to_timestamp(due_ms / 1000.0), now_at - waited_ms * interval '1 ms'
+    );
+    if is_dead then
+        insert into "{schema}".dead (handler, lane, pos, order_by, error, attempts, died_at)
+        values (target_handler, chosen, new_pos, order_by, coalesce(error, ''), tries, now_at);
+    else
+        insert into "{schema}".task (handler, lane, pos, order_by, failures, due_at, error, attempts)
+        values (
+            target_handler, chosen, new_pos, order_by, failures, now_at + due_in_ms * interval '1 ms', error, tries
+        );
+    end if;
+    lane := chosen;
+    pos := new_pos;
+    return next;
 end
 $$;
 
@@ -354,6 +617,7 @@ create function "{schema}".prune(
 language plpgsql
 set enable_seqscan = off
 set enable_bitmapscan = off
+set jit = off -- the handlers are few and scanned all the same, at a price that would have it compiled, for a second each time
 as $$
 #variable_conflict use_column
 declare
@@ -363,7 +627,7 @@ begin
     select m.pos into newest from "{schema}".message m where m.lane = pruned order by m.pos desc limit 1;
 
     with looked as materialized (
-        select m.pos, m.kind, m.received_at < before as is_old
+        select m.pos, m.kind, m.target, m.received_at < before as is_old
         from "{schema}".message m
         where m.lane = pruned and m.pos > behind
         order by m.pos
@@ -375,11 +639,11 @@ begin
             order by p.epoch desc, p.pos desc limit 1
         ), 0) as pos
         from "{schema}".handler h
-        where h.state <> 'removed' and h.mode <> 'inline'
+        where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed')
     ), gone as (
         delete from "{schema}".message m using looked l
         where m.lane = pruned and m.pos = l.pos and l.is_old and l.pos < newest
-          and l.pos <= (select min(p.pos) from passed p where l.kind = any (p.kinds))
+          and (l.target is not null or l.pos <= (select min(p.pos) from passed p where l.kind = any (p.kinds)))
           and not exists (select from "{schema}".task t where t.lane = pruned and t.pos = l.pos)
           and not exists (select from "{schema}".dead d where d.lane = pruned and d.pos = l.pos)
         returning 1
@@ -441,8 +705,10 @@ from "{schema}".message m
 cross join lateral (
     select
         count(*) as handlers,
-        count(p.at) filter (where t.pos is null and d.pos is null) as done,
-        max(p.at) as last_done_at,
+        count(*) filter (
+            where t.pos is null and d.pos is null and (p.at is not null or m.target is not null)
+        ) as done,
+        coalesce(max(p.at), m.received_at) as last_done_at,
         max(coalesce(d.error, t.error)) as error
     from "{schema}".handler h
     left join lateral (
@@ -457,8 +723,10 @@ cross join lateral (
     ) as p on true
     left join "{schema}".task t on (t.handler, t.lane, t.pos) = (h.id, m.lane, m.pos)
     left join "{schema}".dead d on (d.handler, d.lane, d.pos) = (h.id, m.lane, m.pos)
-    where h.state <> 'removed' and h.mode <> 'inline' and m.kind = any (h.kinds)
-      and (m.target is null or m.target = h.id)
+    where h.state in ('active', 'paused') and case when m.target is null
+        then h.mode in ('stored', 'mixed') and m.kind = any (h.kinds)
+        else m.target = h.id
+    end
 ) as s;
 
 insert into "{schema}".version (version) values (2);

@@ -1,14 +1,14 @@
 -- An operator's action on dead letters, with its entry in the audit. $8 is the action, $9 the operator, $10 a corrected body,
 -- $13 a note.
--- Those whose handler has a marker that says done are not run again.
+-- Those whose handler has a marker that says done are not run again. The lanes $14, $15 of the handlers are locked.
 with now as materialized (
     select clock_timestamp() + $11::int8 * interval '1 ms' as at
 ), chosen as materialized (
     select
-        d.handler, d.lane, d.pos, h.name, m.kind, m.key, m.long_key, m.received_at,
+        d.handler, d.lane, d.pos, h.name, h.origin, m.kind, m.key, m.long_key, m.received_at,
         exists (
             select from "{schema}".marker k
-            where k.handler = h.name and k.kind = m.kind and k.key = m.key and k.state = 'done'
+            where k.handler = h.origin and k.kind = m.kind and k.key = m.key and k.state = 'done'
         ) as is_done
     from "{schema}".dead d
     join "{schema}".handler h on h.id = d.handler
@@ -19,25 +19,30 @@ with now as materialized (
       and ($5::text is null or position(lower($5) in lower(d.error)) > 0)
       and ($6::int8 is null or d.died_at >= to_timestamp($6 / 1000.0))
       and ($7::int8 is null or d.died_at < to_timestamp($7 / 1000.0))
+      and (d.handler, d.lane) in (select l.handler, l.lane from unnest($14::int4[], $15::int4[]) as l(handler, lane))
     order by d.died_at, d.handler, d.lane, d.pos
     limit $12::int8
-    for update of d skip locked
-    for share of h
+    for update of d
 ), left_behind as (
     delete from "{schema}".dead d using chosen c
     where (d.handler, d.lane, d.pos) = (c.handler, c.lane, c.pos)
-    returning d.*, c.name, c.kind, c.key, c.long_key, c.received_at, c.is_done
+    returning d.*, c.name, c.origin, c.kind, c.key, c.long_key, c.received_at, c.is_done
 ), again as (
     insert into "{schema}".task (handler, lane, pos, order_by, failures, due_at, error, attempts, body)
     select b.handler, b.lane, b.pos, b.order_by, 0, now.at, b.error, b.attempts, coalesce($10::bytea, b.body)
     from left_behind b cross join now
     where $8 in ('retry', 'edit') and not b.is_done
 ), marked as (
-    insert into "{schema}".marker (handler, kind, key, long_key, state, received_at, processed_at)
-    select b.name, b.kind, b.key, b.long_key, 'done', b.received_at, now.at
+    insert into "{schema}".marker as m (handler, kind, key, long_key, state, received_at, processed_at)
+    select b.origin, b.kind, b.key, b.long_key, 'done', b.received_at, now.at
     from left_behind b cross join now
     where $8 = 'mark_processed' and b.key is not null
-    on conflict do nothing
+    on conflict (handler, kind, key) do update set state = 'done', processed_at = excluded.processed_at
+    where m.state = 'spilled'
+), discarded as (
+    update "{schema}".marker k set state = 'done', processed_at = now.at
+    from left_behind b cross join now
+    where $8 = 'discard' and k.handler = b.origin and k.kind = b.kind and k.key = b.key and k.state = 'spilled'
 ), audited as (
     insert into "{schema}".audit (at, operator, action, handler, lane, pos, detail)
     select

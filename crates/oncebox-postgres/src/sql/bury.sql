@@ -6,6 +6,7 @@ select
         'attempt', v.failures, 'at', floor(extract(epoch from now.at) * 1000)::int8, 'error', v.error
     )),
     v.body, now.at
-from unnest($3::int8[], $4::bytea[], $5::int4[], $6::int8[], $7::text[], $8::text[], $9::bytea[])
-    as v(pos, order_by, failures, due_in_ms, error, attempts, body)
+from unnest(
+    $3::int8[], $4::bytea[], $5::int4[], $6::int8[], $7::text[], $8::text[], $9::bytea[], $11::bool[], $12::int4[]
+) as v(pos, order_by, failures, due_in_ms, error, attempts, body, scheduled, crashes)
 cross join (select clock_timestamp() + $10::int8 * interval '1 ms' as at) as now

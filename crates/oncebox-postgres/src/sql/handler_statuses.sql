@@ -1,6 +1,6 @@
 -- All handlers and how they are doing. Of messages, only the newest of each lane and the first behind a progress are read.
 select
-    h.id, h.name, h.kinds, h.mode, h.state,
+    h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state,
     coalesce(sum(greatest(head.pos - progress.pos, 0)), 0)::int8 as lag,
     floor(extract(epoch from clock_timestamp() - min(next.received_at)) * 1000)::int8 + $1::int8 as oldest_ms,
     (select count(*) from "{schema}".task t where t.handler = h.id) as tasks,
@@ -20,5 +20,6 @@ left join lateral (
     where m.lane = l.lane and m.pos > progress.pos
     order by m.pos limit 1
 ) as next on true
+where h.state <> 'renamed'
 group by h.id
 order by h.name

@@ -10,17 +10,28 @@ select
     case
         when d.pos is not null then 'dead'
         when t.pos is not null then 'task'
-        when progress.pos >= m.pos then 'done'
+        when progress.pos >= m.pos or m.target is not null then 'done'
         else 'waiting'
     end as state,
     coalesce(d.error, t.error) as error,
     t.failures,
-    floor(extract(epoch from t.due_at) * 1000)::int8 as task_due_ms
+    floor(extract(epoch from t.due_at) * 1000)::int8 as task_due_ms,
+    case
+        when t.owner is not null then 'running'
+        when t.scheduled and t.due_at > now.at then 'scheduled'
+        when h.ordered is not null and t.order_by is not null
+            and "{schema}".is_held(t.handler, t.lane, t.order_by, t.pos, now.at, h.ordered = 'hold') then 'parked'
+        else 'turn'
+    end as waits
 from (
     select * from "{schema}".message m where m.lane = $1 and m.pos > $2 order by m.pos limit $3::int8
 ) as m
+cross join (select clock_timestamp() + $4::int8 * interval '1 ms' as at) as now
 left join "{schema}".handler h
-    on h.state <> 'removed' and h.mode <> 'inline' and m.kind = any (h.kinds) and (m.target is null or m.target = h.id)
+    on h.state in ('active', 'paused') and case when m.target is null
+        then h.mode in ('stored', 'mixed') and m.kind = any (h.kinds)
+        else m.target = h.id
+    end
 left join lateral (
     select p.pos from "{schema}".progress p
     where p.handler = h.id and p.lane = m.lane

@@ -3,6 +3,6 @@ select k.kind, floor(extract(epoch from k.first_seen_at) * 1000)::int8 as since_
 from "{schema}".kind k
 where not exists (
     select from "{schema}".handler h
-    where h.state <> 'removed' and h.mode <> 'inline' and k.kind = any (h.kinds)
+    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed') and k.kind = any (h.kinds)
 )
 order by k.kind

@@ -33,13 +33,16 @@ create table oncebox_layout (
     hash text not null                   -- how an ordering key becomes a lane
 ) strict;
 
--- Every handler that ever was. Names are never given twice.
+-- Every handler that ever was, and every name that one had before. Names are never given twice.
 create table oncebox_handler (
     id integer primary key,
     name text not null unique,
+    origin text not null,                -- its first name, which never changes: markers are made with it
     kinds text not null,                 -- JSON: a list of texts
-    mode text not null check (mode in ('inline', 'stored', 'mixed')),
-    state text not null check (state in ('active', 'removed')),
+    mode text not null check (mode in ('inline', 'spill', 'stored', 'mixed')),
+    ordered text check (ordered in ('hold', 'skip')), -- what a dead letter does to its key; null: not ordered
+    state text not null check (state in ('active', 'paused', 'removed', 'renamed')),
+    renamed_to integer check ((renamed_to is not null) = (state = 'renamed')), -- who had this name before
     registered_at integer not null
 ) strict;
 
@@ -77,7 +80,18 @@ create table oncebox_progress (
     primary key (handler, lane, epoch, pos)
 ) strict, without rowid;
 
--- Messages set apart for one handler: waiting for another try, or for their time.
+-- What operators have handlers run on again: the messages of the epoch between two positions.
+create table oncebox_replay (
+    handler integer not null,
+    lane integer not null,
+    epoch integer not null,
+    after integer not null,
+    until integer not null,
+    primary key (handler, lane, epoch)
+) strict, without rowid;
+
+-- Messages set apart for one handler: waiting for another try, for their time, or behind their ordering key, or
+-- running outside of a transaction.
 create table oncebox_task (
     handler integer not null,
     lane integer not null,
@@ -90,9 +104,15 @@ create table oncebox_task (
     error text,                          -- the last one
     attempts text not null default '[]', -- JSON: a list of {"attempt", "at", "error"}
     body blob,                           -- an operator's correction
+    scheduled integer not null default 0, -- whether it waits for its time, and holds back nobody before that
+    crashes integer not null default 0,  -- processes that died while they ran it outside of a transaction
     primary key (handler, lane, pos)
 ) strict;
 create index oncebox_task_due on oncebox_task (handler, lane, due_at, pos) where owner is null;
+create index oncebox_task_order on oncebox_task (handler, lane, order_by, pos) where order_by is not null;
+create index oncebox_task_free on oncebox_task (handler, lane, due_at, pos)
+    where owner is null and order_by is null;
+create index oncebox_task_owner on oncebox_task (owner) where owner is not null;
 create index oncebox_task_message on oncebox_task (lane, pos);
 
 -- Tasks that used up their attempts. They leave by an operator's action only.
@@ -109,6 +129,44 @@ create table oncebox_dead (
 ) strict;
 create index oncebox_dead_died on oncebox_dead (died_at);
 create index oncebox_dead_message on oncebox_dead (lane, pos);
+create index oncebox_dead_order on oncebox_dead (handler, lane, order_by, pos) where order_by is not null;
+
+-- The processes at work.
+create table oncebox_process (
+    id blob primary key,
+    name text not null,
+    handlers text not null,              -- JSON: a list of numbers
+    lease_ms integer not null,           -- silent for longer than that, it is taken for dead
+    in_hand integer not null,            -- the most messages that it has in hand in one lane
+    beats integer not null default 0,
+    heartbeat integer not null,
+    started_at integer not null
+) strict;
+
+-- The newest fence; one row. Fences only grow.
+create table oncebox_fence (
+    only_one integer primary key default 1 check (only_one = 1),
+    newest integer not null
+) strict;
+insert into oncebox_fence (newest) values (0);
+
+-- Where a process has died at work: so many messages run one by one.
+create table oncebox_careful (
+    handler integer not null,
+    lane integer not null,
+    messages_left integer not null,
+    primary key (handler, lane)
+) strict, without rowid;
+
+-- Messages that are about to run there, and how many deaths are put down to each.
+create table oncebox_attempting (
+    handler integer not null,
+    lane integer not null,
+    pos integer not null,
+    crashes integer not null,
+    process blob not null,
+    primary key (handler, lane, pos)
+) strict, without rowid;
 
 -- What operators did.
 create table oncebox_audit (
@@ -122,7 +180,8 @@ create table oncebox_audit (
     detail text
 ) strict;
 
--- The log in the shape of an inbox table: one row for each message, processed when all its handlers are done.
+-- The log in the shape of an inbox table: one row for each message, processed when all its handlers are done. One
+-- that is for one handler alone is done when it is no longer set apart.
 -- A key is text where it is UTF-8 (its characters, put together again, are the same), else in hexadecimal.
 create view oncebox_inbox_message as
 select
@@ -148,13 +207,18 @@ from (
     select
         m.lane, m.pos, m.kind, coalesce(m.long_key, substr(m.key, 2)) as key, m.received_at, m.body,
         count(h.id) as handlers,
-        sum(p.at is not null and t.pos is null and d.pos is null) as done,
-        max(p.at) as last_done_at,
+        sum((m.target is not null or p.at is not null) and t.pos is null and d.pos is null) as done,
+        max(case when m.target is null then p.at else coalesce(k.processed_at, m.received_at) end) as last_done_at,
         max(coalesce(d.error, t.error)) as error
     from oncebox_message m
     left join oncebox_handler h
-        on h.state <> 'removed' and h.mode <> 'inline' and (m.target is null or m.target = h.id)
-        and exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+        on h.state in ('active', 'paused') and (
+            m.target = h.id
+            or m.target is null and h.mode in ('stored', 'mixed')
+            and exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+        )
+    left join oncebox_marker k
+        on m.target is not null and k.handler = h.origin and k.kind = m.kind and k.key = m.key
     left join oncebox_progress p on (p.handler, p.lane, p.epoch, p.pos) = (
         select p.handler, p.lane, p.epoch, p.pos from oncebox_progress p
         where p.handler = h.id and p.lane = m.lane and p.pos >= m.pos and p.epoch = (

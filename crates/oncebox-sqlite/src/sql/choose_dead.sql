@@ -5,7 +5,7 @@ select count(*), json_group_array(json_array(c.handler, c.lane, c.pos, c.is_done
 from (
     select d.handler, d.lane, d.pos, ?9 and exists (
         select 1 from oncebox_marker k
-        where k.handler = h.name and k.kind = m.kind and k.key = m.key and k.state = 'done'
+        where k.handler = h.origin and k.kind = m.kind and k.key = m.key and k.state = 'done'
     ) as is_done
     from oncebox_dead d
     cross join oncebox_handler h on h.id = d.handler

@@ -1,4 +1,4 @@
--- All handlers, by name, and how they are doing. The lag is counted in positions, and no message is counted.
+-- All handlers, by the names that they have now, and how they are doing. The lag is counted in positions, and no message is counted.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -26,11 +26,12 @@ with recursive lane(n) as (
     group by r.handler
 )
 select
-    h.id, h.name, h.kinds, h.mode, h.state,
+    h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state,
     coalesce(b.lag, 0),
     max(cast(unixepoch('subsec') * 1000 as integer) + ?1 - b.oldest, 0),
     (select count(*) from oncebox_task t where t.handler = h.id),
     (select count(*) from oncebox_dead d where d.handler = h.id)
 from oncebox_handler h
 left join behind b on b.handler = h.id
+where h.state <> 'renamed'
 order by h.name

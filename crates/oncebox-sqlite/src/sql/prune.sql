@@ -1,6 +1,6 @@
--- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, passed
--- by all handlers of their kind, of which there is one at least. The lane's newest one stays, so that
--- positions are never given twice.
+-- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, and passed
+-- by all handlers of their kind that read the log, of which there is one at least, or for one handler alone. The
+-- lane's newest one stays, so that positions are never given twice.
 with passed as materialized (
     select k.value as kind, min(coalesce((
         select p.pos from oncebox_progress p
@@ -9,21 +9,24 @@ with passed as materialized (
     ), 0)) as pos
     from oncebox_handler h
     cross join json_each(h.kinds) k
-    where h.state <> 'removed' and h.mode <> 'inline'
+    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed')
     group by k.value
 )
 delete from oncebox_message
 where lane = ?1 and pos in (
     select looked.pos
     from (
-        select m.pos, m.kind, m.received_at from oncebox_message m
+        select m.pos, m.kind, m.target, m.received_at from oncebox_message m
         where m.lane = ?1 and m.pos > ?2
         order by m.pos
         limit ?3
     ) as looked
     where looked.received_at < ?4
       and looked.pos < (select m.pos from oncebox_message m where m.lane = ?1 order by m.pos desc limit 1)
-      and looked.pos <= (select passed.pos from passed where passed.kind = looked.kind)
+      and (
+        looked.target is not null
+        or looked.pos <= (select passed.pos from passed where passed.kind = looked.kind)
+      )
       and not exists (select 1 from oncebox_task t where t.lane = ?1 and t.pos = looked.pos)
       and not exists (select 1 from oncebox_dead d where d.lane = ?1 and d.pos = looked.pos)
 )

@@ -10,4 +10,4 @@ cross join oncebox_dead d
 where not chosen.value ->> 3
 on conflict (handler, lane, pos) do update set
     failures = excluded.failures, due_at = excluded.due_at, owner = null, fence = null,
-    error = excluded.error, attempts = excluded.attempts, body = excluded.body
+    error = excluded.error, attempts = excluded.attempts, body = excluded.body, scheduled = 0, crashes = 0

@@ -4,6 +4,6 @@ from oncebox_kind k
 where k.kind not in (
     select taken.value from oncebox_handler h
     cross join json_each(h.kinds) taken
-    where h.state <> 'removed' and h.mode <> 'inline'
+    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed')
 )
 order by k.kind

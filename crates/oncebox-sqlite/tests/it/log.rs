@@ -3,158 +3,18 @@
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Action, Appended, Batch, DeadLetters, HandlerId, HandlerState, LaneChoice, Lanes, Limits, Log,
-    MessageState, NewMessage, Place, Progress, Registration, Registry, Select, SetApart, Settled, Store,
-    StoredMessage, Survey, TakeLimits, Taker, Upkeep, Work,
+    Action, Appended, DeadLetters, HandlerId, HandlerState, LaneChoice, Lanes, Log, MessageState, NewMessage,
+    Operate, Place, Progress, Registration, Registry, Select, SetApart, Settled, Store, Survey, TakeLimits,
+    Taker, Upkeep, Work,
 };
-use oncebox_core::{ErrorKind, Fingerprint, Headers, Key, Mode, Start};
-use oncebox_sqlite::{SqliteStore, SqliteTx};
+use oncebox_core::{ErrorKind, Headers, Key, Mode, Start};
+use oncebox_sqlite::SqliteStore;
 use sqlx::AssertSqlSafe;
 
 use crate::fixture;
-
-const LIMITS: Limits = Limits {
-    lock_timeout: Duration::from_secs(5),
-    body_lock_timeout: None,
-    handler_timeout: Duration::from_secs(5),
+use crate::one_handler::{
+    ALL, FOUR_LANES, LATER, LIMITS, OneHandler, at_most, failure, message, place, positions, stored,
 };
-const ALL: TakeLimits = TakeLimits { messages: 1000, positions: 1000, bytes: 1 << 20 };
-const LATER: Duration = Duration::from_secs(3600);
-const FOUR_LANES: Option<Lanes> = Some(Lanes(Some(4)));
-
-fn place(lane: u16, pos: i64) -> Place {
-    Place { lane, pos }
-}
-
-fn message(kind: &str, key: &str) -> NewMessage {
-    let body = format!("{{\"of\":\"{key}\"}}").into_bytes();
-    NewMessage {
-        kind: kind.to_owned(),
-        key: Some(Key::from(key).stored()),
-        fingerprint: Fingerprint::of(&body),
-        order_by: None,
-        headers: Headers::new(),
-        body,
-        occurred_at: None,
-        due_at: None,
-        waited: Duration::ZERO,
-    }
-}
-
-fn stored(name: &str, kinds: &[&str]) -> Registration {
-    Registration {
-        name: name.to_owned(),
-        kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
-        mode: Mode::Stored,
-        start: Start::Beginning,
-        revive: false,
-    }
-}
-
-/// A log of four lanes with one handler, which takes `a`.
-struct OneHandler {
-    store: SqliteStore,
-    handler: HandlerId,
-    kinds: Vec<String>,
-    _fixture: fixture::Sqlite,
-}
-
-impl OneHandler {
-    async fn new() -> Self {
-        let fixture = fixture::in_a_file("log").await.unwrap();
-        let layout = fixture.store.register(FOUR_LANES, &[stored("ledger", &["a"])]).await.unwrap();
-        assert_eq!(layout.lanes, 4);
-        Self {
-            store: fixture.store.clone(),
-            handler: layout.handlers[0],
-            kinds: vec!["a".into()],
-            _fixture: fixture,
-        }
-    }
-
-    fn taker(&self, lane: u16) -> Taker<'_> {
-        Taker { handler: self.handler, kinds: &self.kinds, lane }
-    }
-
-    async fn append(&self, lane: u16, messages: &[NewMessage]) -> Vec<Appended> {
-        self.store.append(LaneChoice::Only(lane), messages).await.unwrap()
-    }
-
-    async fn append_keys(&self, lane: u16, keys: &[&str]) {
-        let messages: Vec<_> = keys.iter().map(|key| message("a", key)).collect();
-        self.append(lane, &messages).await;
-    }
-
-    /// A take without an end.
-    async fn peek(&self, lane: u16, limits: TakeLimits) -> Option<Batch> {
-        let mut tx = self.store.begin(LIMITS).await.unwrap();
-        let batch = self.store.take(&mut tx, self.taker(lane), limits).await.unwrap();
-        self.store.rollback(tx).await;
-        batch
-    }
-
-    /// Takes all of a lane and settles it.
-    async fn pass(&self, lane: u16, settled: &Settled) -> Batch {
-        let mut tx = self.store.begin(LIMITS).await.unwrap();
-        let batch = self.store.take(&mut tx, self.taker(lane), ALL).await.unwrap().unwrap();
-        self.store.guard(&mut tx).await.unwrap();
-        self.store.settle(&mut tx, self.taker(lane), settled).await.unwrap();
-        self.finish(tx, lane, &batch).await;
-        batch
-    }
-
-    async fn finish(&self, tx: SqliteTx, lane: u16, batch: &Batch) {
-        let progress = Progress { handler: self.handler, lane, epoch: batch.epoch, pos: batch.reached };
-        assert!(self.store.finish(tx, Some(progress)).await.unwrap().is_none());
-    }
-
-    async fn take_tasks(&self, lane: u16, limit: u32) -> (SqliteTx, Vec<StoredMessage>) {
-        let mut tx = self.store.begin(LIMITS).await.unwrap();
-        let tasks = self.store.take_tasks(&mut tx, self.taker(lane), limit).await.unwrap().unwrap();
-        (tx, tasks)
-    }
-
-    /// Appends messages to lane 0 of which all die with these errors.
-    async fn bury(&self, deaths: &[(&str, &str)]) {
-        let keys: Vec<&str> = deaths.iter().map(|(key, _)| *key).collect();
-        self.append_keys(0, &keys).await;
-        let dead = deaths.iter().zip(1..).map(|((_, error), pos)| failure(pos, 1, error)).collect();
-        self.pass(0, &Settled { apart: vec![], dead }).await;
-    }
-
-    async fn now_ms(&self) -> i64 {
-        self.store.live_time().await.unwrap().1
-    }
-
-    async fn count(&self, from: &'static str) -> i64 {
-        let count = AssertSqlSafe(format!("select count(*) from {from}"));
-        sqlx::query_scalar(count).fetch_one(self.store.pool()).await.unwrap()
-    }
-
-    async fn positions(&self, lane: u16) -> Vec<i64> {
-        sqlx::query_scalar("select pos from oncebox_message where lane = ? order by pos")
-            .bind(lane)
-            .fetch_all(self.store.pool())
-            .await
-            .unwrap()
-    }
-}
-
-fn failure(pos: i64, failures: u32, error: &str) -> SetApart {
-    SetApart {
-        pos,
-        order_by: None,
-        failures,
-        due_in: Duration::ZERO,
-        error: Some(error.to_owned()),
-        attempts: None,
-        body: None,
-    }
-}
-
-fn positions(messages: &[StoredMessage]) -> Vec<i64> {
-    messages.iter().map(|message| message.place.pos).collect()
-}
 
 #[tokio::test]
 async fn positions_have_no_gaps_and_known_keys_get_none() {
@@ -297,7 +157,7 @@ async fn limits_end_a_batch_where_they_must() {
     let messages = [sized("1", 10), other("2"), sized("3", 10), sized("4", 10), other("5"), other("6")];
     log.append(0, &messages).await;
     let taken = async |messages, at_most, bytes| {
-        let batch = log.peek(0, TakeLimits { messages, positions: at_most, bytes }).await.unwrap();
+        let batch = log.peek(0, TakeLimits { messages, positions: at_most, bytes, ..ALL }).await.unwrap();
         assert_eq!((batch.from, batch.head), (0, 6));
         (positions(&batch.messages), batch.reached)
     };
@@ -446,7 +306,7 @@ async fn stores_that_register_at_once_agree() {
             tokio::spawn(async move {
                 // A pool each, as processes have.
                 let store = SqliteStore::connect(&path).await.unwrap();
-                let inline = Registration { mode: Mode::Inline, ..stored("mailer", &["c"]) };
+                let inline = Registration { mode: Mode::inline(), ..stored("mailer", &["c"]) };
                 store.register(FOUR_LANES, &[stored("x", &["a"]), inline, stored("y", &["b"])]).await.unwrap()
             })
         })
@@ -487,7 +347,7 @@ async fn a_refused_registration_writes_nothing() {
 #[tokio::test]
 async fn without_a_log_there_are_no_lanes() {
     let fixture = fixture::in_memory("log").await.unwrap();
-    let inline = Registration { mode: Mode::Inline, ..stored("mailer", &["a"]) };
+    let inline = Registration { mode: Mode::inline(), ..stored("mailer", &["a"]) };
     let first = fixture.store.register(None, std::slice::from_ref(&inline)).await.unwrap();
     assert_eq!((first.lanes, first.handlers.len()), (0, 1));
     assert_eq!(fixture.store.register(None, &[inline]).await.unwrap(), first);
@@ -534,7 +394,7 @@ async fn a_removed_handler_is_gone_until_it_is_revived() {
 
     assert!(log.peek(0, ALL).await.is_none());
     let mut tx = log.store.begin(LIMITS).await.unwrap();
-    assert!(log.store.take_tasks(&mut tx, log.taker(0), 10).await.unwrap().is_none());
+    assert!(log.store.take_tasks(&mut tx, log.taker(0), at_most(10)).await.unwrap().is_none());
     drop(tx);
     assert!(log.store.look(&[log.handler]).await.unwrap().waiting.is_empty());
     assert_eq!(log.store.handler_statuses().await.unwrap()[0].handler.state, HandlerState::Removed);
@@ -777,7 +637,7 @@ async fn a_survey_tells_how_things_stand() {
     log.append(0, &[message("a", "4"), message("b", "5")]).await;
     log.append_keys(2, &["6"]).await;
     log.store.travel(LATER);
-    let mailer = Registration { mode: Mode::Inline, ..stored("a mailer", &["b"]) };
+    let mailer = Registration { mode: Mode::inline(), ..stored("a mailer", &["b"]) };
     log.store.register(None, &[mailer]).await.unwrap();
 
     let statuses = log.store.handler_statuses().await.unwrap();
@@ -879,7 +739,16 @@ async fn work_is_found_along_indexes() {
         ("look", include_str!("../../src/sql/look.sql")),
         ("find_progress", include_str!("../../src/sql/find_progress.sql")),
         ("take", include_str!("../../src/sql/take.sql")),
+        ("find_taker", include_str!("../../src/sql/find_taker.sql")),
+        ("due_tasks", include_str!("../../src/sql/due_tasks.sql")),
+        ("due_near", include_str!("../../src/sql/due_near.sql")),
+        ("due_behind", include_str!("../../src/sql/due_behind.sql")),
         ("take_tasks", include_str!("../../src/sql/take_tasks.sql")),
+        ("count_tasks", include_str!("../../src/sql/count_tasks.sql")),
+        ("free_tasks", include_str!("../../src/sql/free_tasks.sql")),
+        ("replay_lanes", include_str!("../../src/sql/replay_lanes.sql")),
+        ("absorb_tasks", include_str!("../../src/sql/absorb_tasks.sql")),
+        ("absorb_dead", include_str!("../../src/sql/absorb_dead.sql")),
         ("find_accepted", include_str!("../../src/sql/find_accepted.sql")),
         ("append_begin", include_str!("../../src/sql/append_begin.sql")),
         ("prune_end", include_str!("../../src/sql/prune_end.sql")),

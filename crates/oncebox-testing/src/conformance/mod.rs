@@ -12,13 +12,19 @@ mod messages;
 mod retention;
 mod stored;
 mod stored_accept;
+mod stored_care;
 mod stored_crashes;
+mod stored_detached;
 mod stored_failures;
+mod stored_modes;
 mod stored_neighbours;
+mod stored_operate;
 mod stored_operators;
+mod stored_order;
 mod stored_registry;
 mod stored_retention;
 mod stored_running;
+mod stored_spill;
 mod stored_survey;
 
 use std::future::Future;
@@ -35,14 +41,22 @@ pub use messages::*;
 pub use retention::*;
 pub use stored::*;
 pub use stored_accept::*;
+pub use stored_care::*;
 pub use stored_crashes::*;
+pub use stored_detached::*;
 pub use stored_failures::*;
+pub use stored_modes::*;
 pub use stored_neighbours::*;
+pub use stored_operate::*;
 pub use stored_operators::*;
+pub use stored_order::*;
 pub use stored_registry::*;
 pub use stored_retention::*;
 pub use stored_running::*;
+pub use stored_spill::*;
 pub use stored_survey::*;
+
+pub use crate::model::{every_transition_happens, random_operations_agree_with_the_model};
 
 /// What a store says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +195,55 @@ macro_rules! conformance {
             closing_the_inbox_ends_its_workers
             closing_inboxes_leaves_the_store_as_it_is
             workers_that_cannot_work_fail_the_health_until_they_can
+            at_most_once_of_an_inline_inbox_is_run_again_by_operators
+            a_paused_handler_waits_until_it_is_resumed
+            a_replay_runs_a_handler_again
+            a_replay_begins_at_a_time_or_a_place
+            a_replay_absorbs_tasks_and_dead_letters
+            a_replay_may_be_replayed
+            a_replayed_message_that_fails_is_tried_again_as_a_replay
+            a_renamed_handler_goes_on_under_its_new_name
+            a_renamed_inline_handler_knows_its_keys
+            what_fails_inline_is_tried_again_from_the_log
+            copies_at_once_are_set_apart_once
+            what_fails_inline_for_good_is_a_dead_letter
+            a_spilled_call_has_its_reply_when_it_is_done
+            a_detached_handler_of_an_inline_inbox_runs_later
+            what_is_set_apart_is_for_its_handler_alone
+            what_was_set_apart_is_pruned_when_it_is_done
+            a_key_that_comes_both_ways_takes_effect_once
+            a_key_that_comes_both_ways_at_once_takes_effect_once
+            what_failed_from_the_log_is_a_duplicate_inline
+            a_replay_runs_what_its_markers_know
+            from_stored_to_mixed_nothing_runs_twice
+            to_stored_only_when_inline_keys_are_forgotten
+            to_inline_only_when_nothing_waits_in_the_log
+            an_ordering_key_keeps_its_order_however_often_its_messages_fail
+            only_the_key_of_a_failed_message_waits
+            without_order_nobody_waits_for_a_failed_message
+            a_dead_letter_holds_its_key_until_it_is_run_again
+            a_dead_letter_that_is_dealt_with_lets_its_key_go
+            a_dead_letter_that_is_skipped_holds_nobody
+            a_scheduled_message_holds_its_key_when_it_is_due
+            a_set_handler_keeps_the_order_of_keys
+            order_needs_the_log
+            a_detached_handler_runs_outside_of_transactions
+            a_detached_handler_that_keeps_failing_leaves_a_dead_letter
+            as_many_detached_bodies_run_at_once_as_may
+            a_lane_with_too_many_open_tasks_pauses
+            ordered_detached_bodies_run_one_at_a_time
+            at_most_once_is_never_tried_again_by_itself
+            a_scheduled_message_runs_detached_at_its_time
+            a_detached_handler_says_that_it_is_one
+            a_lost_lease_is_told_and_does_not_count
+            what_a_process_ran_when_it_died_runs_again
+            a_detached_message_of_which_processes_keep_dying_is_a_dead_letter
+            where_a_process_died_messages_run_one_by_one
+            where_a_process_died_tasks_run_one_by_one
+            a_message_of_which_processes_keep_dying_is_a_dead_letter
+            a_process_that_leaves_is_not_mourned
+            random_operations_agree_with_the_model
+            every_transition_happens
         }
     };
     (@tests $fixture:path; $($behaviour:ident)*) => {

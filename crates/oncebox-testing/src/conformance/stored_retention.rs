@@ -21,7 +21,7 @@ fn kept_for<F: Fixture<Store: LogStore>>(fixture: &F, time: Duration) -> InboxBu
 }
 
 /// Lets time pass with a live process.
-async fn live_for<F: Fixture>(fixture: &F, time: Duration) {
+pub(super) async fn live_for<F: Fixture>(fixture: &F, time: Duration) {
     let store = fixture.store();
     let mut left = time;
     store.beat(HOUR).await.unwrap();

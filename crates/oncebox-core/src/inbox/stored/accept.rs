@@ -51,6 +51,7 @@ impl<S: LogStore> Inbox<S> {
         self.refuse_nested()?;
         let _visit = self.inner.doors.enter()?;
         let stored = self.stored()?;
+        self.refuse_inline()?;
         let kind = envelope.kind.clone();
         let message = self.to_append(envelope)?;
         let fingerprint = message.fingerprint;
@@ -86,6 +87,16 @@ impl<S: LogStore> Inbox<S> {
 
     pub(crate) fn stored(&self) -> Result<&Stored, Error> {
         self.inner.stored.as_ref().ok_or_else(not_stored)
+    }
+
+    /// A message that is accepted here and processed there would run twice.
+    fn refuse_inline(&self) -> Result<(), Error> {
+        match self.inner.mode.reads_log() {
+            true => Ok(()),
+            false => Err(Error::configuration(
+                "this inbox handles messages inline: call process(). Its log is for what is set apart",
+            )),
+        }
     }
 
     /// Checks a message, and finds out by what it is known and ordered. A body that cannot be decoded is no obstacle: the

@@ -5,11 +5,17 @@
 
 mod accept;
 mod appender;
+mod care;
+mod completer;
+mod detached;
+mod incarnation;
 mod lessons;
 mod operate;
 mod options;
+mod presence;
 mod pruner;
 mod settle;
+mod spill;
 mod survey;
 mod visit;
 mod work;
@@ -25,20 +31,25 @@ use tokio::sync::Notify;
 
 pub use accept::Accept;
 pub(crate) use appender::Appender;
+use completer::Completer;
+use detached::Bodies;
+pub(crate) use detached::Slots;
 pub(crate) use lessons::Lessons;
+use presence::Presence;
 pub use pruner::PruneReport;
 use pruner::prune_boxed;
 pub(crate) use pruner::{Prune, Pruning};
+use spill::{SpillInto, spill_boxed};
 pub use worker::WorkReport;
 
 use crate::inbox::InboxStore;
-use crate::store::{DeadLetter, DeadLetters, HandlerId, Lanes, Log, Survey, Work};
+use crate::store::{DeadLetter, DeadLetters, HandlerId, Lanes, Log, Operate, Processes, Survey, Work};
 use crate::{Error, ErrorKind, Retry};
 
 /// A store that keeps messages for later. Implemented by whatever implements the roles.
-pub trait LogStore: InboxStore + Log + Work + DeadLetters + Survey {}
+pub trait LogStore: InboxStore + Log + Work + Processes + DeadLetters + Operate + Survey {}
 
-impl<S: InboxStore + Log + Work + DeadLetters + Survey> LogStore for S {}
+impl<S: InboxStore + Log + Work + Processes + DeadLetters + Operate + Survey> LogStore for S {}
 
 pub(crate) type OnDead = Arc<dyn Fn(&DeadLetter) + Send + Sync>;
 
@@ -54,6 +65,27 @@ pub(crate) struct StoredSettings {
     pub(crate) keep_messages: Duration,
     pub(crate) notify: bool,
     pub(crate) on_dead: Option<OnDead>,
+    pub(crate) lease: Duration,
+}
+
+/// What an inbox does with the log of its store, which not every store has.
+pub(crate) struct LogAccess<S> {
+    pub(crate) prune: Prune<S>,
+    pub(crate) spill: SpillInto<S>,
+}
+
+impl<S> Clone for LogAccess<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for LogAccess<S> {}
+
+impl<S: LogStore> LogAccess<S> {
+    fn new() -> Self {
+        Self { prune: prune_boxed::<S>, spill: spill_boxed::<S> }
+    }
 }
 
 impl Default for StoredSettings {
@@ -68,6 +100,7 @@ impl Default for StoredSettings {
             keep_messages: Duration::from_secs(24 * 60 * 60),
             notify: false,
             on_dead: None,
+            lease: Duration::from_secs(15),
         }
     }
 }
@@ -108,6 +141,13 @@ pub(crate) struct Stored {
     trouble: Mutex<Option<String>>,
     /// Commits whose answer was lost: where they would have led, and with how many messages.
     unknown: Mutex<HashMap<(HandlerId, u16), UnknownCommit>>,
+    presence: Presence,
+    /// Held by whatever runs outside of transactions; alone by what may kill the process.
+    alone: Arc<tokio::sync::RwLock<()>>,
+    /// Whether a message of which a process may have died waits for the others to end, or runs.
+    has_suspect: AtomicBool,
+    bodies: Arc<Bodies>,
+    completer: Completer,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +173,11 @@ impl Stored {
             announcing: AtomicBool::new(false),
             trouble: Mutex::default(),
             unknown: Mutex::default(),
+            presence: Presence::default(),
+            alone: Arc::default(),
+            has_suspect: AtomicBool::new(false),
+            bodies: Arc::default(),
+            completer: Completer::default(),
         }
     }
 
@@ -166,6 +211,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn not_stored() -> Error {
     Error::new(
         ErrorKind::Configuration,
-        "this inbox handles messages inline and has no log: call .stored() on its builder",
+        "this inbox handles messages inline and has no log: call .stored() or .mode(…) on its builder",
     )
 }

@@ -2,7 +2,7 @@
 
 use crate::inbox::Inbox;
 use crate::inbox::stored::LogStore;
-use crate::store::{Action, AuditEntry, DeadLetter, Select};
+use crate::store::{Action, AuditEntry, DeadLetter, ReplayFrom, Replayed, Select};
 use crate::{Error, ErrorKind, name};
 
 /// So many dead letters are moved in one transaction.
@@ -65,6 +65,41 @@ impl<S: LogStore> Inbox<S> {
         self.stored()?;
         check_operator(operator)?;
         self.inner.store.remove_handler(handler, operator).await
+    }
+
+    /// Stops a handler for a while; what is in a transaction now is waited for. Its messages wait. Whether it was at work.
+    pub async fn pause_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+        self.stored()?;
+        check_operator(operator)?;
+        self.inner.store.pause_handler(handler, true, operator).await
+    }
+
+    /// Lets a handler go on that was paused; whether it was.
+    pub async fn resume_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+        let stored = self.stored()?;
+        check_operator(operator)?;
+        let resumed = self.inner.store.pause_handler(handler, false, operator).await?;
+        stored.wake.notify_one();
+        Ok(resumed)
+    }
+
+    /// Runs a handler again on messages that are still in the log. It runs on purpose where it has run before: the handler is told,
+    /// see [`Replay`](crate::Replay). Its tasks and dead letters from there on are waiting messages again.
+    pub async fn replay(&self, handler: &str, from: ReplayFrom, operator: &str) -> Result<Replayed, Error> {
+        let stored = self.stored()?;
+        check_operator(operator)?;
+        let replayed = self.inner.store.replay(handler, from, operator).await?;
+        stored.wake.notify_one();
+        replayed.ok_or_else(|| Error::configuration(format!("there is no handler {handler:?}")))
+    }
+
+    /// Gives a handler another name, with everything that it has done and has to do. The old name stays taken: programs that still
+    /// have it run on, and are told the new one when they start again. Whether there was one.
+    pub async fn rename_handler(&self, handler: &str, new_name: &str, operator: &str) -> Result<bool, Error> {
+        self.stored()?;
+        check_operator(operator)?;
+        name::check("handler name", new_name)?;
+        self.inner.store.rename_handler(handler, new_name, operator).await
     }
 
     /// What operators did, newest first.

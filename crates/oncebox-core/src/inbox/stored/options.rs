@@ -3,17 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Retry;
 use crate::inbox::InboxBuilder;
-use crate::inbox::stored::{LogStore, prune_boxed};
+use crate::inbox::stored::{LogAccess, LogStore};
 use crate::store::{DeadLetter, Lanes};
+use crate::{Mode, Retry};
 
 /// What can be set for stores with a log.
 impl<S: LogStore> InboxBuilder<S> {
     /// Takes messages into the log and handles them later: [`accept`](crate::Inbox::accept) and [`run`](crate::Inbox::run) in place of
     /// [`process`](crate::Inbox::process).
-    pub fn stored(mut self) -> Self {
-        self.prune = Some(prune_boxed::<S>);
+    pub fn stored(self) -> Self {
+        self.mode(Mode::stored())
+    }
+
+    /// How messages reach the handlers: [`Mode::stored`] as with [`stored`](Self::stored); [`Mode::inline`], with
+    /// [`spill`](Mode::spill) so that what fails is tried again from the log; [`Mode::mixed`] on the way from one to the other.
+    /// Detached handlers run from the log in every mode.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self.log = Some(LogAccess::new());
+        self
+    }
+
+    /// A process that was silent for so long is taken for dead: others run again what it ran outside of transactions, and are
+    /// careful with what it had in hand. 15 s.
+    pub fn lease(mut self, time: Duration) -> Self {
+        self.stored.lease = time;
         self
     }
 

@@ -4,6 +4,7 @@
 //! what they wrote. The batch is an attempt, as inline: if a handler fails, as much as need be is taken back and
 //! run again with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -12,14 +13,18 @@ use crate::backoff::{backoff, spread};
 use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
-use crate::inbox::stored::work::{Ran, Trouble, trouble_of_own};
+use crate::inbox::stored::settle::unit_of_message;
+use crate::inbox::stored::work::{Ended, Ran, Trouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored, UnknownCommit};
 use crate::inbox::unit::BODY_TRANSIENTS_MAX;
 use crate::observe;
 use crate::outcome::Outcome;
-use crate::store::{Batch, Fault, Limits, Progress, StoredMessage, TakeLimits, Taker, Waiting};
-use crate::{Error, ErrorKind, Failure};
+use crate::store::{
+    Batch, Claimed, Fault, HandlerId, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits,
+    Unit, Waiting,
+};
+use crate::{Error, ErrorKind, Failure, Mode};
 
 /// How many tasks one visit takes.
 const TASKS_MAX: u32 = 25;
@@ -32,9 +37,11 @@ const LOCKED_TRIES: u32 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Spot {
     /// The handler, by its place in the inbox.
-    handler: usize,
-    lane: u16,
-    what: What,
+    pub(super) handler: usize,
+    pub(super) lane: u16,
+    pub(super) what: What,
+    /// Whether a process has died there.
+    pub(super) careful: bool,
 }
 
 impl Spot {
@@ -46,7 +53,7 @@ impl Spot {
 
 /// What is there to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum What {
+pub(super) enum What {
     Messages,
     Tasks,
 }
@@ -74,17 +81,23 @@ pub(crate) struct Course {
     pub(crate) wary: bool,
     pub(crate) time: Duration,
     pub(crate) limits: Limits,
+    /// The one message that is meant, and noted, where care is needed.
+    pub(super) noted: Option<Place>,
 }
 
 impl<S: LogStore> Inbox<S> {
-    /// The places that a look found. Tasks first: they have waited longer.
+    /// The places that a look found. Tasks first: they have waited longer. Whoever was in doubt before the look may be known to
+    /// have died by the time of the visit, and the look not have seen it.
     pub(crate) fn spots<'a>(
         &'a self,
         stored: &'a Stored,
         waiting: &'a Waiting,
-    ) -> impl Iterator<Item = Spot> {
+        in_doubt: &HashSet<HandlerId>,
+    ) -> impl Iterator<Item = Spot> + use<'a, S> {
         let handler = stored.ids.iter().position(|id| *id == waiting.handler);
-        let spot = move |what| handler.map(|handler| Spot { handler, lane: waiting.lane, what });
+        let lane = waiting.lane;
+        let careful = waiting.careful || in_doubt.contains(&waiting.handler);
+        let spot = move |what| handler.map(|handler| Spot { handler, lane, what, careful });
         let tasks = waiting.tasks.then(|| spot(What::Tasks)).flatten();
         tasks.into_iter().chain(waiting.messages.then(|| spot(What::Messages)).flatten())
     }
@@ -94,18 +107,42 @@ impl<S: LogStore> Inbox<S> {
         let stored = self.stored()?;
         let handler = &self.inner.handlers[spot.handler];
         let taker = Taker { handler: stored.ids[spot.handler], kinds: &handler.kinds, lane: spot.lane };
+        if let Some(detached) = &handler.detached {
+            return self.visit_detached(stored, handler, detached, taker, spot).await;
+        }
+        if spot.careful || stored.presence.is_careful(taker.handler) {
+            return self.visit_carefully(stored, handler, taker, spot).await;
+        }
         let course = self.course(stored, handler, spot);
+        self.visit_with(stored, handler, taker, spot, &course).await
+    }
+
+    /// Visits a place in one transaction.
+    pub(super) async fn visit_with(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        spot: Spot,
+        course: &Course,
+    ) -> Result<Visited, Error> {
         let mut tx = match self.begin(course.limits).await {
             Ok(tx) => tx,
             // Others are before us at the store's one writer.
             Err(error) if S::classify(&error) == Fault::LockTimeout => return Ok(Visited::Busy),
             Err(error) => return Err(error),
         };
-        let taken = match spot.what {
-            What::Messages => self.take_messages(stored, handler, &mut tx, taker).await,
-            What::Tasks => self.take_tasks(handler, &mut tx, taker).await,
+        let taken = match (course.noted, spot.what) {
+            (Some(_), what) => self.take_one(&mut tx, taker, what).await,
+            (None, What::Messages) => self.take_messages(stored, handler, &mut tx, taker).await,
+            (None, What::Tasks) => self.take_tasks(handler, &mut tx, taker).await,
         };
-        let taken = match taken {
+        let mut taken = match taken {
+            // Somebody else was faster.
+            Ok(Some(taken)) if course.noted.is_some_and(|place| taken.first_place() != Some(place)) => {
+                self.inner.store.rollback(tx).await;
+                return Ok(Visited::Idle);
+            }
             Ok(Some(taken)) => taken,
             Ok(None) => {
                 self.inner.store.rollback(tx).await;
@@ -120,10 +157,66 @@ impl<S: LogStore> Inbox<S> {
             self.inner.store.rollback(tx).await;
             return Ok(Visited::Idle);
         }
-        self.work_on(stored, handler, taker, tx, taken, &course).await
+        if let Err(error) = self.claim_taken(handler, &mut tx, &mut taken).await {
+            self.inner.store.rollback(tx).await;
+            // Another copy may have run for longer than a claim waits.
+            return match S::classify(&error) {
+                Fault::LockTimeout | Fault::Transient => Ok(Visited::Busy),
+                _ => Err(error),
+            };
+        }
+        self.work_on(stored, handler, taker, tx, taken, course).await
     }
 
-    fn course(&self, stored: &Stored, handler: &Registered<S>, spot: Spot) -> Course {
+    /// Where messages come inline too, the handler's own markers decide who runs: what is done already is passed over, and what
+    /// another copy is running now is set apart for a while.
+    async fn claim_taken(
+        &self,
+        handler: &Registered<S>,
+        tx: &mut S::Tx,
+        taken: &mut Taken,
+    ) -> Result<(), Error> {
+        if self.inner.mode != Mode::Mixed {
+            return Ok(());
+        }
+        let claims = |message: &StoredMessage| !message.replay && !message.spilled;
+        let mut units: Vec<(usize, Unit)> = taken
+            .messages
+            .iter()
+            .enumerate()
+            .filter(|(_, message)| claims(message))
+            .filter_map(|(n, message)| Some((n, unit_of_message(handler, message, message.key.as_ref()?))))
+            .collect();
+        units.sort_by(|(_, a), (_, b)| (&a.kind, &a.key).cmp(&(&b.kind, &b.key)));
+        if units.is_empty() {
+            return Ok(());
+        }
+        let (numbers, units): (Vec<usize>, Vec<Unit>) = units.into_iter().unzip();
+        let claimed = self.inner.store.claim(tx, &units).await?;
+        let mut known = HashSet::new();
+        let mut busy = HashSet::new();
+        for (n, claimed) in numbers.into_iter().zip(claimed) {
+            match claimed {
+                Claimed::Fresh => {}
+                Claimed::Known(_) => drop(known.insert(n)),
+                Claimed::Busy => drop(busy.insert(n)),
+            }
+        }
+        for _ in &known {
+            self.inner.observer.count(observe::DUPLICATES, &handler.name);
+        }
+        let messages = std::mem::take(&mut taken.messages);
+        for (n, message) in messages.into_iter().enumerate() {
+            match n {
+                n if busy.contains(&n) => taken.busy.push(message),
+                n if known.contains(&n) => {}
+                _ => taken.messages.push(message),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn course(&self, stored: &Stored, handler: &Registered<S>, spot: Spot) -> Course {
         let tasks = spot.what == What::Tasks;
         let handler_timeout = handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout);
         let time = stored.settings.batch_time.unwrap_or(match self.inner.store.capacity() {
@@ -142,6 +235,7 @@ impl<S: LogStore> Inbox<S> {
                 body_lock_timeout: None,
                 handler_timeout,
             },
+            noted: None,
         }
     }
 
@@ -161,6 +255,7 @@ impl<S: LogStore> Inbox<S> {
                 messages: u32::try_from(messages).unwrap_or(u32::MAX),
                 positions: lane.positions,
                 bytes: BYTES_MAX,
+                open_tasks: None,
             }
         };
         let Some(batch) = self.inner.store.take(tx, taker, limits).await? else { return Ok(None) };
@@ -174,6 +269,7 @@ impl<S: LogStore> Inbox<S> {
             Progress { handler: taker.handler, lane: taker.lane, epoch: batch.epoch, pos: batch.reached };
         Ok(Some(Taken {
             messages: batch.messages,
+            busy: Vec::new(),
             progress: (batch.reached > batch.from).then_some(progress),
             behind: Behind::Head(batch.head),
         }))
@@ -186,10 +282,11 @@ impl<S: LogStore> Inbox<S> {
         taker: Taker<'_>,
     ) -> Result<Option<Taken>, Error> {
         let most = if handler.settings.isolated { 1 } else { TASKS_MAX };
-        let messages = self.inner.store.take_tasks(tx, taker, most).await?;
+        let messages =
+            self.inner.store.take_tasks(tx, taker, TaskLimits { tasks: most, heads_only: false }).await?;
         Ok(messages.map(|messages| {
             let behind = Behind::Tasks(messages.len() >= most as usize);
-            Taken { messages, progress: None, behind }
+            Taken { messages, busy: Vec::new(), progress: None, behind }
         }))
     }
 
@@ -225,10 +322,8 @@ impl<S: LogStore> Inbox<S> {
             };
             progress.pos = taken.messages[last].place.pos;
         }
-        let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
-        if !settled.is_empty()
-            && let Err(error) = store.settle(&mut tx, taker, &settled).await
-        {
+        let account = self.settle_up(stored, handler, &taken, &ran);
+        if let Err(error) = self.write_account(&mut tx, taker, &account, course).await {
             store.rollback(tx).await;
             // A handler may have left the transaction broken.
             let trouble = trouble_of_own::<S>(error).unwrap_or_else(|trouble| trouble);
@@ -247,8 +342,9 @@ impl<S: LogStore> Inbox<S> {
             };
             return self.learn(stored, handler, taker, taken, trouble, course).await;
         }
+        let report = account.report;
         self.observe_visit(handler, &taken, &ran, &report);
-        self.tell_of_dead(stored, handler, &taken, &settled);
+        self.tell_of_dead(stored, handler, &taken, &account.settled);
         let mut lessons = handler.lessons();
         if ran.bodies > 0 {
             lessons.size.took(ran.bodies, ran.took);
@@ -261,7 +357,7 @@ impl<S: LogStore> Inbox<S> {
         }
         for (message, ended) in taken.messages.iter().zip(&ran.ended) {
             // What is to be tried again soon is not over.
-            if ended.is_some() {
+            if !matches!(ended, Ended::Again) {
                 lessons.transients.remove(&message.place);
             }
         }
@@ -322,7 +418,7 @@ impl<S: LogStore> Inbox<S> {
 
     /// Writes down the failure of a message whose transaction is gone, in a new one, without running it again. Of several
     /// tasks, each is a failure of its own only if it is alone: they are parted first.
-    async fn set_apart_unrun(
+    pub(super) async fn set_apart_unrun(
         &self,
         stored: &Stored,
         handler: &Registered<S>,
@@ -335,12 +431,19 @@ impl<S: LogStore> Inbox<S> {
         if broken.messages.len() > 1 {
             return self.visit_tasks_one_by_one(stored, handler, taker, course).await;
         }
-        let place = broken.messages.first().map(|message| message.place);
+        let place = broken.first_place();
+        let what = if course.tasks { What::Tasks } else { What::Messages };
         let mut tries = 0;
         let (mut tx, taken) = loop {
             let mut tx = self.begin(course.limits).await?;
-            match self.take_one(&mut tx, taker, broken.progress.is_some()).await? {
-                Some(taken) if taken.messages.first().map(|message| message.place) == place => {
+            match self.take_one(&mut tx, taker, what).await? {
+                Some(mut taken) if taken.first_place() == place => {
+                    self.claim_taken(handler, &mut tx, &mut taken).await?;
+                    if taken.messages.is_empty() {
+                        // Another copy has done it, or does it now.
+                        store.rollback(tx).await;
+                        return Ok(Visited::Busy);
+                    }
                     break (tx, taken);
                 }
                 // Somebody else was faster.
@@ -354,40 +457,42 @@ impl<S: LogStore> Inbox<S> {
             }
             sleep(backoff(tries, spread())).await;
         };
-        let ran = Ran { ended: vec![Some(outcome)], bodies: 1, took: Duration::ZERO };
-        let (settled, report) = self.settle_up(stored, handler, &taken, &ran);
-        store.settle(&mut tx, taker, &settled).await?;
+        let ran = Ran { ended: vec![Ended::Failed(outcome)], bodies: 1, took: Duration::ZERO };
+        let account = self.settle_up(stored, handler, &taken, &ran);
+        self.write_account(&mut tx, taker, &account, course).await?;
         self.finish_visit(tx, taken.progress).await?;
         if let Some(place) = place {
             handler.lessons().transients.remove(&place);
         }
-        self.observe_visit(handler, &taken, &ran, &report);
-        self.tell_of_dead(stored, handler, &taken, &settled);
-        Ok(Visited::Worked { report, more: true })
+        self.observe_visit(handler, &taken, &ran, &account.report);
+        self.tell_of_dead(stored, handler, &taken, &account.settled);
+        Ok(Visited::Worked { report: account.report, more: true })
     }
 
     /// Takes the next message of a lane, or the next task, alone.
-    async fn take_one(
+    pub(super) async fn take_one(
         &self,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-        from_lane: bool,
+        what: What,
     ) -> Result<Option<Taken>, Error> {
         let store = &self.inner.store;
-        if !from_lane {
-            let messages = store.take_tasks(tx, taker, 1).await?;
+        if what == What::Tasks {
+            let messages = store.take_tasks(tx, taker, TaskLimits { tasks: 1, heads_only: false }).await?;
             return Ok(messages.map(|messages| Taken {
                 messages,
+                busy: Vec::new(),
                 progress: None,
                 behind: Behind::Tasks(true),
             }));
         }
-        let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX };
+        let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX, open_tasks: None };
         let batch = store.take(tx, taker, one).await?;
         Ok(batch.map(|batch| {
-            let Batch { epoch, reached: pos, head, messages, .. } = batch;
+            let Batch { epoch, from, reached: pos, head, messages } = batch;
             let progress = Progress { handler: taker.handler, lane: taker.lane, epoch, pos };
-            Taken { messages, progress: Some(progress), behind: Behind::Head(head) }
+            let progress = (pos > from).then_some(progress);
+            Taken { messages, busy: Vec::new(), progress, behind: Behind::Head(head) }
         }))
     }
 
@@ -403,7 +508,12 @@ impl<S: LogStore> Inbox<S> {
         let (mut tasks, mut tries) = (0, 0);
         while tasks < TASKS_MAX && tries < LOCKED_TRIES {
             let mut tx = self.begin(course.limits).await?;
-            let messages = self.inner.store.take_tasks(&mut tx, taker, 1).await?.unwrap_or_default();
+            let messages = self
+                .inner
+                .store
+                .take_tasks(&mut tx, taker, TaskLimits { tasks: 1, heads_only: false })
+                .await?
+                .unwrap_or_default();
             if messages.is_empty() {
                 self.inner.store.rollback(tx).await;
                 // Our own transaction, which is being ended, may still hold the lane.
@@ -413,7 +523,8 @@ impl<S: LogStore> Inbox<S> {
             }
             tasks += 1;
             tries = LOCKED_TRIES - 1;
-            let taken = Taken { messages, progress: None, behind: Behind::Tasks(true) };
+            let mut taken = Taken { messages, busy: Vec::new(), progress: None, behind: Behind::Tasks(true) };
+            self.claim_taken(handler, &mut tx, &mut taken).await?;
             match Box::pin(self.work_on(stored, handler, taker, tx, taken, course)).await? {
                 Visited::Worked { report, .. } => all += report,
                 Visited::Busy | Visited::Idle => break,
@@ -422,7 +533,7 @@ impl<S: LogStore> Inbox<S> {
         Ok(Visited::Worked { report: all, more: true })
     }
 
-    async fn finish_visit(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
+    pub(super) async fn finish_visit(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
         let begun = self.inner.store.finish(tx, progress).await?;
         self.keep_begun(begun);
         Ok(())
@@ -469,13 +580,15 @@ impl<S: LogStore> Inbox<S> {
 /// What a visit has in hand.
 pub(crate) struct Taken {
     pub(super) messages: Vec<StoredMessage>,
+    /// Messages of which another copy is running inline.
+    pub(super) busy: Vec<StoredMessage>,
     /// Where the handler will have come; none for tasks.
     pub(super) progress: Option<Progress>,
-    behind: Behind,
+    pub(super) behind: Behind,
 }
 
 /// What there is behind it.
-enum Behind {
+pub(super) enum Behind {
     /// The lane up to its newest position.
     Head(i64),
     /// Perhaps other tasks.
@@ -483,12 +596,16 @@ enum Behind {
 }
 
 impl Taken {
-    fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.progress.is_none()
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.busy.is_empty() && self.progress.is_none()
+    }
+
+    pub(super) fn first_place(&self) -> Option<Place> {
+        self.messages.first().map(|message| message.place)
     }
 
     /// Whether another visit finds something, once this is committed.
-    fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         match self.behind {
             Behind::Head(head) => self.progress.is_some_and(|progress| progress.pos < head),
             Behind::Tasks(more) => more,

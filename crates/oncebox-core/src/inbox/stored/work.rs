@@ -1,6 +1,7 @@
 //! Running the handlers of a batch in the lane's transaction.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use crate::handler::{Delivery, EffectId};
+use crate::handler::{Cancellation, Delivery, EffectId, Returned};
 use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::LogStore;
@@ -16,18 +17,33 @@ use crate::inbox::stored::visit::Course;
 use crate::inbox::unit::{TIMEOUT_GRACE, broken, failed, panic_text, panicked};
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::{Fault, StoredMessage};
-use crate::{Envelope, Error, ErrorKind, Failure, Headers};
+use crate::{Envelope, Error, ErrorKind, Failure, Headers, Key};
 
 /// So many messages share a savepoint.
 const CHUNK: usize = 50;
 /// With so many savepoints in one transaction, PostgreSQL is still fast.
 const SAVEPOINTS_MAX: usize = 40;
 
+/// What became of a message in a visit.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The handler's effect will be committed, with its result.
+    Done(Option<Vec<u8>>),
+    /// It waits for its sender's time.
+    Scheduled,
+    /// It waits behind another one of its ordering key.
+    Parked,
+    /// It met an error that another try may not meet.
+    Again,
+    /// It failed.
+    Failed(Outcome),
+}
+
 /// What became of the messages of a batch, as far as they were come to.
 #[derive(Default)]
 pub(crate) struct Ran {
-    /// In order. [`Outcome::Queued`] waits for its time; `None` met an error that another try may not meet.
-    pub(crate) ended: Vec<Option<Outcome>>,
+    /// In order.
+    pub(crate) ended: Vec<Ended>,
     /// How many bodies ran, and how long.
     pub(crate) bodies: usize,
     pub(crate) took: Duration,
@@ -35,7 +51,32 @@ pub(crate) struct Ran {
 
 impl Ran {
     pub(crate) fn is_clean(&self) -> bool {
-        self.ended.iter().all(|ended| matches!(ended, Some(Outcome::Done | Outcome::Queued)))
+        self.ended.iter().all(|ended| matches!(ended, Ended::Done(_) | Ended::Scheduled | Ended::Parked))
+    }
+}
+
+/// The ordering keys that wait, where a handler is ordered: something of theirs was set apart in this very batch, or before.
+pub(crate) struct Order {
+    is_kept: bool,
+    waiting: HashSet<Key>,
+}
+
+impl Order {
+    pub(crate) fn of<S: LogStore>(handler: &Registered<S>) -> Self {
+        Self { is_kept: handler.settings.ordered.is_some(), waiting: HashSet::new() }
+    }
+
+    /// Whether a message waits behind another one.
+    pub(crate) fn holds(&self, message: &StoredMessage) -> bool {
+        let waits = |key: &Key| message.held || self.waiting.contains(key);
+        self.is_kept && message.order_by.as_ref().is_some_and(waits)
+    }
+
+    /// Those behind this one wait from now on.
+    pub(crate) fn hold(&mut self, message: &StoredMessage) {
+        if let (true, Some(key)) = (self.is_kept, &message.order_by) {
+            self.waiting.insert(key.clone());
+        }
     }
 }
 
@@ -83,9 +124,9 @@ impl Trouble {
 }
 
 /// A message with nothing left to do but to run it.
-struct Ready {
-    message: Box<dyn Any + Send>,
-    delivery: Delivery,
+pub(crate) struct Ready {
+    pub(crate) message: Box<dyn Any + Send>,
+    pub(crate) delivery: Delivery,
 }
 
 impl<S: LogStore> Inbox<S> {
@@ -99,11 +140,14 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<Ran, Trouble> {
         let span = tracing::info_span!("oncebox.work", handler = &*handler.name, messages = messages.len());
         let started = Instant::now();
+        let mut order = Order::of(handler);
         let run = async {
             match (course.isolated, handler.handler.takes_sets()) {
-                (true, _) => self.run_isolated_messages(handler, tx, messages, course, started).await,
+                (true, _) => {
+                    self.run_isolated_messages(handler, tx, messages, course, started, &mut order).await
+                }
                 (false, true) => self.run_set(handler, tx, messages, course).await,
-                (false, false) => self.run_in_chunks(handler, tx, messages, course, started).await,
+                (false, false) => self.run_in_chunks(handler, tx, messages, course, started, order).await,
             }
         };
         let mut ran = run.instrument(span).await?;
@@ -120,6 +164,7 @@ impl<S: LogStore> Inbox<S> {
         messages: &[StoredMessage],
         course: &Course,
         started: Instant,
+        mut order: Order,
     ) -> Result<Ran, Trouble> {
         let store = &self.inner.store;
         let mut ran = Ran::default();
@@ -134,6 +179,7 @@ impl<S: LogStore> Inbox<S> {
                 break;
             }
             let mut trouble = None;
+            let mut result = None;
             if n - chunk.begin >= CHUNK {
                 let kept = if chunk.open { store.keep(tx, true).await } else { store.isolate(tx).await };
                 match kept {
@@ -142,25 +188,29 @@ impl<S: LogStore> Inbox<S> {
                 }
             }
             if trouble.is_none() {
-                match self.make_ready(handler, &messages[n]) {
+                match self.make_ready(handler, &messages[n], &mut order) {
                     Ok(ready) => {
-                        trouble = self.run_body_of(handler, tx, vec![ready], course).await.err();
+                        match self.run_body_of(handler, tx, vec![ready], course).await {
+                            Ok(returned) => result = sole_result(returned),
+                            Err(met) => trouble = Some(met),
+                        }
                         ran.bodies += 1;
                     }
-                    Err(outcome) => {
-                        ran.ended.push(Some(outcome));
+                    Err(ended) => {
+                        ran.ended.push(ended);
                         continue;
                     }
                 }
             }
             match trouble {
-                None => ran.ended.push(Some(Outcome::Done)),
+                None => ran.ended.push(Ended::Done(result)),
                 Some(Trouble::Overstayed) => return Err(Trouble::Overstayed),
                 Some(trouble) if !chunk.open => return Err(trouble),
                 Some(trouble) => {
                     let end = messages.len().min(n + 1);
+                    let batch = &messages[..end];
                     let whole = self
-                        .take_apart(handler, tx, &messages[..end], course, &mut ran, &mut chunk, trouble)
+                        .take_apart(handler, tx, batch, course, &mut ran, &mut chunk, trouble, &mut order)
                         .await?;
                     if !whole {
                         return Ok(ran);
@@ -172,8 +222,9 @@ impl<S: LogStore> Inbox<S> {
             // The last ones have not been looked at yet.
             if let Err(error) = store.keep(tx, false).await {
                 let trouble = trouble_of_own::<S>(error)?;
-                let end = ran.ended.len();
-                self.take_apart(handler, tx, &messages[..end], course, &mut ran, &mut chunk, trouble).await?;
+                let batch = &messages[..ran.ended.len()];
+                self.take_apart(handler, tx, batch, course, &mut ran, &mut chunk, trouble, &mut order)
+                    .await?;
             }
         }
         Ok(ran)
@@ -190,6 +241,7 @@ impl<S: LogStore> Inbox<S> {
         ran: &mut Ran,
         chunk: &mut Chunk,
         trouble: Trouble,
+        order: &mut Order,
     ) -> Result<bool, Trouble> {
         let store = &self.inner.store;
         if let Err(error) = store.undo(tx, None, false).await {
@@ -200,10 +252,10 @@ impl<S: LogStore> Inbox<S> {
         let isolated = match rest {
             // There is no doubt whose fault it was.
             [one] => {
-                let ended = self.blame(handler, one, trouble, course).into_iter().collect();
+                let ended = self.blame(handler, one, trouble, course, order).into_iter().collect();
                 Ran { ended, ..Ran::default() }
             }
-            _ => self.run_isolated_messages(handler, tx, rest, course, Instant::now()).await?,
+            _ => self.run_isolated_messages(handler, tx, rest, course, Instant::now(), order).await?,
         };
         chunk.savepoints += isolated.bodies;
         let whole = isolated.ended.len() == rest.len();
@@ -226,14 +278,15 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<Ran, Trouble> {
         let mut set = Vec::with_capacity(messages.len());
         let mut ended = Vec::with_capacity(messages.len());
+        let mut order = Order::of(handler);
         for message in messages {
-            ended.push(Some(match self.make_ready(handler, message) {
+            ended.push(match self.make_ready(handler, message, &mut order) {
                 Ok(ready) => {
                     set.push(ready);
-                    Outcome::Done
+                    Ended::Done(None)
                 }
-                Err(outcome) => outcome,
-            }));
+                Err(ended) => ended,
+            });
         }
         let bodies = set.len();
         if bodies > 0 {
@@ -250,6 +303,7 @@ impl<S: LogStore> Inbox<S> {
         messages: &[StoredMessage],
         course: &Course,
         started: Instant,
+        order: &mut Order,
     ) -> Result<Ran, Trouble> {
         let store = &self.inner.store;
         let mut ran = Ran::default();
@@ -257,32 +311,35 @@ impl<S: LogStore> Inbox<S> {
             if ran.bodies > 0 && started.elapsed() >= course.time {
                 break;
             }
-            let ready = match self.make_ready(handler, message) {
+            let ready = match self.make_ready(handler, message, order) {
                 Ok(ready) => ready,
-                Err(outcome) => {
-                    ran.ended.push(Some(outcome));
+                Err(ended) => {
+                    ran.ended.push(ended);
                     continue;
                 }
             };
             store.isolate(tx).await.map_err(Trouble::Store)?;
-            let trouble = match self.run_body_of(handler, tx, vec![ready], course).await {
-                Ok(()) => match store.keep(tx, false).await {
-                    Ok(()) => None,
-                    Err(error) => Some(trouble_of_own::<S>(error)?),
+            let kept = match self.run_body_of(handler, tx, vec![ready], course).await {
+                Ok(returned) => match store.keep(tx, false).await {
+                    Ok(()) => Ok(sole_result(returned)),
+                    Err(error) => Err(trouble_of_own::<S>(error)?),
                 },
                 Err(Trouble::Overstayed) => return Err(Trouble::Overstayed),
-                Err(trouble) => Some(trouble),
+                Err(trouble) => Err(trouble),
             };
             ran.bodies += 1;
-            let Some(trouble) = trouble else {
-                ran.ended.push(Some(Outcome::Done));
-                continue;
+            let trouble = match kept {
+                Ok(result) => {
+                    ran.ended.push(Ended::Done(result));
+                    continue;
+                }
+                Err(trouble) => trouble,
             };
             // If that does not work, the transaction is gone, and with it what this batch has done so far.
             if let Err(error) = store.undo(tx, None, false).await {
                 return Err(trouble_behind::<S>(error, trouble));
             }
-            match self.blame(handler, message, trouble, course) {
+            match self.blame(handler, message, trouble, course, order) {
                 Some(ended) => ran.ended.push(ended),
                 None => return Ok(ran),
             }
@@ -297,24 +354,47 @@ impl<S: LogStore> Inbox<S> {
         message: &StoredMessage,
         trouble: Trouble,
         course: &Course,
-    ) -> Option<Option<Outcome>> {
+        order: &mut Order,
+    ) -> Option<Ended> {
+        order.hold(message);
         match trouble {
             Trouble::Contended(failure) | Trouble::Failed(failure)
                 if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
             {
                 tracing::debug!(error = %failure, "another try after a transient error");
                 // In a lane, those behind it wait for it; tasks do not wait for each other.
-                course.tasks.then_some(None)
+                course.tasks.then_some(Ended::Again)
             }
-            trouble => Some(Some(trouble.outcome(handler))),
+            trouble => Some(Ended::Failed(trouble.outcome(handler))),
         }
     }
 
     /// A message as the handler takes it; or what is to become of it without a run.
-    fn make_ready(&self, handler: &Registered<S>, message: &StoredMessage) -> Result<Ready, Outcome> {
+    fn make_ready(
+        &self,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        order: &mut Order,
+    ) -> Result<Ready, Ended> {
         if !message.due_in.is_zero() {
-            return Err(Outcome::Queued);
+            return Err(Ended::Scheduled);
         }
+        if order.holds(message) {
+            return Err(Ended::Parked);
+        }
+        self.decode(handler, message, Cancellation::never()).map_err(|rejection| {
+            order.hold(message);
+            Ended::Failed(Outcome::Rejected(rejection))
+        })
+    }
+
+    /// A message with nothing left to do but to run it.
+    pub(crate) fn decode(
+        &self,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        cancellation: Cancellation,
+    ) -> Result<Ready, Rejection> {
         let now = Instant::now();
         let envelope = Envelope {
             kind: message.kind.clone(),
@@ -329,21 +409,23 @@ impl<S: LogStore> Inbox<S> {
         };
         let prepare = || handler.handler.prepare(&envelope, &self.inner.selectors);
         let prepared = match catch_unwind(AssertUnwindSafe(prepare)) {
-            Ok(prepared) => prepared.map_err(Outcome::Rejected)?,
+            Ok(prepared) => prepared?,
             Err(panic) => {
                 let text = format!("panicked while decoding: {}", panic_text(&*panic));
-                return Err(Outcome::Rejected(Rejection::Undecodable(cause(text))));
+                return Err(Rejection::Undecodable(cause(text)));
             }
         };
         let effect_id = match &message.key {
-            Some(key) => EffectId::of(&handler.name, &message.kind, key),
-            None => EffectId::at(&handler.name, message.place),
+            Some(key) => EffectId::of(&handler.origin, &message.kind, key),
+            None => EffectId::at(&handler.origin, message.place),
         };
         let delivery = Delivery {
             handler: handler.name.clone(),
             envelope: Arc::new(envelope),
             key: message.key.clone(),
             effect_id,
+            is_replay: message.replay,
+            cancellation,
             states: self.inner.states.clone(),
         };
         Ok(Ready { message: prepared.message, delivery })
@@ -355,7 +437,7 @@ impl<S: LogStore> Inbox<S> {
         tx: &mut S::Tx,
         ready: Vec<Ready>,
         course: &Course,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Vec<Returned>, Trouble> {
         let expected = ready.len();
         // Each body has all the time that it may take.
         self.inner.store.arm(tx).await.map_err(Trouble::Store)?;
@@ -365,12 +447,12 @@ impl<S: LogStore> Inbox<S> {
         };
         let (messages, deliveries): (Vec<_>, Vec<_>) =
             ready.into_iter().map(|ready| (ready.message, ready.delivery)).unzip();
-        let body = handler.handler.call(messages, &deliveries, S::connection(tx));
+        let body = handler.handler.call(messages, &deliveries, Some(S::connection(tx)));
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let limit = course.limits.handler_timeout.saturating_add(TIMEOUT_GRACE);
         let span = tracing::debug_span!("oncebox.unit", handler = &*handler.name, traceparent);
         match tokio::time::timeout(limit, body).instrument(span).await {
-            Ok(Ok(Ok(returned))) if returned.len() == expected => Ok(()),
+            Ok(Ok(Ok(returned))) if returned.len() == expected => Ok(returned),
             Ok(Ok(Ok(_))) => Err(Trouble::Failed("the handler did not answer for every message".into())),
             Ok(Ok(Err(failure))) => {
                 let failure = handler.settings.judge(failure);
@@ -404,6 +486,11 @@ fn trouble_behind<S: LogStore>(error: Error, trouble: Trouble) -> Trouble {
         (_, Fault::Connection) => Trouble::Store(error),
         _ => trouble,
     }
+}
+
+/// The result of a handler of one message.
+fn sole_result(returned: Vec<Returned>) -> Option<Vec<u8>> {
+    returned.into_iter().next().and_then(|returned| returned.result)
 }
 
 /// Whether another try may not meet it.

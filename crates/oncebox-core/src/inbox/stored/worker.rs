@@ -23,6 +23,8 @@ use crate::{Error, ErrorKind};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 /// Announcements to other processes are at least this far apart.
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
+/// After so many rounds of visits that found nothing to do, there is nothing.
+const IDLE_ROUNDS: u32 = 3;
 /// How often lag is measured, where metrics are on.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
@@ -37,6 +39,11 @@ pub struct WorkReport {
     pub dead: u64,
     /// Messages that were set apart until their time.
     pub scheduled: u64,
+    /// Messages that were set apart behind another one of their ordering key.
+    pub parked: u64,
+    /// Runs of detached handlers whose process was taken for dead meanwhile: they do not count, and somebody else runs the
+    /// message.
+    pub lease_lost: u64,
 }
 
 impl WorkReport {
@@ -52,7 +59,20 @@ impl std::ops::AddAssign for WorkReport {
         self.failed += other.failed;
         self.dead += other.dead;
         self.scheduled += other.scheduled;
+        self.parked += other.parked;
+        self.lease_lost += other.lease_lost;
     }
+}
+
+/// What a round of visits found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    /// Nothing to visit.
+    None,
+    /// Nothing to do in any of them.
+    Idle,
+    /// Work, done here or in the hand of somebody else.
+    InHand,
 }
 
 /// Where to go next, and where somebody is already.
@@ -93,6 +113,7 @@ impl<S: LogStore> Inbox<S> {
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
         let stored = self.stored()?;
         let _visit = self.inner.doors.enter()?;
+        let present = self.be_present(stored).await?;
         let mut background = JoinSet::new();
         let inbox = self.clone();
         background.spawn(async move { inbox.listen().await });
@@ -170,6 +191,9 @@ impl<S: LogStore> Inbox<S> {
                 report += one;
             }
         }
+        stored.bodies.idle().await;
+        report += stored.bodies.report();
+        present.leave().await;
         Ok(report)
     }
 
@@ -181,10 +205,13 @@ impl<S: LogStore> Inbox<S> {
     /// Works until nothing is left that could run now. Tasks whose time has not come stay.
     pub async fn work_until_idle(&self) -> Result<WorkReport, Error> {
         let mut report = WorkReport::default();
-        let mut empty_rounds = 0;
+        let (mut empty_rounds, mut idle_rounds) = (0, 0);
         loop {
-            let (round, spots) = self.work_round().await?;
-            if spots == 0 {
+            let (round, places) = self.work_round().await?;
+            // Where a lane waits for its own tasks there are messages, and nothing to do. Once may be by chance: somebody else was
+            // faster, and left something behind.
+            idle_rounds = if places == Places::Idle { idle_rounds + 1 } else { 0 };
+            if places == Places::None || idle_rounds == IDLE_ROUNDS {
                 return Ok(report);
             }
             report += round;
@@ -196,18 +223,24 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
-    /// One look and one visit to each place where there is work; how many places.
-    async fn work_round(&self) -> Result<(WorkReport, usize), Error> {
+    /// One look and one visit to each place where there is work.
+    async fn work_round(&self) -> Result<(WorkReport, Places), Error> {
         self.refuse_nested()?;
         let stored = self.stored()?;
         let _visit = self.inner.doors.enter()?;
+        let in_doubt = stored.presence.in_doubt();
         let look = self.inner.store.look(&stored.ids).await?;
-        let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting)).collect();
-        let found = spots.len();
+        let spots: Vec<Spot> =
+            look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting, &in_doubt)).collect();
+        if spots.is_empty() {
+            return Ok((WorkReport::default(), Places::None));
+        }
+        let present = self.be_present(stored).await?;
         let mut waiting = spots.into_iter();
         let mut trouble = None;
         let mut visits = JoinSet::new();
         let mut report = WorkReport::default();
+        let mut places = Places::Idle;
         loop {
             while visits.len() < self.workers(stored)
                 && let Some(spot) = waiting.next()
@@ -216,9 +249,13 @@ impl<S: LogStore> Inbox<S> {
                 visits.spawn(async move { inbox.visit_unharmed(spot).await });
             }
             match visits.join_next().await {
-                None => return trouble.map_or(Ok((report, found)), Err),
-                Some(Ok(Ok(Visited::Worked { report: one, .. }))) => report += one,
-                Some(Ok(Ok(Visited::Busy | Visited::Idle))) => {}
+                None => break,
+                Some(Ok(Ok(Visited::Idle))) => {}
+                Some(Ok(Ok(Visited::Busy))) => places = Places::InHand,
+                Some(Ok(Ok(Visited::Worked { report: one, .. }))) => {
+                    places = Places::InHand;
+                    report += one;
+                }
                 // What the others do is not lost.
                 Some(Ok(Err(error))) => trouble = Some(error),
                 Some(Err(stopped)) => {
@@ -226,6 +263,10 @@ impl<S: LogStore> Inbox<S> {
                 }
             }
         }
+        stored.bodies.idle().await;
+        report += stored.bodies.report();
+        present.leave().await;
+        trouble.map_or(Ok((report, places)), Err)
     }
 
     /// A visit that panics, which none should, leaves its place to the next one.
@@ -244,11 +285,12 @@ impl<S: LogStore> Inbox<S> {
         next_look: &mut Instant,
         troubles: &mut u32,
     ) {
+        let in_doubt = stored.presence.in_doubt();
         match self.inner.store.look(&stored.ids).await {
             Ok(look) => {
                 stored.note_trouble(None);
                 *troubles = 0;
-                let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting));
+                let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting, &in_doubt));
                 plan.add(found);
                 // Work that is done here makes it short again; lanes that others have in hand do not.
                 *pause = (*pause * 2).min(stored.settings.poll_every);

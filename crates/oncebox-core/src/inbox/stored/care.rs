@@ -1,0 +1,89 @@
+//! Care: where a process has died, messages run one by one, each with a note before it.
+//!
+//! A message that kills its process leaves its note behind. Whoever finds it there, and the process gone, knows whose fault it
+//! was; the third time the message is a dead letter, and the lane goes on.
+
+use std::time::Instant;
+
+use crate::Error;
+use crate::inbox::Inbox;
+use crate::inbox::builder::Registered;
+use crate::inbox::stored::visit::{Course, Spot, Visited};
+use crate::inbox::stored::worker::WorkReport;
+use crate::inbox::stored::{LogStore, Stored};
+use crate::outcome::{Outcome, Rejection, cause};
+use crate::store::{Fault, Taker};
+
+/// So many processes die of a message, and no more.
+pub(super) const CRASHES_MAX: u32 = 3;
+
+impl<S: LogStore> Inbox<S> {
+    /// Visits a place with care, for as long as a batch may take.
+    pub(super) async fn visit_carefully(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        spot: Spot,
+    ) -> Result<Visited, Error> {
+        // Whatever dies beside it is not to be blamed for it.
+        let _alone = stored.alone.write().await;
+        let started = Instant::now();
+        let course = self.course(stored, handler, spot);
+        let mut all = WorkReport::default();
+        loop {
+            match self.visit_next_carefully(stored, handler, taker, spot, &course).await? {
+                Visited::Worked { report, .. } => all += report,
+                unworked if all.is_empty() => return Ok(unworked),
+                Visited::Busy | Visited::Idle => break,
+            }
+            if started.elapsed() >= course.time {
+                break;
+            }
+        }
+        // Whether care is still needed is another look's question.
+        Ok(Visited::Worked { report: all, more: false })
+    }
+
+    async fn visit_next_carefully(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        spot: Spot,
+        course: &Course,
+    ) -> Result<Visited, Error> {
+        let store = &self.inner.store;
+        let Some(process) = stored.presence.process() else { return Ok(Visited::Idle) };
+        let mut tx = match self.begin(course.limits).await {
+            Ok(tx) => tx,
+            Err(error) if S::classify(&error) == Fault::LockTimeout => return Ok(Visited::Busy),
+            Err(error) => return Err(error),
+        };
+        let next = self.take_one(&mut tx, taker, spot.what).await;
+        store.rollback(tx).await;
+        let Some(next) = next? else { return Ok(Visited::Busy) };
+        let Some(place) = next.first_place() else {
+            if next.progress.is_some() {
+                // Messages of other kinds: there is nothing to be careful with.
+                return self.visit_with(stored, handler, taker, spot, course).await;
+            }
+            return Ok(Visited::Idle);
+        };
+        let Some(crashes) = store.note_attempt(taker.handler, place, process.id).await? else {
+            return Ok(Visited::Busy);
+        };
+        let course = Course { isolated: true, noted: Some(place), ..self.course(stored, handler, spot) };
+        if crashes < CRASHES_MAX {
+            return self.visit_with(stored, handler, taker, spot, &course).await;
+        }
+        let outcome = died(crashes);
+        self.set_apart_unrun(stored, handler, taker, next, outcome, &course).await
+    }
+}
+
+/// What becomes of a message of which processes died.
+pub(super) fn died(crashes: u32) -> Outcome {
+    let text = format!("{crashes} processes died while they handled this message");
+    Outcome::Rejected(Rejection::Permanent(cause(text)))
+}

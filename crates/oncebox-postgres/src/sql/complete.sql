@@ -1,0 +1,43 @@
+-- How tasks ended that ran outside of a transaction: of those that are still under their fence. The numbers of these.
+with v as materialized (
+    select * from unnest(
+        $1::int4[], $2::int4[], $3::int8[], $4::int8[], $5::text[], $6::int4[], $7::int8[], $8::text[],
+        $9::text[], $10::text[], $11::bytea[], $12::bytea[]
+    ) with ordinality as v(
+        handler, lane, pos, fence, ended, failures, due_in_ms, error, marker_handler, marker_kind, marker_key, result, n
+    )
+), mine as materialized (
+    select
+        v.*, t.order_by, t.body, t.error as last_error,
+        t.attempts || case when v.error is null then '[]'::jsonb else jsonb_build_array(jsonb_build_object(
+            'attempt', v.failures, 'at', floor(extract(epoch from now.at) * 1000)::int8, 'error', v.error
+        )) end as attempts,
+        now.at
+    from v
+    join "{schema}".task t on (t.handler, t.lane, t.pos, t.fence) = (v.handler, v.lane, v.pos, v.fence)
+    cross join (select clock_timestamp() + $13::int8 * interval '1 ms' as at) as now
+    for update of t
+), gone as (
+    delete from "{schema}".task t using mine m
+    where (t.handler, t.lane, t.pos) = (m.handler, m.lane, m.pos) and m.ended in ('done', 'dead')
+), again as (
+    update "{schema}".task t
+    set owner = null, fence = null, scheduled = false, failures = m.failures, attempts = m.attempts,
+        error = coalesce(m.error, m.last_error), due_at = m.at + m.due_in_ms * interval '1 ms'
+    from mine m
+    where (t.handler, t.lane, t.pos) = (m.handler, m.lane, m.pos) and m.ended = 'retry'
+), buried as (
+    insert into "{schema}".dead (handler, lane, pos, order_by, error, attempts, body, died_at)
+    select m.handler, m.lane, m.pos, m.order_by, coalesce(m.error, ''), m.attempts, m.body, m.at
+    from mine m where m.ended = 'dead'
+), marked as (
+    update "{schema}".marker k set state = 'done', processed_at = m.at
+    from mine m
+    where m.ended = 'done' and (k.handler, k.kind, k.key) = (m.marker_handler, m.marker_kind, m.marker_key)
+    returning k.handler, k.kind, k.key, m.result
+), recorded as (
+    insert into "{schema}".result (handler, kind, key, body)
+    select k.handler, k.kind, k.key, k.result from marked k where k.result is not null
+    on conflict do nothing
+)
+select m.n from mine m

@@ -1,0 +1,77 @@
+//! How tasks ended that ran outside of a transaction.
+
+use oncebox_core::store::{Completion, End, Unit};
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Sqlite, SqliteConnection};
+
+use crate::time::as_ms;
+
+/// Writes down how a task ended; whether it was still under its fence.
+pub(crate) async fn complete(
+    conn: &mut SqliteConnection,
+    completion: &Completion,
+    offset_ms: i64,
+) -> Result<bool, sqlx::Error> {
+    match &completion.end {
+        End::Done { marker, result } => {
+            let ended = end_task(&mut *conn, completion).await?;
+            if let Some(marker) = marker.as_ref().filter(|_| ended) {
+                mark_done(conn, marker, result.as_deref(), offset_ms).await?;
+            }
+            Ok(ended)
+        }
+        End::Retry { failures, due_in, error } => {
+            let retry = bind_task(sqlx::query(include_str!("sql/retry_task.sql")), completion);
+            let retry = retry.bind(failures).bind(as_ms(*due_in)).bind(error.as_deref()).bind(offset_ms);
+            Ok(retry.execute(conn).await?.rows_affected() > 0)
+        }
+        End::Dead { failures, error } => {
+            let bury = bind_task(sqlx::query(include_str!("sql/bury_task.sql")), completion);
+            bury.bind(failures).bind(error).bind(offset_ms).execute(&mut *conn).await?;
+            end_task(conn, completion).await
+        }
+    }
+}
+
+type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+/// The first four parameters of a statement on a task under its fence.
+fn bind_task<'q>(statement: Statement<'q>, completion: &Completion) -> Statement<'q> {
+    statement
+        .bind(completion.handler.0)
+        .bind(completion.place.lane)
+        .bind(completion.place.pos)
+        .bind(completion.fence.0)
+}
+
+async fn end_task(conn: &mut SqliteConnection, completion: &Completion) -> Result<bool, sqlx::Error> {
+    let end = bind_task(sqlx::query(include_str!("sql/end_task.sql")), completion);
+    Ok(end.execute(conn).await?.rows_affected() > 0)
+}
+
+/// A marker that is done already keeps its result.
+async fn mark_done(
+    conn: &mut SqliteConnection,
+    marker: &Unit,
+    result: Option<&[u8]>,
+    offset_ms: i64,
+) -> Result<(), sqlx::Error> {
+    let done = sqlx::query(include_str!("sql/mark_done.sql"))
+        .bind(&marker.handler)
+        .bind(&marker.kind)
+        .bind(marker.key.as_bytes())
+        .bind(offset_ms)
+        .execute(&mut *conn)
+        .await?;
+    if let Some(result) = result.filter(|_| done.rows_affected() > 0) {
+        sqlx::query(include_str!("sql/record_result.sql"))
+            .bind(&marker.handler)
+            .bind(&marker.kind)
+            .bind(marker.key.as_bytes())
+            .bind(result)
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}

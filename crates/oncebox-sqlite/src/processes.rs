@@ -1,0 +1,95 @@
+//! The processes at work.
+
+use oncebox_core::Error;
+use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+use uuid::Uuid;
+
+use crate::fault::failed;
+use crate::json::to_json;
+use crate::store::SqliteStore;
+use crate::time::{as_ms, duration};
+
+impl Processes for SqliteStore {
+    async fn enter(&self, process: &NewProcess) -> Result<(), Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("note that a process begins", async |conn| {
+            sqlx::query(include_str!("sql/enter.sql"))
+                .bind(&process.id.0.as_bytes()[..])
+                .bind(&process.name)
+                .bind(to_json(process.handlers.iter().map(|handler| handler.0))?)
+                .bind(as_ms(process.lease))
+                .bind(process.in_hand)
+                .bind(offset_ms)
+                .execute(conn)
+                .await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// There is one writer: it waits for that.
+    async fn beat_process(&self, id: ProcessId) -> Result<bool, Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("note that a process is alive", async |conn| {
+            let beat = sqlx::query(include_str!("sql/beat_process.sql"));
+            let beat = beat.bind(&id.0.as_bytes()[..]).bind(offset_ms).execute(conn).await?;
+            Ok(beat.rows_affected() > 0)
+        })
+        .await
+    }
+
+    async fn leave(&self, id: ProcessId) -> Result<(), Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("note that a process ends", async |conn| {
+            let id = &id.0.as_bytes()[..];
+            sqlx::query(include_str!("sql/leave.sql")).bind(id).execute(&mut *conn).await?;
+            let free = sqlx::query(include_str!("sql/free_tasks.sql")).bind(id).bind(0).bind(offset_ms);
+            free.execute(&mut *conn).await?;
+            sqlx::query(include_str!("sql/forget_attempts.sql")).bind(id).execute(conn).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
+        let rows = sqlx::query(include_str!("sql/peers.sql"))
+            .bind(&id.0.as_bytes()[..])
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await;
+        let peers = rows.and_then(|rows| rows.iter().map(read_peer).collect());
+        peers.map_err(failed("read the processes"))
+    }
+
+    async fn bury_process(&self, id: ProcessId) -> Result<Option<u64>, Error> {
+        let offset_ms = self.clock_offset_ms();
+        self.write("take a process for dead", async |conn| {
+            let id = &id.0.as_bytes()[..];
+            let bury = sqlx::query_as(include_str!("sql/bury_process.sql")).bind(id).bind(offset_ms);
+            let buried: Option<(String, u32)> = bury.fetch_optional(&mut *conn).await?;
+            let Some((handlers, in_hand)) = buried else { return Ok(None) };
+            let free = sqlx::query(include_str!("sql/free_tasks.sql")).bind(id).bind(1).bind(offset_ms);
+            let freed = free.execute(&mut *conn).await?;
+            let care = sqlx::query(include_str!("sql/need_care.sql")).bind(handlers).bind(in_hand);
+            care.bind(offset_ms).execute(conn).await?;
+            Ok(Some(freed.rows_affected()))
+        })
+        .await
+    }
+}
+
+fn read_peer(row: &SqliteRow) -> Result<Peer, sqlx::Error> {
+    let handlers: Vec<i32> =
+        serde_json::from_str(row.try_get(2)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let id = Uuid::from_slice(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Peer {
+        id: ProcessId(id),
+        name: row.try_get(1)?,
+        handlers: handlers.into_iter().map(HandlerId).collect(),
+        beats: row.try_get(3)?,
+        silent_for: duration(row.try_get(4)?),
+        lease: duration(row.try_get(5)?),
+    })
+}

@@ -1,0 +1,68 @@
+//! Setting messages apart: as tasks, or as dead letters.
+
+use std::sync::LazyLock;
+
+use oncebox_core::Key;
+use oncebox_core::store::{Fence, HandlerId, ProcessId, SetApart};
+use sqlx::SqliteConnection;
+
+use crate::many::Many;
+use crate::time::as_ms;
+
+static SET_APART: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/set_apart.sql")));
+static BURY: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/bury.sql")));
+
+/// The messages of a handler in a lane that something is done with.
+#[derive(Clone, Copy)]
+pub(crate) struct Apart<'a> {
+    pub(crate) handler: HandlerId,
+    pub(crate) lane: u16,
+    pub(crate) messages: &'a [SetApart],
+    pub(crate) offset_ms: i64,
+}
+
+impl Apart<'_> {
+    /// Makes them tasks, which a process runs outside of a transaction, if one is named.
+    pub(crate) async fn set_apart(
+        self,
+        conn: &mut SqliteConnection,
+        run_by: Option<(ProcessId, Fence)>,
+    ) -> Result<(), sqlx::Error> {
+        let owner = run_by.map(|(process, _)| process.0.as_bytes().to_vec());
+        let insert = SET_APART.run(conn, self.messages, |insert, one| {
+            insert
+                .bind(self.offset_ms)
+                .bind(self.handler.0)
+                .bind(self.lane)
+                .bind(one.pos)
+                .bind(one.order_by.as_ref().map(Key::as_bytes))
+                .bind(one.failures)
+                .bind(as_ms(one.due_in))
+                .bind(one.error.as_deref())
+                .bind(one.attempts.as_deref())
+                .bind(one.body.as_deref())
+                .bind(one.scheduled)
+                .bind(one.crashes)
+                .bind(owner.clone())
+                .bind(run_by.map(|(_, fence)| fence.0))
+        });
+        insert.await.map(drop)
+    }
+
+    /// Makes them dead letters.
+    pub(crate) async fn bury(self, conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let insert = BURY.run(conn, self.messages, |insert, one| {
+            insert
+                .bind(self.offset_ms)
+                .bind(self.handler.0)
+                .bind(self.lane)
+                .bind(one.pos)
+                .bind(one.order_by.as_ref().map(Key::as_bytes))
+                .bind(one.failures)
+                .bind(one.error.as_deref())
+                .bind(one.attempts.as_deref())
+                .bind(one.body.as_deref())
+        });
+        insert.await.map(drop)
+    }
+}

@@ -1,0 +1,99 @@
+//! Spilling: what was to run inline is set apart in the log for one handler.
+
+use std::time::Duration;
+
+use oncebox_core::store::{Fault, Place, SetApart, Spill, Spilled, Unit};
+use oncebox_core::{Error, ErrorKind, Fingerprint, Key};
+use sqlx::SqliteConnection;
+
+use crate::fault::classify;
+use crate::inspect::find_marker;
+use crate::log::{Fresh, begin_append, insert_messages, no_such_lane};
+use crate::set_apart::Apart;
+use crate::store::{BUSY_TIMEOUT, SqliteStore};
+use crate::time::as_ms;
+
+impl SqliteStore {
+    pub(crate) async fn spill_one(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
+        let offset_ms = self.clock_offset_ms();
+        let spilled = self
+            .write_within(lock_timeout.max(BUSY_TIMEOUT), "set a message apart", async |conn| {
+                write(conn, spill, offset_ms).await
+            })
+            .await;
+        match spilled {
+            Ok(spilled) => spilled,
+            // Whoever has the writer may be running another copy.
+            Err(error) if classify(&error) == Fault::LockTimeout => Ok(Spilled::Busy),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+async fn write(
+    conn: &mut SqliteConnection,
+    spill: &Spill,
+    offset_ms: i64,
+) -> Result<Result<Spilled, Error>, sqlx::Error> {
+    let lane = spill.lane.lane();
+    let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
+        return Ok(Err(no_such_lane(lane)));
+    };
+    let there: Option<i64> = sqlx::query_scalar(include_str!("sql/has_tasks.sql"))
+        .bind(spill.handler.0)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if there.is_none() {
+        return Ok(Err(nobody_would_run_it()));
+    }
+    if let Some(unit) = &spill.marker
+        && !mark_spilled(&mut *conn, unit, offset_ms).await?
+    {
+        // Nobody sweeps in this transaction: the marker in the way is there to be read.
+        let known = find_marker(conn, unit).await;
+        return Ok(known.map(|known| known.map_or(Spilled::Busy, Spilled::Known)));
+    }
+    let place = Place { lane, pos: newest + 1 };
+    let fresh = Fresh { message: &spill.message, place, target: Some(spill.handler), now_ms };
+    insert_messages(&mut *conn, &[fresh]).await?;
+    let message = SetApart {
+        pos: place.pos,
+        order_by: spill.message.order_by.clone(),
+        failures: spill.failures,
+        due_in: spill.due_in,
+        error: spill.error.clone(),
+        attempts: None,
+        body: None,
+        scheduled: false,
+        crashes: 0,
+    };
+    let apart = Apart { handler: spill.handler, lane, messages: &[message], offset_ms };
+    if spill.is_dead {
+        apart.bury(conn).await?;
+    } else {
+        apart.set_apart(conn, None).await?;
+    }
+    Ok(Ok(Spilled::New(place)))
+}
+
+/// Whether the unit was not known before.
+async fn mark_spilled(conn: &mut SqliteConnection, unit: &Unit, offset_ms: i64) -> Result<bool, sqlx::Error> {
+    let inserted = sqlx::query(include_str!("sql/mark_spilled.sql"))
+        .bind(&unit.handler)
+        .bind(&unit.kind)
+        .bind(unit.key.as_bytes())
+        .bind(unit.key.original().map(Key::as_bytes))
+        .bind(unit.fingerprint.map(Fingerprint::to_i64))
+        .bind(as_ms(unit.waited))
+        .bind(offset_ms)
+        .execute(conn)
+        .await?;
+    Ok(inserted.rows_affected() > 0)
+}
+
+fn nobody_would_run_it() -> Error {
+    Error::new(
+        ErrorKind::Configuration,
+        "a message cannot be set apart for a handler that was removed, or that only handles inline by now: restart the program",
+    )
+}

@@ -1,0 +1,126 @@
+//! Taking tasks: those that are due and that nothing holds back.
+
+use oncebox_core::store::{StoredMessage, Taker, TaskLimits};
+use sqlx::SqliteConnection;
+
+use crate::json::to_json;
+use crate::message::read_message;
+
+/// Where no more tasks than this are due, the order is looked up for each; else from key to key.
+const LOOKED_AT_FIRST: u32 = 256;
+
+/// Takes tasks out of the table; `None` if the handler is gone, paused or not what the taker knows.
+pub(crate) async fn take_tasks(
+    conn: &mut SqliteConnection,
+    taker: Taker<'_>,
+    limits: TaskLimits,
+    offset_ms: i64,
+) -> Result<Option<Vec<StoredMessage>>, sqlx::Error> {
+    let ordered: Option<Option<String>> = sqlx::query_scalar(include_str!("sql/find_taker.sql"))
+        .bind(taker.handler.0)
+        .bind(to_json(taker.kinds.iter().map(String::as_str))?)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(ordered) = ordered else { return Ok(None) };
+    let due = match &ordered {
+        None => find_due(&mut *conn, taker, limits.tasks, offset_ms).await?,
+        Some(dead_head) => find_in_order(&mut *conn, taker, limits, dead_head, offset_ms).await?,
+    };
+    let due = to_json(due)?;
+    let rows = sqlx::query(include_str!("sql/take_tasks.sql"))
+        .bind(taker.handler.0)
+        .bind(taker.lane)
+        .bind(&due)
+        .bind(offset_ms)
+        .fetch_all(&mut *conn)
+        .await?;
+    let tasks = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    sqlx::query(include_str!("sql/remove_tasks.sql"))
+        .bind(taker.handler.0)
+        .bind(taker.lane)
+        .bind(&due)
+        .execute(conn)
+        .await?;
+    Ok(Some(tasks))
+}
+
+async fn find_due(
+    conn: &mut SqliteConnection,
+    taker: Taker<'_>,
+    limit: u32,
+    offset_ms: i64,
+) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar(include_str!("sql/due_tasks.sql"))
+        .bind(taker.handler.0)
+        .bind(taker.lane)
+        .bind(limit)
+        .bind(offset_ms)
+        .fetch_all(conn)
+        .await
+}
+
+/// The tasks that are free to run and, if they are wanted and there is room, what may follow each head.
+async fn find_in_order(
+    conn: &mut SqliteConnection,
+    taker: Taker<'_>,
+    limits: TaskLimits,
+    dead_head: &str,
+    offset_ms: i64,
+) -> Result<Vec<i64>, sqlx::Error> {
+    let free = find_free(&mut *conn, taker, limits.tasks, dead_head, offset_ms).await?;
+    let mut due: Vec<i64> = free.iter().map(|(pos, _)| *pos).collect();
+    if limits.heads_only {
+        return Ok(due);
+    }
+    for (head, key) in free {
+        let left = (limits.tasks as usize).saturating_sub(due.len());
+        let Some(key) = key.filter(|_| left > 0) else { continue };
+        let behind: Vec<i64> = sqlx::query_scalar(include_str!("sql/due_behind.sql"))
+            .bind(taker.handler.0)
+            .bind(taker.lane)
+            .bind(key)
+            .bind(head)
+            .bind(i64::try_from(left).unwrap_or(i64::MAX))
+            .bind(offset_ms)
+            .bind(dead_head)
+            .fetch_all(&mut *conn)
+            .await?;
+        due.extend(behind);
+    }
+    Ok(due)
+}
+
+/// The heads of the ordering keys and what has none, the longest due first, each with its key.
+async fn find_free(
+    conn: &mut SqliteConnection,
+    taker: Taker<'_>,
+    limit: u32,
+    dead_head: &str,
+    offset_ms: i64,
+) -> Result<Vec<(i64, Option<Vec<u8>>)>, sqlx::Error> {
+    let looked = limit.max(LOOKED_AT_FIRST);
+    let near: Vec<(i64, Option<Vec<u8>>, bool)> = sqlx::query_as(include_str!("sql/due_near.sql"))
+        .bind(taker.handler.0)
+        .bind(taker.lane)
+        .bind(looked)
+        .bind(offset_ms)
+        .bind(dead_head)
+        .fetch_all(&mut *conn)
+        .await?;
+    let is_all = near.len() < looked as usize;
+    let mut free: Vec<_> =
+        near.into_iter().filter(|(.., free)| *free).map(|(pos, key, _)| (pos, key)).collect();
+    free.truncate(limit as usize);
+    if is_all || free.len() == limit as usize {
+        return Ok(free);
+    }
+    let heads: Vec<(i64, Option<Vec<u8>>, i64)> = sqlx::query_as(include_str!("sql/due_heads.sql"))
+        .bind(taker.handler.0)
+        .bind(taker.lane)
+        .bind(limit)
+        .bind(offset_ms)
+        .bind(dead_head)
+        .fetch_all(conn)
+        .await?;
+    Ok(heads.into_iter().map(|(pos, key, _)| (pos, key)).collect())
+}

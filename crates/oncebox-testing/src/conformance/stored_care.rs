@@ -1,0 +1,206 @@
+//! Care: where a process has died, messages run one by one, until it is clear that none of them was the reason.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oncebox_core::store::{HandlerId, NewProcess, Place, ProcessId, Processes, Select, Work};
+use oncebox_core::{Attempt, BoxError, Error, Failure, Inbox, LogStore};
+use uuid::Uuid;
+
+use super::stored::{Conn, accept_new, sample};
+use super::{Fixture, Sample};
+use crate::faulty::{Faults, Faulty, Point};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// The number of a handler.
+pub(super) async fn id_of<S: LogStore>(inbox: &Inbox<S>, handler: &str) -> HandlerId {
+    let statuses = inbox.handler_statuses().await.unwrap();
+    statuses.iter().find(|status| status.handler.name == handler).unwrap().handler.id
+}
+
+/// A process on another machine begins to work.
+pub(super) async fn enter<S: LogStore>(store: &S, handler: HandlerId, in_hand: u32) -> ProcessId {
+    let id = ProcessId(Uuid::now_v7());
+    let name = "elsewhere 1 first".to_owned();
+    store.enter(&NewProcess { id, name, handlers: vec![handler], lease: LEASE, in_hand }).await.unwrap();
+    id
+}
+
+/// It is silent for too long; how many tasks it had in hand.
+pub(super) async fn die<F: Fixture<Store: LogStore>>(fixture: &F, process: ProcessId) -> u64 {
+    let store = fixture.store();
+    assert_eq!(store.bury_process(process).await.unwrap(), None, "it is alive");
+    fixture.travel(LEASE + Duration::from_secs(1));
+    let tasks = store.bury_process(process).await.unwrap().expect("it is silent");
+    assert_eq!(store.bury_process(process).await.unwrap(), None, "somebody was faster");
+    tasks
+}
+
+/// Whether care is needed for a handler in the first lane.
+async fn is_careful<S: LogStore>(store: &S, handler: HandlerId) -> bool {
+    store.look(&[handler]).await.unwrap().waiting.iter().any(|waiting| waiting.careful)
+}
+
+/// Says when transactions are about to commit.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<String>>>);
+
+impl Journal {
+    fn write(&self, entry: &str) {
+        self.0.lock().unwrap().push(entry.to_owned());
+    }
+
+    fn read(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl Faults for Journal {
+    async fn at(&self, point: Point) -> Result<(), Error> {
+        if point == Point::BeforeCommit {
+            self.write("commit");
+        }
+        Ok(())
+    }
+}
+
+/// An inbox with one lane that keeps a journal.
+async fn with_journal<F: Fixture<Store: LogStore>>(
+    fixture: &F,
+) -> (Inbox<Faulty<F::Store, Journal>>, HandlerId, Journal) {
+    let journal = Journal::default();
+    let (effects, runs) = (fixture.clone(), journal.clone());
+    let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        runs.write(&sample.id);
+        effects.effect(conn, &sample.id).await
+    };
+    let store = Faulty::new(fixture.store(), journal.clone());
+    let inbox = Inbox::builder(store).stored().lanes(1).on("ledger", handler).build().await.unwrap();
+    let ledger = id_of(&inbox, "ledger").await;
+    (inbox, ledger, journal)
+}
+
+/// Each in a transaction of its own, as many as the process can have had in hand; then care ends.
+pub async fn where_a_process_died_messages_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let (inbox, ledger, journal) = with_journal(&fixture).await;
+    for id in ["a", "b", "c", "d", "e"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    assert!(!is_careful(&store, ledger).await);
+    let process = enter(&store, ledger, 3).await;
+    assert_eq!(die(&fixture, process).await, 0);
+    assert!(is_careful(&store, ledger).await);
+    journal.read();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 5);
+    let entries = journal.read();
+    assert_eq!(entries[..6], ["a", "commit", "b", "commit", "c", "commit"]);
+    for id in ["a", "b", "c", "d", "e"] {
+        assert_eq!(fixture.effects(id).await, 1, "{id}");
+    }
+
+    accept_new(&inbox, sample("f")).await;
+    accept_new(&inbox, sample("g")).await;
+    assert!(!is_careful(&store, ledger).await, "care has ended");
+    journal.read();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    assert_eq!(journal.read(), ["f", "g", "commit"]);
+    // Their notes are gone: nobody is blamed the next time.
+    let another = enter(&store, ledger, 3).await;
+    for pos in 1..=7 {
+        let noted = store.note_attempt(ledger, Place { lane: 0, pos }, another).await.unwrap();
+        assert_eq!(noted, Some(1), "position {pos}");
+    }
+}
+
+/// Tasks too.
+pub async fn where_a_process_died_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let effects = fixture.clone();
+    let handler = async move |sample: Sample, Attempt(n): Attempt, conn: &mut Conn<F>| {
+        effects.effect(conn, &sample.id).await?;
+        if n == 1 { Err(Failure::after(LEASE, "at first")) } else { Ok(()) }
+    };
+    let journal = Journal::default();
+    let faulty = Faulty::new(store.clone(), journal.clone());
+    let inbox = Inbox::builder(faulty).stored().lanes(1).on("ledger", handler).build().await.unwrap();
+    let ledger = id_of(&inbox, "ledger").await;
+    for id in ["a", "b", "c"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    assert_eq!(inbox.work_until_idle().await.unwrap().failed, 3);
+    fixture.travel(LEASE);
+    let process = enter(&store, ledger, 10).await;
+    die(&fixture, process).await;
+    assert!(is_careful(&store, ledger).await);
+    journal.read();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
+    assert_eq!(journal.read(), ["commit"; 3]);
+    for id in ["a", "b", "c"] {
+        assert_eq!(fixture.effects(id).await, 1, "{id}");
+    }
+    accept_new(&inbox, sample("d")).await;
+    assert!(!is_careful(&store, ledger).await);
+}
+
+/// It does not run a third time, and the lane goes on behind it.
+pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let store = fixture.store();
+    let (inbox, ledger, journal) = with_journal(&fixture).await;
+    accept_new(&inbox, sample("before")).await;
+    let poison = accept_new(&inbox, sample("poison")).await;
+    let survivor = accept_new(&inbox, sample("survivor")).await;
+    accept_new(&inbox, sample("behind")).await;
+    for crashes in [1, 2] {
+        let process = enter(&store, ledger, 10).await;
+        assert_eq!(store.note_attempt(ledger, poison, process).await.unwrap(), Some(crashes));
+        if crashes == 1 {
+            // Once is no proof.
+            assert_eq!(store.note_attempt(ledger, survivor, process).await.unwrap(), Some(1));
+        }
+        die(&fixture, process).await;
+    }
+    journal.read();
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.failed, report.dead), (3, 0, 1));
+    let runs: Vec<String> = journal.read().into_iter().filter(|entry| entry != "commit").collect();
+    assert_eq!(runs, ["before", "survivor", "behind"]);
+    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    assert_eq!((letters.len(), letters[0].place), (1, poison));
+    assert!(letters[0].error.contains("3 processes died"), "{}", letters[0].error);
+    accept_new(&inbox, sample("later")).await;
+    assert!(!is_careful(&store, ledger).await, "care has ended");
+
+    // An operator may know better.
+    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    for id in ["before", "poison", "survivor", "behind", "later"] {
+        assert_eq!(fixture.effects(id).await, 1, "{id}");
+    }
+}
+
+/// Whoever ends as it should is no reason for care.
+pub async fn a_process_that_leaves_is_not_mourned<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let (inbox, ledger, journal) = with_journal(&fixture).await;
+    for id in ["a", "b"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    let process = enter(&store, ledger, 10).await;
+    let place = Place { lane: 0, pos: 1 };
+    store.note_attempt(ledger, place, process).await.unwrap();
+    assert!(store.beat_process(process).await.unwrap());
+    store.leave(process).await.unwrap();
+    fixture.travel(LEASE * 2);
+    assert!(!store.beat_process(process).await.unwrap());
+    assert_eq!(store.bury_process(process).await.unwrap(), None);
+    assert!(!is_careful(&store, ledger).await);
+    journal.read();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    assert_eq!(journal.read(), ["a", "b", "commit"]);
+    let another = enter(&store, ledger, 10).await;
+    assert_eq!(store.note_attempt(ledger, place, another).await.unwrap(), Some(1));
+}

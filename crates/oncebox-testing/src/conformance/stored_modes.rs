@@ -1,0 +1,240 @@
+//! Modes: a handler goes from one to the other through mixed, and no key takes effect twice.
+
+use std::time::Duration;
+
+use oncebox_core::store::{MarkerState, ReplayFrom, Select};
+use oncebox_core::{
+    Attempt, Error, ErrorKind, Failure, Inbox, InboxBuilder, InboxStore, LogStore, Mode, Outcome, Retention,
+};
+
+use super::stored::{AT_ONCE, Conn, accept_new, sample};
+use super::stored_retention::live_for;
+use super::{Fixture, Sample};
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// The inbox's own timer stays out of the way: time moves by the test's hand.
+const RETENTION: Retention =
+    Retention { period: Duration::from_secs(2 * 24 * 3600), automatic: false, every: HOUR, batch: 100 };
+
+async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
+    let error: Error = builder.build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    error.to_string()
+}
+
+/// An inbox of a mode with a handler that writes an effect; messages whose ids say so fail.
+fn of<F: Fixture<Store: LogStore>>(fixture: &F, mode: Mode) -> InboxBuilder<F::Store> {
+    let effects = fixture.clone();
+    let handler =
+        async move |sample: Sample, Attempt(n): Attempt, conn: &mut Conn<F>| -> Result<(), Failure> {
+            effects.effect(conn, &sample.id).await?;
+            match sample.id.split(' ').next() {
+                Some("task") if n == 1 => Err(Failure::after(HOUR, "busy")),
+                Some("dead") => Err(Failure::permanent("never")),
+                _ => Ok(()),
+            }
+        };
+    let builder = Inbox::builder(fixture.store()).mode(mode).lanes(1).retry(AT_ONCE).retention(RETENTION);
+    builder.on("ledger", handler)
+}
+
+async fn deliver<S: LogStore>(inbox: &Inbox<S>, id: &str) -> &'static str {
+    inbox.process(sample(id)).await.unwrap().outcome("ledger").map_or("no outcome", Outcome::name)
+}
+
+async fn state<S: LogStore>(inbox: &Inbox<S>, id: &str) -> Option<MarkerState> {
+    inbox.marker("ledger", "sample", id).await.unwrap().map(|marker| marker.state)
+}
+
+/// Whichever way is first.
+pub async fn a_key_that_comes_both_ways_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
+    assert_eq!(deliver(&inbox, "inline first").await, "done");
+    accept_new(&inbox, sample("inline first")).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 0);
+
+    accept_new(&inbox, sample("accepted first")).await;
+    assert_eq!(deliver(&inbox, "accepted first").await, "done", "nobody has run it yet");
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 0);
+
+    accept_new(&inbox, sample("worked first")).await;
+    accept_new(&inbox, sample("beside it")).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    assert_eq!(deliver(&inbox, "worked first").await, "duplicate");
+    for id in ["inline first", "accepted first", "worked first", "beside it"] {
+        assert_eq!(fixture.effects(id).await, 1, "{id}");
+        assert_eq!(state(&inbox, id).await, Some(MarkerState::Done), "{id}");
+    }
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+    let status = &inbox.handler_statuses().await.unwrap()[0];
+    assert_eq!((status.lag, status.tasks, status.dead), (0, 0, 0));
+}
+
+/// Two inboxes, both ways, all at once.
+pub async fn a_key_that_comes_both_ways_at_once_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inboxes = [
+        of(&fixture, Mode::mixed()).build().await.unwrap(),
+        of(&fixture, Mode::mixed()).build().await.unwrap(),
+    ];
+    let mut calls = Vec::new();
+    for n in 0..40 {
+        let (inline, accepting) = (inboxes[n % 2].clone(), inboxes[(n + n / 2) % 2].clone());
+        calls.push(tokio::spawn(async move {
+            let outcome = deliver(&inline, &format!("m-{n}")).await;
+            assert!(matches!(outcome, "done" | "duplicate"), "{outcome}");
+        }));
+        calls.push(tokio::spawn(async move {
+            accept_new(&accepting, sample(&format!("m-{n}"))).await;
+        }));
+    }
+    let workers = inboxes.clone().map(|inbox| {
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                inbox.work_until_idle().await.unwrap();
+            }
+        })
+    });
+    for call in calls.into_iter().chain(workers) {
+        call.await.unwrap();
+    }
+    for inbox in &inboxes {
+        inbox.work_until_idle().await.unwrap();
+    }
+    for n in 0..40 {
+        assert_eq!(fixture.effects(&format!("m-{n}")).await, 1, "m-{n}");
+        assert_eq!(state(&inboxes[0], &format!("m-{n}")).await, Some(MarkerState::Done));
+    }
+}
+
+/// The log has it, and will try it again.
+pub async fn what_failed_from_the_log_is_a_duplicate_inline<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
+    for id in ["task", "dead", "fine"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.failed, report.dead), (1, 1, 1));
+    for id in ["task", "dead"] {
+        assert_eq!(state(&inbox, id).await, Some(MarkerState::Spilled), "{id}");
+        assert_eq!(deliver(&inbox, id).await, "duplicate");
+    }
+    fixture.travel(HOUR);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(state(&inbox, "task").await, Some(MarkerState::Done));
+    assert_eq!(inbox.discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(state(&inbox, "dead").await, Some(MarkerState::Done));
+    for (id, count) in [("task", 1), ("dead", 0), ("fine", 1)] {
+        assert_eq!(deliver(&inbox, id).await, "duplicate");
+        assert_eq!(fixture.effects(id).await, count, "{id}");
+    }
+
+    // What fails inline is its source's, or the log's if it comes that way too.
+    assert_eq!(deliver(&inbox, "task inline").await, "retry");
+    assert_eq!(state(&inbox, "task inline").await, None);
+    accept_new(&inbox, sample("task inline")).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().failed, 1);
+    assert_eq!(deliver(&inbox, "task inline").await, "duplicate");
+    fixture.travel(HOUR);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(fixture.effects("task inline").await, 1);
+}
+
+/// On purpose.
+pub async fn a_replay_runs_what_its_markers_know<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
+    for id in ["a", "b"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    assert_eq!((fixture.effects("a").await, fixture.effects("b").await), (2, 2));
+    assert_eq!(deliver(&inbox, "a").await, "duplicate");
+}
+
+/// What it has passed is known inline; what waits still runs.
+pub async fn from_stored_to_mixed_nothing_runs_twice<F: Fixture<Store: LogStore>>(fixture: F) {
+    let stored = of(&fixture, Mode::stored()).build().await.unwrap();
+    for id in ["done", "task", "dead"] {
+        accept_new(&stored, sample(id)).await;
+    }
+    stored.work_until_idle().await.unwrap();
+    for id in ["waits", "comes inline"] {
+        accept_new(&stored, sample(id)).await;
+    }
+    let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
+    for id in ["done", "task", "dead"] {
+        assert_eq!(deliver(&mixed, id).await, "duplicate");
+    }
+    assert_eq!(state(&mixed, "task").await, Some(MarkerState::Spilled));
+    assert_eq!(deliver(&mixed, "comes inline").await, "done");
+    fixture.travel(HOUR);
+    assert_eq!(mixed.work_until_idle().await.unwrap().done, 2);
+    assert_eq!(state(&mixed, "task").await, Some(MarkerState::Done));
+    for (id, count) in [("done", 1), ("task", 1), ("dead", 0), ("waits", 1), ("comes inline", 1)] {
+        assert_eq!(fixture.effects(id).await, count, "{id}");
+        assert_eq!(deliver(&mixed, id).await, "duplicate");
+    }
+}
+
+/// They would run again if they were accepted.
+pub async fn to_stored_only_when_inline_keys_are_forgotten<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inline = of(&fixture, Mode::inline()).build().await.unwrap();
+    assert_eq!(deliver(&inline, "a").await, "done");
+    let text = refused(of(&fixture, Mode::stored())).await;
+    assert!(text.contains("Mode::mixed()"), "{text}");
+    let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
+    assert_eq!(deliver(&mixed, "a").await, "duplicate");
+    accept_new(&mixed, sample("b")).await;
+    assert_eq!(mixed.work_until_idle().await.unwrap().done, 1);
+    let text = refused(of(&fixture, Mode::stored())).await;
+    assert!(text.contains("swept"), "{text}");
+    accept_new(&mixed, sample("a")).await;
+    assert_eq!(mixed.work_until_idle().await.unwrap().done, 0);
+    assert_eq!(fixture.effects("a").await, 1);
+    assert_eq!(deliver(&mixed, "c").await, "done");
+    let text = refused(of(&fixture, Mode::stored())).await;
+    assert!(text.contains("swept"), "{text}");
+
+    live_for(&fixture, RETENTION.period + HOUR).await;
+    assert!(mixed.sweep().await.unwrap().deleted > 0);
+    let stored = of(&fixture, Mode::stored()).build().await.unwrap();
+    assert_eq!(stored.process(sample("d")).await.unwrap_err().kind(), ErrorKind::Configuration);
+    accept_new(&stored, sample("d")).await;
+    assert_eq!(stored.work_until_idle().await.unwrap().done, 1);
+    for id in ["a", "b", "c", "d"] {
+        assert_eq!(fixture.effects(id).await, 1, "{id}");
+    }
+    let text = refused(of(&fixture, Mode::inline())).await;
+    assert!(text.contains("Mode::mixed()"), "{text}");
+}
+
+/// Nobody would read them any more.
+pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogStore>>(fixture: F) {
+    let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
+    for id in ["a", "task", "dead"] {
+        accept_new(&mixed, sample(id)).await;
+    }
+    for mode in [Mode::inline(), Mode::inline().spill()] {
+        let text = refused(of(&fixture, mode)).await;
+        assert!(text.contains("messages wait"), "{text}");
+    }
+    mixed.work_until_idle().await.unwrap();
+    let text = refused(of(&fixture, Mode::inline())).await;
+    assert!(text.contains("tasks or dead letters"), "{text}");
+    // With spill, tasks and dead letters are at home.
+    let spills = of(&fixture, Mode::inline().spill()).build().await.unwrap();
+    for id in ["a", "task", "dead"] {
+        assert_eq!(deliver(&spills, id).await, "duplicate");
+    }
+    fixture.travel(HOUR);
+    assert_eq!(spills.work_until_idle().await.unwrap().done, 1);
+    assert!(refused(of(&fixture, Mode::inline())).await.contains("tasks or dead letters"));
+    assert_eq!(spills.discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    let inline = of(&fixture, Mode::inline()).build().await.unwrap();
+    for (id, count) in [("a", 1), ("task", 1), ("dead", 0)] {
+        assert_eq!(deliver(&inline, id).await, "duplicate");
+        assert_eq!(fixture.effects(id).await, count, "{id}");
+    }
+    assert_eq!(deliver(&inline, "b").await, "done");
+}

@@ -1,0 +1,402 @@
+//! What operators do with handlers: pause them, run them again, rename them, remove them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use oncebox_core::store::{AuditEntry, HandlerState, Place, ReplayFrom, Replayed, Select};
+use oncebox_core::{
+    Attempt, EffectId, Error, ErrorKind, Failure, HandlerOptions, Inbox, InboxBuilder, InboxStore, LogStore,
+    Mode, Outcome, Replay,
+};
+
+use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample, with_effect};
+use super::{Fixture, Sample};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
+    let error: Error = builder.build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    error.to_string()
+}
+
+/// Who did what to whom, newest first.
+async fn audit<S: LogStore>(inbox: &Inbox<S>) -> Vec<(String, String, String)> {
+    let entries = inbox.audit(100).await.unwrap();
+    let read = |entry: AuditEntry| (entry.operator, entry.action, entry.handler);
+    entries.into_iter().map(read).collect()
+}
+
+fn entry(operator: &str, action: &str, handler: &str) -> (String, String, String) {
+    (operator.to_owned(), action.to_owned(), handler.to_owned())
+}
+
+/// What a handler was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Run {
+    id: String,
+    attempt: u32,
+    is_replay: bool,
+    effect: EffectId,
+}
+
+type Runs = Arc<Mutex<Vec<Run>>>;
+
+/// The runs since the last time, as (message, whether it was a replay).
+fn read(runs: &Runs) -> Vec<(String, bool)> {
+    std::mem::take(&mut *runs.lock().unwrap()).into_iter().map(|run| (run.id, run.is_replay)).collect()
+}
+
+fn replayed(ids: &[&str]) -> Vec<(String, bool)> {
+    ids.iter().map(|id| ((*id).to_owned(), true)).collect()
+}
+
+fn fresh(ids: &[&str]) -> Vec<(String, bool)> {
+    ids.iter().map(|id| ((*id).to_owned(), false)).collect()
+}
+
+/// A builder with a handler that writes an effect, notes what it was given, and then does what this function says.
+fn noting<F: Fixture<Store: LogStore>>(
+    fixture: &F,
+    builder: InboxBuilder<F::Store>,
+    name: &str,
+    runs: &Runs,
+    judge: impl Fn(&str, u32) -> Result<(), Failure> + Clone + Send + Sync + 'static,
+) -> InboxBuilder<F::Store> {
+    let (effects, runs) = (fixture.clone(), runs.clone());
+    let handler = async move |sample: Sample,
+                              Attempt(attempt): Attempt,
+                              Replay(is_replay): Replay,
+                              effect: EffectId,
+                              conn: &mut Conn<F>|
+                -> Result<(), Failure> {
+        effects.effect(conn, &sample.id).await?;
+        runs.lock().unwrap().push(Run { id: sample.id.clone(), attempt, is_replay, effect });
+        judge(&sample.id, attempt)
+    };
+    let isolated = |options: HandlerOptions<Sample>| options.isolated();
+    builder.retry(AT_ONCE).on_with(name, handler, isolated)
+}
+
+fn never_fails(_: &str, _: u32) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// Nothing runs, everything is accepted, and it can be started meanwhile.
+pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let judge = |id: &str, n| match (id, n) {
+        ("task", 1) => Err(Failure::after(HOUR, "busy")),
+        _ => Ok(()),
+    };
+    let builder =
+        || with_effect(&fixture, noting(&fixture, one_lane(&fixture), "ledger", &runs, judge), "other");
+    let inbox = builder().build().await.unwrap();
+    accept_new(&inbox, sample("task")).await;
+    inbox.work_until_idle().await.unwrap();
+    read(&runs);
+
+    assert_eq!(inbox.pause_handler("ledger", "").await.unwrap_err().kind(), ErrorKind::Configuration);
+    assert!(!inbox.pause_handler("nobody", "ann").await.unwrap());
+    assert!(!inbox.resume_handler("ledger", "ann").await.unwrap(), "it is at work");
+    assert!(inbox.pause_handler("ledger", "ann").await.unwrap());
+    assert!(!inbox.pause_handler("ledger", "ann").await.unwrap(), "it is paused");
+    fixture.travel(HOUR);
+    accept_new(&inbox, sample("a")).await;
+    let started_meanwhile = builder().build().await.unwrap();
+    for inbox in [&inbox, &started_meanwhile] {
+        let report = tokio::time::timeout(HOUR / 60, inbox.work_until_idle()).await.unwrap().unwrap();
+        assert!(report.done <= 1 && report.failed == 0, "{report:?}");
+    }
+    assert_eq!(read(&runs), []);
+    assert_eq!(fixture.effects("other a").await, 1, "nobody else waits");
+    let statuses = inbox.handler_statuses().await.unwrap();
+    assert_eq!((statuses[0].handler.state, statuses[0].lag), (HandlerState::Paused, 1));
+    assert_eq!(statuses[1].handler.state, HandlerState::Active);
+
+    assert!(!inbox.resume_handler("nobody", "bob").await.unwrap());
+    assert!(inbox.resume_handler("ledger", "bob").await.unwrap());
+    assert_eq!(started_meanwhile.work_until_idle().await.unwrap().done, 2);
+    let mut ran = read(&runs);
+    ran.sort();
+    assert_eq!(ran, fresh(&["a", "task"]));
+    assert_eq!(audit(&inbox).await, [entry("bob", "resume", "ledger"), entry("ann", "pause", "ledger")]);
+}
+
+/// From the oldest message that is there, and new ones are new.
+pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let builder = noting(&fixture, one_lane(&fixture), "ledger", &runs, never_fails);
+    let inbox = with_effect(&fixture, builder, "other").build().await.unwrap();
+    for id in ["a", "b", "c"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(read(&runs), fresh(&["a", "b", "c"]));
+
+    let error = inbox.replay("nobody", ReplayFrom::Beginning, "ann").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().contains("nobody"), "{error}");
+    assert!(inbox.replay("ledger", ReplayFrom::Beginning, "").await.is_err(), "nobody said who does it");
+    assert!(inbox.audit(10).await.unwrap().is_empty());
+
+    let come_to = inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    assert_eq!(come_to, Replayed { positions: 3, tasks: 0, dead: 0 });
+    accept_new(&inbox, sample("d")).await;
+    inbox.work_until_idle().await.unwrap();
+    let mut expected = replayed(&["a", "b", "c"]);
+    expected.extend(fresh(&["d"]));
+    assert_eq!(read(&runs), expected);
+    assert_eq!((fixture.effects("a").await, fixture.effects("d").await), (2, 1));
+    assert_eq!(fixture.effects("other a").await, 1, "nobody else runs again");
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+
+    let entries = inbox.audit(10).await.unwrap();
+    assert_eq!((entries.len(), &*entries[0].operator, &*entries[0].action), (1, "ann", "replay"));
+    assert_eq!((&*entries[0].handler, entries[0].place), ("ledger", None));
+    let detail = entries[0].detail.as_deref().unwrap();
+    assert!(detail.contains("the beginning") && detail.contains("3 positions"), "{detail}");
+}
+
+/// Only what was received since then, or what sits there and behind it.
+pub async fn a_replay_begins_at_a_time_or_a_place<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let builder = Inbox::builder(fixture.store()).stored().lanes(2);
+    let inbox = noting(&fixture, builder, "ledger", &runs, never_fails).build().await.unwrap();
+    // One ordering key for each of the two lanes.
+    let mut keys = [String::new(), String::new()];
+    for n in 0.. {
+        let key = format!("k{n}");
+        let place = accept_new(&inbox, sample(&format!("find {key}")).with_order_by(&*key)).await;
+        keys[usize::from(place.lane)] = key;
+        if keys.iter().all(|key| !key.is_empty()) {
+            break;
+        }
+    }
+    let mut places = Vec::new();
+    for (n, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        fixture.travel(HOUR);
+        places.push(accept_new(&inbox, sample(id).with_order_by(&*keys[n % 2])).await);
+    }
+    inbox.work_until_idle().await.unwrap();
+    read(&runs);
+
+    let since = inbox.message(places[1]).await.unwrap().unwrap().received_at;
+    let come_to = inbox.replay("ledger", ReplayFrom::Time(since), "ann").await.unwrap();
+    assert_eq!(come_to.positions, 3);
+    inbox.work_until_idle().await.unwrap();
+    let mut ran = read(&runs);
+    ran.sort();
+    assert_eq!(ran, replayed(&["b", "c", "d"]));
+    let future = SystemTime::now() + HOUR * 24;
+    let come_to = inbox.replay("ledger", ReplayFrom::Time(future), "ann").await.unwrap();
+    assert_eq!(come_to, Replayed::default());
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+
+    let come_to = inbox.replay("ledger", ReplayFrom::Place(places[2]), "ann").await.unwrap();
+    assert_eq!(come_to.positions, 1);
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(read(&runs), replayed(&["c"]), "in its lane only");
+    let beyond = Place { pos: places[2].pos + 100, ..places[2] };
+    assert_eq!(inbox.replay("ledger", ReplayFrom::Place(beyond), "ann").await.unwrap().positions, 0);
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+}
+
+/// They are waiting messages again, and counted.
+pub async fn a_replay_absorbs_tasks_and_dead_letters<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let healed = Arc::new(AtomicBool::new(false));
+    let heal = healed.clone();
+    let judge = move |id: &str, _| match id {
+        _ if heal.load(Ordering::SeqCst) => Ok(()),
+        "early dead" | "dead" => Err(Failure::permanent("never")),
+        "task" => Err(Failure::after(HOUR, "busy")),
+        _ => Ok(()),
+    };
+    let inbox = noting(&fixture, one_lane(&fixture), "ledger", &runs, judge).build().await.unwrap();
+    accept_new(&inbox, sample("early dead")).await;
+    let from = accept_new(&inbox, sample("a")).await;
+    for id in ["dead", "task", "b"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.failed, report.dead), (2, 1, 2));
+    read(&runs);
+    healed.store(true, Ordering::SeqCst);
+    let come_to = inbox.replay("ledger", ReplayFrom::Place(from), "ann").await.unwrap();
+    assert_eq!(come_to, Replayed { positions: 4, tasks: 1, dead: 1 });
+    let detail = inbox.audit(1).await.unwrap().remove(0).detail.unwrap();
+    assert!(detail.contains("1 tasks") && detail.contains("1 dead"), "{detail}");
+    assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
+    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap().len(), 1, "what lies before it stays");
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(read(&runs), replayed(&["a", "dead", "task", "b"]));
+    fixture.travel(HOUR * 2);
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+    assert_eq!((fixture.effects("task").await, fixture.effects("dead").await), (1, 1));
+}
+
+/// In the middle of the first one too: what was new before it is still a replay, what comes is not.
+pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let inbox = noting(&fixture, one_lane(&fixture), "ledger", &runs, never_fails).build().await.unwrap();
+    let mut places = Vec::new();
+    for id in ["a", "b", "c", "d"] {
+        places.push(accept_new(&inbox, sample(id)).await);
+    }
+    inbox.work_until_idle().await.unwrap();
+    read(&runs);
+    for _ in 0..2 {
+        inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+        inbox.work_until_idle().await.unwrap();
+        assert_eq!(read(&runs), replayed(&["a", "b", "c", "d"]));
+    }
+    // It runs on one message at a time, and is interrupted behind the second.
+    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.work_once().await.unwrap();
+    inbox.work_once().await.unwrap();
+    assert_eq!(read(&runs), replayed(&["a", "b"]));
+    let come_to = inbox.replay("ledger", ReplayFrom::Place(places[1]), "ann").await.unwrap();
+    assert_eq!(come_to.positions, 1);
+    accept_new(&inbox, sample("e")).await;
+    inbox.work_until_idle().await.unwrap();
+    let mut expected = replayed(&["b", "c", "d"]);
+    expected.extend(fresh(&["e"]));
+    assert_eq!(read(&runs), expected);
+    // From further ahead than it has come there is nothing to go back to.
+    let e = inbox.find_message("sample", "e").await.unwrap().unwrap();
+    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.work_once().await.unwrap();
+    assert_eq!(inbox.replay("ledger", ReplayFrom::Place(e), "ann").await.unwrap(), Replayed::default());
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(read(&runs), replayed(&["a", "b", "c", "d", "e"]));
+}
+
+/// Its task knows.
+pub async fn a_replayed_message_that_fails_is_tried_again_as_a_replay<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let runs = Runs::default();
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = fails.clone();
+    let judge = move |id: &str, n| match (id, n) {
+        ("b", 1) if failing.load(Ordering::SeqCst) => Err("at first".into()),
+        _ => Ok(()),
+    };
+    let inbox = noting(&fixture, one_lane(&fixture), "ledger", &runs, judge).build().await.unwrap();
+    for id in ["a", "b"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    inbox.work_until_idle().await.unwrap();
+    read(&runs);
+    fails.store(true, Ordering::SeqCst);
+    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.failed), (2, 1));
+    let retried: Vec<_> = runs.lock().unwrap().iter().map(|run| (run.attempt, run.is_replay)).collect();
+    assert_eq!(retried, [(1, true), (1, true), (2, true)]);
+    assert_eq!(fixture.effects("b").await, 2);
+    // A new one that fails is none.
+    read(&runs);
+    fails.store(false, Ordering::SeqCst);
+    let judge = |_: &str, n| if n == 1 { Err("at first".into()) } else { Ok(()) };
+    let inbox = noting(&fixture, one_lane(&fixture), "ledger", &runs, judge).build().await.unwrap();
+    accept_new(&inbox, sample("c")).await;
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(read(&runs), fresh(&["c", "c"]));
+}
+
+/// With all that it has done and has to do; the old name leads to the new one.
+pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let judge = |id: &str, n| match (id, n) {
+        ("task", 1) => Err(Failure::after(HOUR, "busy")),
+        ("dead", _) => Err(Failure::permanent("never")),
+        _ => Ok(()),
+    };
+    let named = |name: &str| noting(&fixture, one_lane(&fixture), name, &runs, judge);
+    let old = with_effect(&fixture, named("old"), "taken").build().await.unwrap();
+    for id in ["a", "task", "dead"] {
+        accept_new(&old, sample(id)).await;
+    }
+    old.work_until_idle().await.unwrap();
+    let first = runs.lock().unwrap()[0].clone();
+    read(&runs);
+    assert_eq!(old.mark_dead_processed(Select::all(), "ann").await.unwrap(), 1);
+
+    assert!(!old.rename_handler("nobody", "somebody", "ann").await.unwrap());
+    for (to, operator) in [("taken", "ann"), ("", "ann"), ("new", "")] {
+        let error = old.rename_handler("old", to, operator).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    }
+    assert!(old.rename_handler("old", "new", "ann").await.unwrap());
+    assert!(!old.rename_handler("old", "newer", "ann").await.unwrap(), "only a name");
+    let text = refused(named("old")).await;
+    assert!(text.contains("\"new\""), "{text}");
+
+    // Programs that still have the old name run on.
+    accept_new(&old, sample("b")).await;
+    assert_eq!(old.work_until_idle().await.unwrap().done, 2);
+    assert_eq!(read(&runs), fresh(&["b"]));
+    let new = named("new").build().await.unwrap();
+    fixture.travel(HOUR);
+    assert_eq!(new.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(read(&runs), fresh(&["task"]));
+    assert!(new.marker("new", "sample", "dead").await.unwrap().is_some(), "its markers are its own");
+    new.replay("new", ReplayFrom::Beginning, "ann").await.unwrap();
+    new.work_until_idle().await.unwrap();
+    let again = runs.lock().unwrap()[0].clone();
+    assert_eq!((&*again.id, again.effect), ("a", first.effect), "other systems know it by this");
+    read(&runs);
+
+    // Back, and on.
+    assert!(new.rename_handler("new", "old", "bob").await.unwrap());
+    let text = refused(named("new")).await;
+    assert!(text.contains("\"old\""), "{text}");
+    let back = named("old").build().await.unwrap();
+    accept_new(&back, sample("c")).await;
+    assert_eq!(back.work_until_idle().await.unwrap().done, 1);
+    assert!(back.rename_handler("old", "last", "bob").await.unwrap());
+    for name in ["old", "new"] {
+        let text = refused(named(name)).await;
+        assert!(text.contains("\"last\""), "{text}");
+    }
+    let entries = audit(&back).await;
+    let renames: Vec<_> = entries.iter().filter(|(_, action, _)| action == "rename").collect();
+    assert_eq!(renames.len(), 3);
+    assert_eq!((&*renames[2].0, &*renames[0].0), ("ann", "bob"));
+    // Removed, every name that it had stays taken.
+    assert!(back.remove_handler("last", "bob").await.unwrap());
+    let text = refused(named("last")).await;
+    assert!(text.contains(".revive()"), "{text}");
+    for name in ["old", "new"] {
+        refused(named(name)).await;
+    }
+}
+
+/// What it handled inline is a duplicate under the new name.
+pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>>(fixture: F) {
+    let named = |name: &'static str| {
+        with_effect(&fixture, Inbox::builder(fixture.store()).mode(Mode::inline()), name)
+    };
+    let old = named("old").build().await.unwrap();
+    old.process(sample("a")).await.unwrap();
+    assert!(old.rename_handler("old", "new", "ann").await.unwrap());
+    let new = named("new").build().await.unwrap();
+    for inbox in [&new, &old] {
+        let report = inbox.process(sample("a")).await.unwrap();
+        assert!(matches!(report.outcomes().next(), Some((_, Outcome::Duplicate))), "{report:?}");
+    }
+    let report = new.process(sample("b")).await.unwrap();
+    assert!(matches!(report.outcome("new"), Some(Outcome::Done)), "{report:?}");
+    let report = old.process(sample("b")).await.unwrap();
+    assert!(matches!(report.outcome("old"), Some(Outcome::Duplicate)), "{report:?}");
+    assert_eq!((fixture.effects("old a").await, fixture.effects("new a").await), (1, 0));
+    assert_eq!((fixture.effects("new b").await, fixture.effects("old b").await), (1, 0));
+    let text = refused(named("old")).await;
+    assert!(text.contains("\"new\""), "{text}");
+    // Nothing of it is in the log.
+    assert!(new.pause_handler("new", "ann").await.is_err());
+    assert!(new.replay("new", ReplayFrom::Beginning, "ann").await.is_err());
+}

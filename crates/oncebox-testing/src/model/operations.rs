@@ -1,0 +1,237 @@
+//! What can be done to a log.
+
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::{Strategy, any, prop_oneof};
+
+/// The handlers of every case, by number.
+pub(super) const HANDLERS: usize = 4;
+/// The detached one.
+pub(super) const APART: usize = 3;
+
+/// What a handler does at one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Succeed,
+    /// And another try at once.
+    Fail,
+    /// And another try in an hour.
+    FailUntilLater,
+    FailForGood,
+}
+
+/// One operation. Messages are named by their number, of as many as there are.
+#[derive(Clone, Debug)]
+pub(super) enum Operation {
+    /// A new message: its ordering key, whether it is due in an hour only, and what each handler does at each attempt; it
+    /// succeeds when there is nothing left.
+    Accept {
+        order: Option<u8>,
+        is_later: bool,
+        steps: [Vec<Step>; HANDLERS],
+    },
+    /// A copy.
+    AcceptAgain(usize),
+    /// Until nothing is left that can run.
+    Work,
+    /// The same, with a worker that dies in the middle of a message first.
+    CrashAndWork(usize),
+    /// More than an hour.
+    Travel,
+    /// All dead letters of a handler; with the cause removed, or not.
+    Retry {
+        handler: usize,
+        is_healed: bool,
+    },
+    /// All dead letters of a handler.
+    Settle {
+        handler: usize,
+        is_discarded: bool,
+    },
+    /// From a message on, or from the beginning.
+    Replay {
+        handler: usize,
+        from: Option<usize>,
+    },
+    Pause(usize),
+    Resume(usize),
+    Remove(usize),
+    /// From the beginning.
+    Revive(usize),
+    Prune,
+    /// A message set apart for one handler.
+    Spill {
+        handler: usize,
+        is_dead: bool,
+    },
+    /// Another process takes a message, or a task, of the detached handler.
+    Lease {
+        is_task: bool,
+        lane: u16,
+    },
+    /// It ends what it took first.
+    EndLease {
+        is_well: bool,
+    },
+    /// It dies, and what it says after that does not count.
+    LoseLeases,
+}
+
+fn handler() -> impl Strategy<Value = usize> + Clone {
+    0..HANDLERS
+}
+
+fn step() -> impl Strategy<Value = Step> + Clone {
+    prop_oneof![
+        5 => proptest::strategy::Just(Step::Succeed),
+        3 => proptest::strategy::Just(Step::Fail),
+        2 => proptest::strategy::Just(Step::FailUntilLater),
+        1 => proptest::strategy::Just(Step::FailForGood),
+    ]
+}
+
+pub(super) fn accept() -> impl Strategy<Value = Operation> + Clone {
+    let steps = || vec(step(), 0..4);
+    (
+        weighted(0.7, 0_u8..3),
+        weighted(0.15, proptest::strategy::Just(())),
+        [steps(), steps(), steps(), steps()],
+    )
+        .prop_map(|(order, later, steps)| Operation::Accept { order, is_later: later.is_some(), steps })
+}
+
+pub(super) fn operation() -> impl Strategy<Value = Operation> {
+    let number = || 0_usize..64;
+    prop_oneof![
+        8 => accept(),
+        2 => number().prop_map(Operation::AcceptAgain),
+        6 => proptest::strategy::Just(Operation::Work),
+        1 => number().prop_map(Operation::CrashAndWork),
+        3 => proptest::strategy::Just(Operation::Travel),
+        3 => (handler(), any::<bool>())
+            .prop_map(|(handler, is_healed)| Operation::Retry { handler, is_healed }),
+        2 => (handler(), any::<bool>())
+            .prop_map(|(handler, is_discarded)| Operation::Settle { handler, is_discarded }),
+        2 => (handler(), weighted(0.7, number()))
+            .prop_map(|(handler, from)| Operation::Replay { handler, from }),
+        1 => handler().prop_map(Operation::Pause),
+        2 => handler().prop_map(Operation::Resume),
+        1 => handler().prop_map(Operation::Remove),
+        2 => handler().prop_map(Operation::Revive),
+        1 => proptest::strategy::Just(Operation::Prune),
+        2 => (handler(), any::<bool>()).prop_map(|(handler, is_dead)| Operation::Spill { handler, is_dead }),
+        4 => (any::<bool>(), 0_u16..2).prop_map(|(is_task, lane)| Operation::Lease { is_task, lane }),
+        2 => any::<bool>().prop_map(|is_well| Operation::EndLease { is_well }),
+        1 => proptest::strategy::Just(Operation::LoseLeases),
+    ]
+}
+
+/// Sequences in which every transition happens.
+pub(super) fn grand_tour() -> Vec<Vec<Operation>> {
+    use Operation::*;
+    use Step::*;
+    let message = |order: Option<u8>, is_later: bool, steps: &[Step]| Accept {
+        order,
+        is_later,
+        steps: std::array::from_fn(|_| steps.to_vec()),
+    };
+    let both =
+        |lane_task: bool| [Lease { is_task: lane_task, lane: 0 }, Lease { is_task: lane_task, lane: 1 }];
+    let mut tours = vec![
+        // Failures, dead heads, parked ones, and what operators do with them.
+        vec![
+            message(Some(1), false, &[FailUntilLater]),
+            message(Some(1), false, &[]),
+            Work,
+            Travel,
+            Work,
+            message(Some(2), false, &[FailForGood]),
+            message(Some(2), false, &[]),
+            Work,
+            Retry { handler: 1, is_healed: true },
+            Work,
+            Settle { handler: 0, is_discarded: true },
+            Settle { handler: 2, is_discarded: false },
+            message(Some(1), true, &[]),
+            Work,
+            Travel,
+            message(Some(1), false, &[FailUntilLater, FailForGood]),
+            Work,
+            Travel,
+            Work,
+        ],
+        // A dead letter that others went past comes back before one that waits.
+        vec![
+            message(Some(1), false, &[FailForGood]),
+            message(Some(1), false, &[FailUntilLater]),
+            Work,
+            Retry { handler: 2, is_healed: false },
+            Work,
+        ],
+        // Replays of everything, and a handler that goes and comes back.
+        vec![
+            message(Some(1), true, &[]),
+            message(Some(1), false, &[FailForGood]),
+            message(Some(1), false, &[]),
+            message(None, false, &[FailUntilLater]),
+            message(None, false, &[]),
+            Work,
+            Replay { handler: 1, from: None },
+            Replay { handler: 0, from: None },
+            Work,
+            Remove(1),
+            Revive(1),
+            Work,
+            Prune,
+        ],
+        // Messages for one handler alone.
+        vec![Spill { handler: 0, is_dead: false }, Spill { handler: 1, is_dead: true }, Work],
+        // Removed at every stage.
+        vec![
+            message(Some(1), true, &[]),
+            message(Some(1), false, &[FailForGood]),
+            message(Some(1), false, &[]),
+            message(Some(2), false, &[FailUntilLater]),
+            message(Some(3), false, &[]),
+            Work,
+            message(None, false, &[]),
+            Remove(1),
+            Work,
+            Travel,
+            Prune,
+        ],
+    ];
+    // Another process at work.
+    let mut leases = vec![message(None, false, &[]), message(None, false, &[]), message(None, false, &[])];
+    leases.extend(both(false));
+    leases.push(EndLease { is_well: true });
+    leases.extend(both(false));
+    leases.push(EndLease { is_well: false });
+    leases.extend(both(true));
+    leases.push(LoseLeases);
+    leases.extend(both(true));
+    leases.push(Replay { handler: APART, from: None });
+    leases.push(Work);
+    leases.push(message(None, false, &[]));
+    leases.push(message(None, false, &[]));
+    leases.extend(both(false));
+    leases.push(Remove(APART));
+    leases.push(Work);
+    tours.push(leases);
+    // It dies three times, and a run that ends badly for the last time.
+    let mut deaths = vec![message(None, false, &[Fail, Fail, Fail])];
+    for _ in 0..3 {
+        deaths.extend(both(false));
+        deaths.extend(both(true));
+        deaths.push(LoseLeases);
+    }
+    deaths.push(Work);
+    deaths.push(Retry { handler: APART, is_healed: false });
+    for _ in 0..3 {
+        deaths.extend(both(true));
+        deaths.push(EndLease { is_well: false });
+    }
+    deaths.push(Work);
+    tours.push(deaths);
+    tours
+}
