@@ -11,21 +11,21 @@
 //!
 //! `worker URL stored` works on the log instead, with two handlers, until it is killed.
 
-#![allow(clippy::print_stdout, reason = "standard output is how it reports")]
+mod effects;
 
-use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use oncebox::store::Store;
 use oncebox::{
-    Attempt, BoxError, Envelope, Error, Failure, Inbox, InboxStore, LogStore, Message, PostgresStore, Retry,
-    SqliteStore,
+    Attempt, BoxError, Envelope, Error, Failure, Inbox, LogStore, Message, PostgresStore, Retry, SqliteStore,
 };
 use oncebox_testing::{Faults, Faulty, Point};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::effects::{Effects, say};
 
 #[derive(Serialize, Deserialize, Message)]
 #[message(kind = "delivery", key = "id")]
@@ -63,31 +63,8 @@ impl Faults for Stop {
     }
 }
 
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // The parent may be gone; then there is nobody to tell.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
 fn nanos() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
-}
-
-/// How a handler writes its effect on this store.
-trait Effects: InboxStore {
-    fn effect(conn: &mut Self::Conn, name: String) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-}
-
-impl Effects for SqliteStore {
-    async fn effect(conn: &mut sqlx::SqliteConnection, name: String) -> Result<(), sqlx::Error> {
-        sqlx::query("insert into effect (name) values (?)").bind(name).execute(conn).await.map(drop)
-    }
-}
-
-impl Effects for PostgresStore {
-    async fn effect(conn: &mut sqlx::PgConnection, name: String) -> Result<(), sqlx::Error> {
-        sqlx::query("insert into effect (name) values ($1)").bind(name).execute(conn).await.map(drop)
-    }
 }
 
 async fn work<S: Effects>(store: S) -> Result<()> {

@@ -44,6 +44,13 @@ fn balance_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
     sqlx::AssertSqlSafe(named)
 }
 
+fn deaths_in_hand_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
+    sqlx::AssertSqlSafe(format!(
+        "select (select count(*) from {tables}process) <> $1 or exists (select 1 from {tables}careful)
+            or exists (select 1 from {tables}attempting)"
+    ))
+}
+
 type Row = (String, i64, i64, i64, i64, i64);
 
 fn read(rows: Vec<Row>) -> Vec<Balance> {
@@ -68,6 +75,22 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
 
     /// How many effects there are, and of how many names.
     async fn totals(&self) -> (i64, i64);
+
+    /// Lets effects tell in which order they came, and makes the table of what is healed.
+    async fn prepare_order(&self);
+
+    /// All effects; where the order is prepared, in that.
+    async fn effect_names(&self) -> Vec<String>;
+
+    /// Takes away the reason for which a message can never be handled.
+    async fn heal(&self, name: &str);
+
+    /// Whether a death is not yet known to the others, of whom so many are alive, or makes them careful. Who kills again now
+    /// may hit a message that is suspected already, and after three times that is a dead letter, as it should be.
+    async fn deaths_in_hand(&self, alive: i64) -> bool;
+
+    /// Whether somebody who is stopped, and will not go on, keeps everybody else from writing.
+    async fn is_stuck(&self) -> bool;
 
     /// Where every message is, for each handler, in one snapshot.
     async fn balance(&self) -> Vec<Balance>;
@@ -94,6 +117,40 @@ impl LogFixture for Sqlite {
         sqlx::query_as(TOTALS).fetch_one(self.store.pool()).await.unwrap()
     }
 
+    async fn prepare_order(&self) {
+        sqlx::query("create table healed (name text not null)").execute(self.store.pool()).await.unwrap();
+    }
+
+    /// There is one writer, and rows are numbered as they come.
+    async fn effect_names(&self) -> Vec<String> {
+        sqlx::query_scalar("select name from effect order by rowid")
+            .fetch_all(self.store.pool())
+            .await
+            .unwrap()
+    }
+
+    async fn heal(&self, name: &str) {
+        let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
+        sqlx::query("pragma busy_timeout = 60000").execute(&mut conn).await.unwrap();
+        let heal = sqlx::query("insert into healed (name) values (?)").bind(name);
+        heal.execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+    }
+
+    async fn deaths_in_hand(&self, alive: i64) -> bool {
+        let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
+        sqlx::query("pragma busy_timeout = 60000").execute(&mut conn).await.unwrap();
+        let found = sqlx::query_scalar(deaths_in_hand_of("oncebox_")).bind(alive).fetch_one(&mut conn).await;
+        conn.close().await.unwrap();
+        found.unwrap()
+    }
+
+    async fn is_stuck(&self) -> bool {
+        let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
+        sqlx::query("pragma busy_timeout = 2000").execute(&mut conn).await.unwrap();
+        sqlx::query("begin immediate").execute(&mut conn).await.is_err()
+    }
+
     async fn balance(&self) -> Vec<Balance> {
         let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
         sqlx::query("pragma busy_timeout = 60000").execute(&mut conn).await.unwrap();
@@ -118,6 +175,31 @@ impl LogFixture for Postgres {
 
     async fn totals(&self) -> (i64, i64) {
         sqlx::query_as(TOTALS).fetch_one(self.store.pool()).await.unwrap()
+    }
+
+    async fn prepare_order(&self) {
+        let sql = "alter table effect add column seq bigserial; create table healed (name text not null)";
+        sqlx::raw_sql(sql).execute(self.store.pool()).await.unwrap();
+    }
+
+    async fn effect_names(&self) -> Vec<String> {
+        let all = "select name from effect e order by to_jsonb(e) -> 'seq'";
+        sqlx::query_scalar(all).fetch_all(self.store.pool()).await.unwrap()
+    }
+
+    async fn heal(&self, name: &str) {
+        let heal = sqlx::query("insert into healed (name) values ($1)").bind(name);
+        heal.execute(self.store.pool()).await.unwrap();
+    }
+
+    async fn deaths_in_hand(&self, alive: i64) -> bool {
+        let found = sqlx::query_scalar(deaths_in_hand_of("oncebox.")).bind(alive);
+        found.fetch_one(self.store.pool()).await.unwrap()
+    }
+
+    /// Rows are locked one by one.
+    async fn is_stuck(&self) -> bool {
+        false
     }
 
     async fn balance(&self) -> Vec<Balance> {

@@ -1,9 +1,10 @@
 //! A worker process under the test's control.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc;
 
 pub(crate) struct Worker {
     child: Child,
@@ -49,5 +50,97 @@ impl Worker {
     /// kill -9, and wait until it is dead.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
+    }
+}
+
+/// A worker process on the log, in one of its roles. What it says is kept until somebody asks.
+pub(crate) struct LogWorker {
+    child: Child,
+    input: ChildStdin,
+    said: mpsc::UnboundedReceiver<String>,
+}
+
+impl LogWorker {
+    pub(crate) async fn start(url: &str, role: &str, seed: u64, workers: usize) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_log_worker"))
+            .args([url, role, &seed.to_string(), &workers.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (hear, said) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = output.next_line().await {
+                let _ = hear.send(line);
+            }
+        });
+        let mut worker = Self { child, input, said };
+        assert_eq!(worker.line().await.as_deref(), Some("ready"));
+        worker
+    }
+
+    /// What it says next; nothing once it is dead.
+    pub(crate) async fn line(&mut self) -> Option<String> {
+        self.said.recv().await
+    }
+
+    /// Waits until it says this; what it said before.
+    pub(crate) async fn until(&mut self, line: &str) -> Vec<String> {
+        let mut before = Vec::new();
+        loop {
+            let said = self.line().await.unwrap_or_else(|| panic!("it died before {line:?}: {before:?}"));
+            if said == line {
+                return before;
+            }
+            before.push(said);
+        }
+    }
+
+    /// Tells it something; the dead do not listen.
+    pub(crate) async fn tell(&mut self, line: &str) {
+        let _ = self.input.write_all(format!("{line}\n").as_bytes()).await;
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) async fn signal(&self, name: &str) {
+        let number = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-s", name, &number]).status().await.unwrap().success());
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// kill -9, and wait until it is dead; what it had said.
+    pub(crate) async fn kill(mut self) -> Vec<String> {
+        self.child.kill().await.unwrap();
+        self.rest().await
+    }
+
+    /// Lets it finish what is in hand: what it had said, and done, failed, dead and lost leases, as it reports them.
+    pub(crate) async fn stop(mut self) -> (Vec<String>, [u64; 4]) {
+        self.tell("stop").await;
+        let mut said = self.rest().await;
+        assert!(self.child.wait().await.unwrap().success(), "{said:?}");
+        let report = said.pop().unwrap();
+        let numbers: Vec<u64> = report
+            .strip_prefix("report ")
+            .unwrap()
+            .split(' ')
+            .map(|number| number.parse().unwrap())
+            .collect();
+        (said, numbers.try_into().unwrap())
+    }
+
+    async fn rest(&mut self) -> Vec<String> {
+        let mut said = Vec::new();
+        while let Some(line) = self.line().await {
+            said.push(line);
+        }
+        said
     }
 }

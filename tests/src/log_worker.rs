@@ -1,0 +1,234 @@
+//! A worker process on the log for tests: takes a role, works, reads from standard input what else it is to do, and reports on
+//! standard output.
+//!
+//! ```text
+//! log_worker URL ROLE SEED WORKERS
+//! > process KEY      < settled KEY ack|retry|reject OUTCOME
+//! > accept KEY       < accepted KEY
+//! > go KEY           lets the body of that key go on
+//! > stop             < report DONE FAILED DEAD LEASE_LOST
+//! < begin KEY / < cancelled KEY / < end KEY
+//! ```
+//!
+//! Roles: `ordered`, `poison`, `poison_detached`, `held`, `long`, `mixed`, `spill`. `SEED` decides by chance which tries fail.
+
+mod effects;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use oncebox::store::Store;
+use oncebox::{
+    Attempt, BoxError, Cancellation, Envelope, Failure, Inbox, InboxBuilder, LogStore, Message, Mode,
+    PostgresStore, Retry, Settlement, SqliteStore,
+};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::{oneshot, watch};
+
+use crate::effects::{Effects, say};
+
+/// A process that was silent for so long is taken for dead.
+const LEASE: Duration = Duration::from_millis(500);
+
+#[derive(Serialize, Deserialize, Message)]
+#[message(kind = "delivery", key = "id")]
+struct Delivered {
+    id: String,
+    /// Kills its process, or cannot be handled until it is healed.
+    #[serde(default)]
+    poison: bool,
+}
+
+/// What decides by chance whether a try fails: the same for the same try.
+#[derive(Clone, Copy)]
+struct Fate(u64);
+
+impl Fate {
+    /// Some tries of some messages, and never the fourth one.
+    fn strikes(self, id: &str, attempt: u32) -> bool {
+        let mut hash = DefaultHasher::new();
+        (self.0, id, attempt).hash(&mut hash);
+        attempt <= 3 && hash.finish().is_multiple_of(4)
+    }
+}
+
+/// Keys whose bodies may go on.
+#[derive(Clone, Default)]
+struct Gates(Arc<Mutex<HashMap<String, watch::Sender<bool>>>>);
+
+impl Gates {
+    fn of(&self, key: &str) -> watch::Sender<bool> {
+        let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.entry(key.to_owned()).or_default().clone()
+    }
+
+    fn open(&self, key: &str) {
+        self.of(key).send_replace(true);
+    }
+
+    async fn pass(&self, key: &str) {
+        // The sender is kept in the map.
+        let _ = self.of(key).subscribe().wait_for(|open| *open).await;
+    }
+}
+
+fn of_role<S: Effects + LogStore>(
+    builder: InboxBuilder<S>,
+    role: &str,
+    fate: Fate,
+    gates: Gates,
+) -> Result<InboxBuilder<S>> {
+    let shaky = async move |delivered: Delivered,
+                            Attempt(n): Attempt,
+                            conn: &mut <S as Store>::Conn|
+                -> Result<(), Failure> {
+        let id = delivered.id;
+        S::effect(conn, id.clone()).await?;
+        match () {
+            () if delivered.poison && !S::is_healed(conn, &id).await? => {
+                Err(Failure::permanent("it can never work"))
+            }
+            () if fate.strikes(&id, n) => Err(BoxError::from("not this time").into()),
+            () => Ok(()),
+        }
+    };
+    let deadly = async |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+        S::effect(conn, delivered.id).await?;
+        if delivered.poison {
+            std::process::abort();
+        }
+        Ok(())
+    };
+    let deadly_detached = |delivered: Delivered| async move {
+        say(&format!("begin {}", delivered.id));
+        // Long enough for others to be under way.
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        if delivered.poison {
+            std::process::abort();
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        say(&format!("end {}", delivered.id));
+        Ok::<(), BoxError>(())
+    };
+    let held = move |delivered: Delivered, cancellation: Cancellation| {
+        let gates = gates.clone();
+        async move {
+            say(&format!("begin {}", delivered.id));
+            let id = delivered.id.clone();
+            let told = tokio::spawn(async move {
+                cancellation.cancelled().await;
+                say(&format!("cancelled {id}"));
+            });
+            gates.pass(&delivered.id).await;
+            told.abort();
+            say(&format!("end {}", delivered.id));
+            Ok::<(), BoxError>(())
+        }
+    };
+    let long = |delivered: Delivered| async move {
+        say(&format!("begin {}", delivered.id));
+        tokio::time::sleep(LEASE * 10).await;
+        say(&format!("end {}", delivered.id));
+        Ok::<(), BoxError>(())
+    };
+    Ok(match role {
+        "ordered" => builder.stored().on_with("h", shaky, |options| options.ordered()),
+        "poison" => builder.stored().on("h", deadly),
+        "poison_detached" => builder.stored().on_with("h", deadly_detached, |options| options.detached()),
+        "held" => builder.stored().on_with("h", held, |options| options.detached()),
+        "long" => builder.stored().on_with("h", long, |options| options.detached()),
+        "mixed" => builder.mode(Mode::mixed()).on("h", shaky),
+        "spill" => builder.mode(Mode::inline().spill()).on("h", shaky),
+        _ => bail!("there is no role {role}"),
+    })
+}
+
+/// What the parent sends.
+fn envelope(id: &str, attempt: u32) -> Result<Envelope> {
+    Ok(Envelope::of(&Delivered { id: id.to_owned(), poison: false })?.with_attempt(attempt))
+}
+
+async fn process<S: LogStore>(inbox: &Inbox<S>, key: &str, attempt: u32) -> Result<String> {
+    Ok(match inbox.process(envelope(key, attempt)?).await {
+        Ok(report) => {
+            let settlement = match report.settlement() {
+                Settlement::Ack => "ack",
+                Settlement::Retry { .. } => "retry",
+                Settlement::Reject => "reject",
+            };
+            let outcome = report.outcome("h").map_or("unhandled", |outcome| outcome.name());
+            format!("settled {key} {settlement} {outcome}")
+        }
+        Err(error) => format!("settled {key} retry {:?}", error.kind()),
+    })
+}
+
+async fn accept<S: LogStore>(inbox: &Inbox<S>, key: &str) -> Result<String> {
+    Ok(match inbox.accept(envelope(key, 1)?).await {
+        Ok(_) => format!("accepted {key}"),
+        Err(error) => format!("refused {key} {:?}", error.kind()),
+    })
+}
+
+async fn work<S: Effects + LogStore>(store: S, role: &str, seed: u64, workers: usize) -> Result<()> {
+    let retry =
+        Retry { max_attempts: 100, first: Duration::from_millis(10), longest: Duration::from_millis(10) };
+    let builder = Inbox::builder(store).retry(retry).lease(LEASE).workers(workers).work_batch(20);
+    let gates = Gates::default();
+    let builder = builder.poll_every(Duration::from_millis(50));
+    let inbox = of_role(builder, role, Fate(seed), gates.clone())?.build().await?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let working = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(async { drop(stopped.await) }).await }
+    });
+    say("ready");
+
+    let mut attempts = HashMap::<String, u32>::new();
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["process", key] => {
+                let attempt = attempts.entry(key.to_owned()).or_default();
+                *attempt += 1;
+                let (inbox, key, attempt) = (inbox.clone(), key.to_owned(), *attempt);
+                tokio::spawn(async move { process(&inbox, &key, attempt).await.map(|line| say(&line)) });
+            }
+            ["accept", key] => {
+                let (inbox, key) = (inbox.clone(), key.to_owned());
+                tokio::spawn(async move { accept(&inbox, &key).await.map(|line| say(&line)) });
+            }
+            ["go", key] => gates.open(key),
+            ["stop"] => {
+                let _ = stop.send(());
+                let report = working.await??;
+                inbox.close().await;
+                say(&format!(
+                    "report {} {} {} {}",
+                    report.done, report.failed, report.dead, report.lease_lost
+                ));
+                return Ok(());
+            }
+            _ => bail!("not understood: {line}"),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, role, seed, workers] = &arguments[..] else {
+        bail!("usage: log_worker URL ROLE SEED WORKERS");
+    };
+    let seed = seed.parse().context("the seed")?;
+    let workers = workers.parse().context("the number of workers")?;
+    match url.starts_with("postgres:") {
+        true => work(PostgresStore::connect(url).await?, role, seed, workers).await,
+        false => work(SqliteStore::connect(url).await?, role, seed, workers).await,
+    }
+}

@@ -1,0 +1,274 @@
+//! Leases: a detached message belongs to its process as long as that is heard of, and to nobody for ever.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oncebox::store::{Select, Waits};
+use oncebox::{BoxError, Envelope, Inbox, InboxBuilder, LogStore, PostgresStore};
+use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
+use oncebox_servers::proxy::CommitCutter;
+use tokio::sync::watch;
+
+use crate::every_store::{OrderPaid, envelope, judged, on_every_store};
+use crate::stored_fixture::LogFixture;
+use crate::worker::LogWorker;
+
+on_every_store!(
+    a_body_that_outlasts_its_lease_runs_once,
+    a_process_that_is_taken_for_dead_changes_nothing_any_more,
+    a_process_that_is_taken_for_dead_comes_too_late,
+);
+
+fn delivery(id: &str) -> Envelope {
+    Envelope::new("delivery", format!("{{\"id\": \"{id}\"}}")).with_key(id)
+}
+
+async fn acceptor<F: LogFixture>(fixture: &F) -> Inbox<F::Store> {
+    Inbox::builder(fixture.store()).stored().build().await.unwrap()
+}
+
+async fn accept<S: LogStore>(inbox: &Inbox<S>, envelopes: impl IntoIterator<Item = Envelope>) {
+    for accept in inbox.accept_all(envelopes).await {
+        assert!(accept.unwrap().is_new());
+    }
+}
+
+/// Whether nothing is left to do.
+async fn is_through<S: LogStore>(inbox: &Inbox<S>) -> bool {
+    let statuses = inbox.handler_statuses().await.unwrap();
+    statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0))
+}
+
+async fn assert_nothing_died<S: LogStore>(inbox: &Inbox<S>) {
+    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap(), []);
+}
+
+/// Ten times the lease, with another process that would like to have it.
+async fn a_body_that_outlasts_its_lease_runs_once<F: LogFixture>(fixture: F) {
+    let address = fixture.address();
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        workers.push(LogWorker::start(&address, "long", 0, 1).await);
+    }
+    let inbox = acceptor(&fixture).await;
+    let ids: Vec<String> = (0..10).map(|n| format!("m-{n}")).collect();
+    accept(&inbox, ids.iter().map(|id| delivery(id))).await;
+    while !is_through(&inbox).await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut said = Vec::new();
+    let mut done = 0;
+    for worker in workers {
+        let (lines, report) = worker.stop().await;
+        said.extend(lines);
+        assert_eq!(report[1..], [0, 0, 0], "failed, dead, lost");
+        done += report[0];
+    }
+    assert_eq!(done, 10);
+    said.sort_unstable();
+    let mut expected: Vec<String> =
+        ids.iter().flat_map(|id| [format!("begin {id}"), format!("end {id}")]).collect();
+    expected.sort_unstable();
+    assert_eq!(said, expected);
+    assert_nothing_died(&inbox).await;
+}
+
+/// One process that was stopped for longer than its lease, and goes on now; another one that runs its message.
+async fn two_of_which_one_was_stopped<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>) -> [LogWorker; 2] {
+    let address = fixture.address();
+    let mut first = LogWorker::start(&address, "held", 0, 1).await;
+    accept(inbox, [delivery("m")]).await;
+    assert_eq!(first.until("begin m").await, [""; 0]);
+    let mut second = LogWorker::start(&address, "held", 0, 1).await;
+    loop {
+        first.signal("STOP").await;
+        if !fixture.is_stuck().await {
+            break;
+        }
+        // It was stopped in the middle of a write, and would keep everybody waiting.
+        first.signal("CONT").await;
+    }
+    assert_eq!(second.until("begin m").await, [""; 0]);
+    first.signal("CONT").await;
+    // It finds out that it was silent for too long.
+    assert_eq!(first.until("cancelled m").await, [""; 0]);
+    [first, second]
+}
+
+async fn a_process_that_is_taken_for_dead_changes_nothing_any_more<F: LogFixture>(fixture: F) {
+    let inbox = acceptor(&fixture).await;
+    let [mut first, mut second] = two_of_which_one_was_stopped(&fixture, &inbox).await;
+    first.tell("go m").await;
+    first.until("end m").await;
+    // Once it has ended, what it has to say is said.
+    let (said, report) = first.stop().await;
+    assert_eq!((said.len(), report), (0, [0, 0, 0, 1]), "{said:?}");
+    let tasks = inbox.tasks(None, 10).await.unwrap();
+    assert_eq!(tasks.iter().map(|task| task.waits).collect::<Vec<_>>(), [Waits::Running]);
+    second.tell("go m").await;
+    let (said, report) = second.stop().await;
+    assert_eq!((said, report), (vec!["end m".to_owned()], [1, 0, 0, 0]));
+    assert!(is_through(&inbox).await);
+    assert_nothing_died(&inbox).await;
+}
+
+async fn a_process_that_is_taken_for_dead_comes_too_late<F: LogFixture>(fixture: F) {
+    let inbox = acceptor(&fixture).await;
+    let [mut first, mut second] = two_of_which_one_was_stopped(&fixture, &inbox).await;
+    second.tell("go m").await;
+    second.until("end m").await;
+    while !is_through(&inbox).await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    first.tell("go m").await;
+    first.until("end m").await;
+    assert_eq!(first.stop().await.1, [0, 0, 0, 1]);
+    assert_eq!(second.stop().await.1, [1, 0, 0, 0]);
+    assert!(is_through(&inbox).await);
+    assert_nothing_died(&inbox).await;
+}
+
+const LEASE: Duration = Duration::from_millis(500);
+
+/// How often bodies have begun, and whether they may go on.
+#[derive(Clone)]
+struct Bodies {
+    begun: Arc<Mutex<HashMap<String, usize>>>,
+    gate: watch::Sender<bool>,
+}
+
+impl Bodies {
+    fn new(open: bool) -> Self {
+        Self { begun: Arc::default(), gate: watch::Sender::new(open) }
+    }
+
+    fn begun(&self) -> HashMap<String, usize> {
+        self.begun.lock().unwrap().clone()
+    }
+
+    /// A detached handler with so many bodies at a time.
+    fn handled_by(&self, builder: InboxBuilder<PostgresStore>) -> InboxBuilder<PostgresStore> {
+        let bodies = self.clone();
+        let handler = move |order: OrderPaid| {
+            let bodies = bodies.clone();
+            async move {
+                *bodies.begun.lock().unwrap().entry(order.order_id).or_default() += 1;
+                bodies.gate.subscribe().wait_for(|open| *open).await?;
+                Ok::<(), BoxError>(())
+            }
+        };
+        let builder = builder.stored().lease(LEASE).poll_every(Duration::from_millis(20));
+        builder.on_with("h", handler, |options| options.detached().concurrency(20))
+    }
+}
+
+/// Everybody is silent while the database is away: that is nobody's death.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_longer_than_the_lease_runs_nothing_again() {
+    // Whether there is a server at all is known by whoever started the common one.
+    if crate::postgres::as_owner("an_outage_longer_than_the_lease").await.is_none() {
+        return;
+    }
+    let mut server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
+    let store = PostgresStore::connect(&server.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let bodies = Bodies::new(false);
+    let mut inboxes = Vec::new();
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let store = PostgresStore::connect(&server.url()).await.unwrap();
+        let inbox = bodies.handled_by(Inbox::builder(store)).build().await.unwrap();
+        running.push(tokio::spawn({
+            let inbox = inbox.clone();
+            async move { inbox.run(std::future::pending()).await }
+        }));
+        inboxes.push(inbox);
+    }
+    let messages = 30;
+    accept(&inboxes[0], (0..messages).map(|n| envelope(&format!("o-{n}")))).await;
+    while bodies.begun().len() < messages {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.kill().unwrap();
+    tokio::time::sleep(LEASE * 4).await;
+    server.restart().await.unwrap();
+
+    // Both are heard of again, for as long as it takes to bury somebody: a lease has five beats.
+    let beats = async || -> Vec<i64> {
+        let beats = sqlx::query_scalar("select beats from oncebox.process order by id");
+        beats.fetch_all(store.pool()).await.unwrap_or_default()
+    };
+    let mut first = beats().await;
+    while first.len() < 2 {
+        first = beats().await;
+    }
+    loop {
+        let now = beats().await;
+        if now.iter().zip(&first).all(|(now, first)| now - first > 15) && !now.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bodies.gate.send_replace(true);
+    while !is_through(&inboxes[0]).await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(bodies.begun().values().all(|times| *times == 1), "{:?}", bodies.begun());
+
+    // Both work as before.
+    bodies.gate.send_replace(false);
+    accept(&inboxes[0], (0..messages).map(|n| envelope(&format!("later-{n}")))).await;
+    while bodies.begun().len() < 2 * messages {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bodies.gate.send_replace(true);
+    while !is_through(&inboxes[0]).await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(bodies.begun().values().all(|times| *times == 1), "{:?}", bodies.begun());
+    let mut done = 0;
+    for (inbox, running) in inboxes.iter().zip(running) {
+        inbox.close().await;
+        let report = running.await.unwrap().unwrap();
+        assert_eq!((report.failed, report.dead, report.lease_lost), (0, 0, 0));
+        done += report.done;
+    }
+    assert_eq!(done, 2 * messages as u64);
+    assert_nothing_died(&inboxes[0]).await;
+}
+
+/// The connection is cut when the server has the commit and before it can say so: nobody runs what may be leased, and
+/// nothing stays leased to nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_answer_is_cut_off_is_let_go() {
+    let Some(postgres) = crate::postgres::as_owner("a_lease_whose_answer_is_cut_off").await else { return };
+    let port = postgres.store.pool().connect_options().get_port();
+    let proxy = CommitCutter::start(port).await.unwrap();
+    let url = postgres.database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+    let bodies = Bodies::new(true);
+    let store = PostgresStore::connect(&url).await.unwrap();
+    let inbox = bodies.handled_by(Inbox::builder(store)).build().await.unwrap();
+    let acceptor = Inbox::builder(postgres.store.clone()).stored().build().await.unwrap();
+    let running = tokio::spawn({
+        let inbox = inbox.clone();
+        async move { inbox.run(std::future::pending()).await }
+    });
+    let (rounds, each) = (judged(50), 40);
+    for round in 0..rounds {
+        let before = proxy.cuts();
+        proxy.cut_after_commits(2);
+        accept(&acceptor, (0..each).map(|n| envelope(&format!("o-{round}-{n}")))).await;
+        while proxy.cuts() == before || !is_through(&acceptor).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    inbox.close().await;
+    let report = running.await.unwrap().unwrap();
+    assert_eq!((report.failed, report.dead, report.lease_lost), (0, 0, 0));
+    let begun = bodies.begun();
+    assert_eq!(begun.len(), rounds * each);
+    assert_nothing_died(&inbox).await;
+    // Nobody has run what was let go, and whoever ran it did so once.
+    assert!(begun.values().all(|times| *times == 1), "{begun:?}");
+}
