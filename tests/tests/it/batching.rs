@@ -176,7 +176,7 @@ async fn a_set_that_fails_is_halved_until_the_culprit_is_found<F: Fixture>(fixtu
     }
     let sets = sets.load(Ordering::SeqCst);
     // One by one, the culprit's batch alone would take 64 more.
-    assert!(sets < 50, "{sets} sets for 300 units");
+    assert!(sets < 64, "{sets} sets for 300 units");
 }
 
 /// A constraint that is checked at commit only fails the unit that breaks it.
