@@ -24,11 +24,12 @@ async fn a_key_that_comes_both_ways_takes_effect_once<F: LogFixture>(fixture: F)
     for _ in 0..2 {
         workers.push(LogWorker::start(&address, "mixed", seed, 2).await);
     }
-    // Every key comes at least once each way, and some come again; neighbours in the list are under way together.
+    // Every key comes at least once each way, and some come again, but for some that come from the log only; neighbours in the
+    // list are under way together.
     let mut deliveries: Vec<(usize, bool, usize)> = Vec::new();
     for key in 0..keys {
         for copy in 0..2 + chance.below(4) {
-            let is_inline = if copy < 2 { copy == 0 } else { chance.below(2) == 0 };
+            let is_inline = if copy < 2 { copy == 0 } else { chance.below(2) == 0 } && key % 10 != 0;
             deliveries.push((key, is_inline, chance.below(2)));
         }
     }
@@ -90,7 +91,7 @@ async fn a_key_that_comes_both_ways_takes_effect_once<F: LogFixture>(fixture: F)
     for outcome in ["done", "duplicate", "retry"] {
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }
-    assert!(from_log > 0, "nothing came from the log");
+    assert!(from_log >= keys as u64 / 10, "only {from_log} came from the log");
     assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap(), []);
     let mut names = fixture.effect_names().await;
     names.sort_unstable();
