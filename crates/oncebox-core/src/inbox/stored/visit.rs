@@ -446,6 +446,17 @@ impl<S: LogStore> Inbox<S> {
                     }
                     break (tx, taken);
                 }
+                // What lies before it was done by other copies: it is passed over, as it was before.
+                Some(mut taken)
+                    if !course.tasks && taken.first_place().is_some_and(|at| Some(at) < place) =>
+                {
+                    self.claim_taken(handler, &mut tx, &mut taken).await?;
+                    if taken.messages.is_empty() && taken.busy.is_empty() {
+                        self.finish_visit(tx, taken.progress).await?;
+                        continue;
+                    }
+                    tries = LOCKED_TRIES;
+                }
                 // Somebody else was faster.
                 Some(_) => tries = LOCKED_TRIES,
                 // Our own transaction, which is being ended, may still hold the lane.
