@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use oncebox::Inbox;
 use oncebox::store::Select;
+use oncebox::{Failure, Inbox, Mode};
 
-use crate::every_store::{judged, on_every_store};
+use crate::every_store::{Conn, OrderPaid, envelope, judged, on_every_store};
 use crate::stored_fixture::{Chance, LogFixture, seed};
 use crate::worker::LogWorker;
 
-on_every_store!(a_key_that_comes_both_ways_takes_effect_once);
+on_every_store!(
+    a_key_that_comes_both_ways_takes_effect_once,
+    what_fails_behind_a_copy_that_is_done_holds_up_nobody,
+);
 
 /// Deliveries that are under way at the same time.
 const IN_FLIGHT: usize = 64;
@@ -73,7 +76,7 @@ async fn a_key_that_comes_both_ways_takes_effect_once<F: LogFixture>(fixture: F)
             _ => panic!("{line}"),
         }
     }
-    let inbox = Inbox::builder(fixture.store()).mode(oncebox::Mode::mixed()).build().await.unwrap();
+    let inbox = Inbox::builder(fixture.store()).mode(Mode::mixed()).build().await.unwrap();
     loop {
         let statuses = inbox.handler_statuses().await.unwrap();
         if statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0)) {
@@ -100,4 +103,29 @@ async fn a_key_that_comes_both_ways_takes_effect_once<F: LogFixture>(fixture: F)
     let twice: Vec<&[String]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
     assert!(twice.is_empty(), "took effect twice: {twice:?}");
     assert_eq!(names, expected);
+}
+
+async fn what_fails_behind_a_copy_that_is_done_holds_up_nobody<F: LogFixture>(fixture: F) {
+    let effects = fixture.clone();
+    let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), Failure> {
+        match &*order.order_id {
+            "bad" => Err(Failure::permanent("it can never work")),
+            id => Ok(effects.effect(conn, id).await?),
+        }
+    };
+    let builder = Inbox::builder(fixture.store()).mode(Mode::mixed()).lanes(1);
+    let inbox = builder.on("h", handler).build().await.unwrap();
+    assert!(inbox.process(envelope("done")).await.unwrap().is_handled());
+    for id in ["done", "bad", "behind"] {
+        assert!(inbox.accept(envelope(id)).await.unwrap().is_new());
+    }
+    // A few visits at most, not as many as it takes.
+    for _ in 0..5 {
+        inbox.work_once().await.unwrap();
+    }
+    let dead = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    assert_eq!(dead.iter().map(|dead| dead.key.as_ref().unwrap().to_string()).collect::<Vec<_>>(), ["bad"]);
+    let mut names = fixture.effect_names().await;
+    names.sort_unstable();
+    assert_eq!(names, ["behind", "done"]);
 }
