@@ -94,6 +94,7 @@ statements!(
     forget_attempt,
     forget_live_time,
     free_tasks,
+    give_back_attempt,
     guard,
     handler_statuses,
     has_version_table,

@@ -208,6 +208,23 @@ impl Work for PostgresStore {
         Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
     }
 
+    async fn give_back_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> Result<(), Error> {
+        sqlx::query(self.statements.give_back_attempt.clone())
+            .bind(handler.0)
+            .bind(i32::from(place.lane))
+            .bind(place.pos)
+            .bind(process.0)
+            .execute(&self.pool)
+            .await
+            .map_err(failed("give an attempt back"))?;
+        Ok(())
+    }
+
     async fn forget_attempt(
         &self,
         tx: &mut PostgresTx,

@@ -167,6 +167,27 @@ impl Work for SqliteStore {
         .await
     }
 
+    async fn give_back_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> Result<(), Error> {
+        self.write("give an attempt back", async |conn| {
+            sqlx::query(include_str!("sql/give_back_attempt.sql"))
+                .bind(handler.0)
+                .bind(place.lane)
+                .bind(place.pos)
+                .bind(&process.0.as_bytes()[..])
+                .execute(&mut *conn)
+                .await?;
+            let drop = sqlx::query(include_str!("sql/drop_empty_attempt.sql")).bind(handler.0);
+            drop.bind(place.lane).bind(place.pos).execute(conn).await?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn forget_attempt(&self, tx: &mut SqliteTx, handler: HandlerId, place: Place) -> Result<(), Error> {
         forget_attempt(tx.connection(), handler, place).await.map_err(failed("take back a note"))
     }

@@ -354,6 +354,15 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         self.store.note_attempt(handler, place, process)
     }
 
+    fn give_back_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.give_back_attempt(handler, place, process)
+    }
+
     fn forget_attempt(
         &self,
         tx: &mut S::Tx,

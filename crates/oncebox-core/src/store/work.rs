@@ -301,6 +301,14 @@ pub trait Work: Store {
         process: ProcessId,
     ) -> impl Future<Output = Result<Option<u32>, Error>> + Send;
 
+    /// Gives a note back whose message did not run after all: everything is as before it.
+    fn give_back_attempt(
+        &self,
+        handler: HandlerId,
+        place: Place,
+        process: ProcessId,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
     /// Takes such a note back inside the message's transaction, and counts one message less to be careful with in that lane.
     fn forget_attempt(
         &self,

@@ -242,6 +242,7 @@ macro_rules! conformance {
             where_a_process_died_tasks_run_one_by_one
             a_message_of_which_processes_keep_dying_is_a_dead_letter
             a_process_that_leaves_is_not_mourned
+            a_note_that_is_given_back_counts_for_nothing
             random_operations_agree_with_the_model
             every_transition_happens
         }

@@ -204,3 +204,34 @@ pub async fn a_process_that_leaves_is_not_mourned<F: Fixture<Store: LogStore>>(f
     let another = enter(&store, ledger, 10).await;
     assert_eq!(store.note_attempt(ledger, place, another).await.unwrap(), Some(1));
 }
+
+/// A note whose message did not run after all blames nobody, and forgets nobody who was to blame before.
+pub async fn a_note_that_is_given_back_counts_for_nothing<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = super::stored::with_effect(&fixture, super::stored::one_lane(&fixture), "ledger")
+        .build()
+        .await
+        .unwrap();
+    let place = accept_new(&inbox, sample("a")).await;
+    let (store, handler) = (fixture.store(), id_of(&inbox, "ledger").await);
+    let note = async |process| store.note_attempt(handler, place, process).await.unwrap();
+    let first = enter(&store, handler, 1).await;
+    assert_eq!(note(first).await, Some(1));
+    store.give_back_attempt(handler, place, first).await.unwrap();
+    die(&fixture, first).await;
+    let second = enter(&store, handler, 1).await;
+    assert_eq!(note(second).await, Some(1));
+    die(&fixture, second).await;
+    let third = enter(&store, handler, 1).await;
+    assert_eq!(note(third).await, Some(2));
+    store.give_back_attempt(handler, place, third).await.unwrap();
+    die(&fixture, third).await;
+    let fourth = enter(&store, handler, 1).await;
+    assert_eq!(
+        note(fourth).await,
+        Some(2),
+        "one has died of it, and one is counted for the reason of the note"
+    );
+    // Somebody else's is not theirs to give back.
+    store.give_back_attempt(handler, place, first).await.unwrap();
+    assert_eq!(note(fourth).await, Some(2));
+}

@@ -75,7 +75,12 @@ impl<S: LogStore> Inbox<S> {
         };
         let course = Course { isolated: true, noted: Some(place), ..self.course(stored, handler, spot) };
         if crashes < CRASHES_MAX {
-            return self.visit_with(stored, handler, taker, spot, &course).await;
+            let visited = self.visit_with(stored, handler, taker, spot, &course).await?;
+            if matches!(visited, Visited::Busy | Visited::Idle) {
+                // It did not run, and is not to be blamed if this process dies of another one.
+                store.give_back_attempt(taker.handler, place, process.id).await?;
+            }
+            return Ok(visited);
         }
         let outcome = died(crashes);
         self.set_apart_unrun(stored, handler, taker, next, outcome, &course).await
