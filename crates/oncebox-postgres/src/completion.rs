@@ -57,7 +57,7 @@ impl PostgresStore {
         }
         let ended: Vec<i64> = self
             .in_transaction("complete tasks", async |tx: &mut PgConnection| {
-                sqlx::query(self.statements.lock_ordered_lanes.clone())
+                sqlx::query(self.statements.lock_lanes.clone())
                     .bind(&columns.handlers)
                     .bind(&columns.lanes)
                     .execute(&mut *tx)

@@ -239,6 +239,7 @@ fn read_leftovers(row: &PgRow) -> Result<Leftovers, sqlx::Error> {
         waiting: row.try_get("waiting")?,
         set_apart: row.try_get("set_apart")?,
         inline_keys: row.try_get("inline_keys")?,
+        done_elsewhere: row.try_get("done_elsewhere")?,
     })
 }
 

@@ -6,7 +6,7 @@ use oncebox_core::store::{
     Batch, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId, Progress, SetApart, Settled,
     StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
 };
-use oncebox_core::{Error, Headers, Key, StoredKey};
+use oncebox_core::{DeadHead, Error, Headers, Key, StoredKey};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
@@ -63,6 +63,8 @@ impl Work for PostgresStore {
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
             .bind(taker.kinds)
+            .bind(taker.mode.name())
+            .bind(taker.ordered.map(DeadHead::name))
             .bind(i32::try_from(limits.messages).unwrap_or(i32::MAX))
             .bind(i64::from(limits.positions))
             .bind(i64::try_from(limits.bytes).unwrap_or(i64::MAX))
@@ -92,6 +94,8 @@ impl Work for PostgresStore {
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
             .bind(taker.kinds)
+            .bind(taker.mode.name())
+            .bind(taker.ordered.map(DeadHead::name))
             .bind(i32::try_from(limits.tasks).unwrap_or(i32::MAX))
             .bind(limits.heads_only)
             .bind(self.clock_offset_ms())

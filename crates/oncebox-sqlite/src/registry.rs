@@ -147,8 +147,9 @@ async fn may_change(
     for (handler, verdict) in handlers.iter().zip(verdicts) {
         let Verdict::Change(id, from) = *verdict else { continue };
         let find = sqlx::query_as(include_str!("sql/find_leftovers.sql")).bind(id.0);
-        let (waiting, set_apart, inline_keys) = find.fetch_one(&mut *conn).await?;
-        if let Err(refused) = handler.may_change(from, Leftovers { waiting, set_apart, inline_keys }) {
+        let (waiting, set_apart, inline_keys, done_elsewhere) = find.fetch_one(&mut *conn).await?;
+        let left = Leftovers { waiting, set_apart, inline_keys, done_elsewhere };
+        if let Err(refused) = handler.may_change(from, left) {
             return Ok(Err(refused));
         }
     }

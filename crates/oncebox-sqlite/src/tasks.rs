@@ -1,5 +1,6 @@
 //! Taking tasks: those that are due and that nothing holds back.
 
+use oncebox_core::DeadHead;
 use oncebox_core::store::{StoredMessage, Taker, TaskLimits};
 use sqlx::SqliteConnection;
 
@@ -19,6 +20,8 @@ pub(crate) async fn take_tasks(
     let ordered: Option<Option<String>> = sqlx::query_scalar(include_str!("sql/find_taker.sql"))
         .bind(taker.handler.0)
         .bind(to_json(taker.kinds.iter().map(String::as_str))?)
+        .bind(taker.mode.name())
+        .bind(taker.ordered.map(DeadHead::name))
         .fetch_optional(&mut *conn)
         .await?;
     let Some(ordered) = ordered else { return Ok(None) };

@@ -5,11 +5,11 @@
 use std::convert::Infallible;
 use std::sync::LazyLock;
 
-use oncebox_core::Error;
 use oncebox_core::store::{
     Batch, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId, Progress, SetApart, Settled,
     StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
 };
+use oncebox_core::{DeadHead, Error};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -267,6 +267,8 @@ async fn find_standing(
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(to_json(taker.kinds.iter().map(String::as_str))?)
+        .bind(taker.mode.name())
+        .bind(taker.ordered.map(DeadHead::name))
         .fetch_optional(conn)
         .await?;
     let read = |row: SqliteRow| {

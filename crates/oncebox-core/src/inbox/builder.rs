@@ -42,6 +42,11 @@ pub(crate) struct Registered<S: InboxStore> {
 }
 
 impl<S: InboxStore> Registered<S> {
+    /// How its messages reach it in an inbox of that mode: what is for a detached one waits in the log in any case.
+    pub(crate) fn mode(&self, of_inbox: Mode) -> Mode {
+        if self.detached.is_some() { of_inbox.spill() } else { of_inbox }
+    }
+
     /// What its visits to lanes have taught.
     pub(crate) fn lessons(&self) -> MutexGuard<'_, Lessons> {
         self.lessons.lock().unwrap_or_else(PoisonError::into_inner)
@@ -365,8 +370,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         let registration = |handler: &Registered<S>| {
             let kinds = handler.kinds.clone();
             let Settings { start, revive, ordered, .. } = handler.settings;
-            // What is for a detached one waits in the log in any case.
-            let mode = if handler.detached.is_some() { self.mode.spill() } else { self.mode };
+            let mode = handler.mode(self.mode);
             Registration { name: handler.name.to_string(), kinds, mode, ordered, start, revive }
         };
         self.handlers.iter().map(registration).collect()
@@ -393,8 +397,7 @@ impl<S: InboxStore> InboxBuilder<S> {
                     "is ordered and at_most_once: what counts as handled before it runs holds nobody back. Leave one of them out"
                 }
                 (true, Some(_)) if self.mode == Mode::Mixed => {
-                    "is detached: a run outside of the transaction cannot be claimed in it. Change its mode in one step, when \
-                     nothing waits"
+                    "is detached, and mixed is for handlers in a transaction: register it in the other mode under another name"
                 }
                 _ if handler.settings.ordered.is_some() && self.mode != Mode::Stored => {
                     "is ordered, which needs the log: what is delivered inline comes in any order. Call .stored() on the builder"

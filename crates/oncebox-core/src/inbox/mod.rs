@@ -115,7 +115,7 @@ impl<S: InboxStore> Inbox<S> {
     ) -> Result<bool, Error> {
         name::check("handler name", handler)?;
         name::check("kind", kind)?;
-        let unit = unit_of(handler, kind, &key.into())?;
+        let unit = unit_of(self.origin_of(handler), kind, &key.into())?;
         Ok(self.inner.store.claim_in(conn, &unit).await?.is_fresh())
     }
 

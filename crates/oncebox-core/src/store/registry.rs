@@ -94,6 +94,8 @@ pub struct Leftovers {
     pub set_apart: bool,
     /// Whether there are markers of keys that were never accepted: those came inline.
     pub inline_keys: bool,
+    /// Whether messages wait in the log, or are tasks, whose marker says done: a copy came inline.
+    pub done_elsewhere: bool,
 }
 
 /// What the database fixes: the number of lanes, and each handler's number and first name, in the order of the
@@ -166,6 +168,9 @@ impl Registration {
         let obstacle = match self.mode {
             Mode::Stored if left.inline_keys => {
                 "keys that came inline are still remembered, and would run again if they were accepted: wait until they are swept"
+            }
+            Mode::Stored | Mode::Inline { .. } if left.done_elsewhere => {
+                "messages in the log were done inline meanwhile, and would run again: let it pass them"
             }
             Mode::Inline { .. } if left.waiting => "messages wait in the log: let it work through them",
             Mode::Inline { spill: false } if left.set_apart => {
@@ -280,23 +285,24 @@ mod tests {
         let waiting = Leftovers { waiting: true, ..Leftovers::default() };
         let set_apart = Leftovers { set_apart: true, ..Leftovers::default() };
         let inline_keys = Leftovers { inline_keys: true, ..Leftovers::default() };
+        let done_elsewhere = Leftovers { done_elsewhere: true, ..Leftovers::default() };
         let refused_with = |from: Mode, to: Mode| {
             let registration = wanted(to, &["a"], false);
             let verdict = registration.judge(Some(&known(from, HandlerState::Active))).ok()?;
             assert_eq!(verdict, Verdict::Change(HandlerId(7), from));
             registration.may_change(from, Leftovers::default()).unwrap();
-            let refused =
-                [waiting, set_apart, inline_keys].map(|left| registration.may_change(from, left).is_err());
+            let refused = [waiting, set_apart, inline_keys, done_elsewhere]
+                .map(|left| registration.may_change(from, left).is_err());
             Some(refused)
         };
-        assert_eq!(refused_with(inline, spill), Some([true, false, false]));
-        assert_eq!(refused_with(spill, inline), Some([true, true, false]));
-        assert_eq!(refused_with(inline, Mode::Mixed), Some([false; 3]));
-        assert_eq!(refused_with(spill, Mode::Mixed), Some([false; 3]));
-        assert_eq!(refused_with(Mode::Stored, Mode::Mixed), Some([false; 3]));
-        assert_eq!(refused_with(Mode::Mixed, Mode::Stored), Some([false, false, true]));
-        assert_eq!(refused_with(Mode::Mixed, inline), Some([true, true, false]));
-        assert_eq!(refused_with(Mode::Mixed, spill), Some([true, false, false]));
+        assert_eq!(refused_with(inline, spill), Some([true, false, false, true]));
+        assert_eq!(refused_with(spill, inline), Some([true, true, false, true]));
+        assert_eq!(refused_with(inline, Mode::Mixed), Some([false; 4]));
+        assert_eq!(refused_with(spill, Mode::Mixed), Some([false; 4]));
+        assert_eq!(refused_with(Mode::Stored, Mode::Mixed), Some([false; 4]));
+        assert_eq!(refused_with(Mode::Mixed, Mode::Stored), Some([false, false, true, true]));
+        assert_eq!(refused_with(Mode::Mixed, inline), Some([true, true, false, true]));
+        assert_eq!(refused_with(Mode::Mixed, spill), Some([true, false, false, true]));
         assert_eq!(refused_with(inline, Mode::Stored), None);
         assert_eq!(refused_with(spill, Mode::Stored), None);
         assert_eq!(refused_with(Mode::Stored, inline), None);

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::store::{HandlerId, MarkerState, Place, ProcessId, Store, Unit};
-use crate::{Error, Headers, Key};
+use crate::{DeadHead, Error, Headers, Key, Mode};
 
 /// A message in the log, as a handler is to see it.
 #[derive(Clone, Debug)]
@@ -76,6 +76,10 @@ pub struct Taker<'a> {
     pub handler: HandlerId,
     /// Its kinds.
     pub kinds: &'a [String],
+    /// Its mode.
+    pub mode: Mode,
+    /// Whether it is ordered, and how.
+    pub ordered: Option<DeadHead>,
     /// The lane.
     pub lane: u16,
 }

@@ -158,6 +158,32 @@ create table "{schema}".audit (
     detail text
 );
 
+-- Claims by a handler's name are made with its first name, as its own are.
+create or replace function "{schema}".claim(handler text, kind text, key bytea) returns boolean
+language plpgsql
+as $$
+begin
+    if coalesce($1, '') = '' or coalesce($2, '') = '' or coalesce(octet_length($3), 0) = 0 then
+        raise exception using
+            errcode = 'invalid_parameter_value',
+            message = 'oncebox: handler, kind and key must not be empty: an empty key identifies nothing';
+    end if;
+    if octet_length($1) > 200 or octet_length($2) > 200 or octet_length($3) > 65536 then
+        raise exception using
+            errcode = 'invalid_parameter_value',
+            message = 'oncebox: handler and kind may have 200 bytes, the key 65536';
+    end if;
+    insert into "{schema}".marker (handler, kind, key, long_key, state, received_at, processed_at)
+    values (
+        coalesce((select h.origin from "{schema}".handler h where h.name = $1), $1),
+        $2, "{schema}".stored_key($3), case when octet_length($3) > 512 then $3 end, 'done',
+        clock_timestamp(), clock_timestamp()
+    )
+    on conflict do nothing;
+    return found;
+end
+$$;
+
 -- As with markers: as long as handlers run, nothing commits. Every batch begins with one of these.
 create constraint trigger progress_guarded
 after insert on "{schema}".progress
@@ -312,8 +338,8 @@ $$;
 -- message for this handler. The progress to the first message is appended here, so that the trigger above guards the
 -- transaction.
 create function "{schema}".take(
-    taker integer, taken integer, kinds text[], max_messages integer, max_positions bigint, max_bytes bigint,
-    max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
+    taker integer, taken integer, kinds text[], mode text, ordered text, max_messages integer, max_positions bigint,
+    max_bytes bigint, max_tasks integer, offset_ms bigint, statement_limit text, idle_limit text
 ) returns table (
     transaction_id text, backend integer, epoch integer, since bigint, looked bigint, head bigint,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
@@ -338,9 +364,10 @@ declare
 begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
     if not found then return; end if;
-    -- A straggler that knows the handler as it was before must not pass over what it does not take.
+    -- A straggler that knows the handler as it was before must not pass over what it does not take, nor work by the old rules.
     select h.ordered into dead_head from "{schema}".handler h
-    where h.id = taker and h.state = 'active' and h.kinds = take.kinds;
+    where h.id = taker and h.state = 'active' and h.kinds = take.kinds and h.mode = take.mode
+      and h.ordered is not distinct from take.ordered;
     if not found then return; end if;
     select p.epoch, p.pos into my_epoch, my_pos from "{schema}".progress p
     where p.handler = taker and p.lane = taken
@@ -356,7 +383,9 @@ begin
     last_pos := least(newest, my_pos + max_positions);
     if max_tasks is not null and (
         select count(*) from (
-            select from "{schema}".task t where t.handler = taker and t.lane = taken limit max_tasks
+            select from "{schema}".task t
+            where t.handler = taker and t.lane = taken and (t.failures > 0 or t.owner is not null)
+            limit max_tasks
         ) as open
     ) >= max_tasks then
         last_pos := my_pos;
@@ -412,7 +441,8 @@ $$;
 
 -- Takes tasks that are due and not held back, out of the table: those that fail again are put back. Otherwise as take does.
 create function "{schema}".take_tasks(
-    taker integer, taken integer, kinds text[], max_tasks integer, heads_only boolean, offset_ms bigint,
+    taker integer, taken integer, kinds text[], mode text, ordered text, max_tasks integer, heads_only boolean,
+    offset_ms bigint,
     statement_limit text, idle_limit text
 ) returns table (
     transaction_id text, backend integer,
@@ -438,7 +468,8 @@ begin
     perform from "{schema}".lane l where l.handler = taker and l.lane = taken for update skip locked;
     if not found then return; end if;
     select h.ordered, h.origin into dead_head, first_name from "{schema}".handler h
-    where h.id = taker and h.state = 'active' and (h.kinds = take_tasks.kinds or h.mode = 'spill');
+    where h.id = taker and h.state = 'active' and (h.kinds = take_tasks.kinds or h.mode = 'spill')
+      and h.mode = take_tasks.mode and h.ordered is not distinct from take_tasks.ordered;
     if not found then return; end if;
     perform
         set_config('oncebox.guarded', 'on', true),
@@ -515,7 +546,7 @@ begin
         0::int8,
         greatest(floor(extract(epoch from now_at - m.received_at) * 1000)::int8, 0),
         t.failures, t.attempts::text, t.body is not null,
-        exists (
+        m.target is null and exists (
             select from "{schema}".replay r
             where r.handler = taker and r.lane = taken and t.pos > r.after and t.pos <= r.until and r.epoch = (
                 select p.epoch from "{schema}".progress p
@@ -558,11 +589,11 @@ declare
 begin
     perform set_config('lock_timeout', lock_limit, true);
     -- Those who remove handlers wait for this, or this for them.
-    perform from "{schema}".handler h where h.id = target_handler and h.state <> 'removed' for share;
+    perform from "{schema}".handler h where h.id = target_handler and h.state <> 'removed' and h.mode <> 'inline' for share;
     if not found then
         raise exception using
             errcode = 'invalid_parameter_value',
-            message = 'oncebox: the handler was removed; what is for it cannot be set apart';
+            message = 'oncebox: the handler was removed or is only inline by now; what is for it cannot be set apart';
     end if;
     if marker_handler is not null then
         insert into "{schema}".marker as m (

@@ -8,12 +8,14 @@ select
 from "{schema}".handler h
 join "{schema}".marker a on a.handler = '@accept' and a.kind = any (h.kinds)
 left join lateral (
-    select p.pos from "{schema}".progress p
+    select p.epoch, p.pos from "{schema}".progress p
     where p.handler = h.id and p.lane = a.lane
     order by p.epoch desc, p.pos desc limit 1
 ) as p on true
+-- What is gone over again was passed before.
+left join "{schema}".replay r on r.handler = h.id and r.lane = a.lane and r.epoch = p.epoch
 left join "{schema}".task t on (t.handler, t.lane, t.pos) = (h.id, a.lane, a.pos)
 left join "{schema}".dead d on (d.handler, d.lane, d.pos) = (h.id, a.lane, a.pos)
-where h.id = $1 and (a.pos is null or a.pos <= p.pos)
+where h.id = $1 and (a.pos is null or a.pos <= greatest(p.pos, r.until))
 order by a.kind collate "C", a.key
 on conflict do nothing

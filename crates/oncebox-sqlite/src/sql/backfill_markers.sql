@@ -11,8 +11,10 @@ from (
         exists (select 1 from oncebox_task t where t.handler = h.id and t.lane = a.lane and t.pos = a.pos)
         or exists (select 1 from oncebox_dead d where d.handler = h.id and d.lane = a.lane and d.pos = a.pos)
         as is_set_apart,
+        -- What is gone over again was passed before.
         (
-            select p.pos from oncebox_progress p
+            select max(p.pos, coalesce(r.until, 0)) from oncebox_progress p
+            left join oncebox_replay r on r.handler = p.handler and r.lane = p.lane and r.epoch = p.epoch
             where p.handler = h.id and p.lane = a.lane
             order by p.epoch desc, p.pos desc limit 1
         ) as reached

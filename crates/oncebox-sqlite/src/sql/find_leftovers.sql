@@ -1,5 +1,5 @@
 -- What a handler still has to do in its mode: whether messages of its kinds wait in the log, whether some are set apart, and
--- whether keys are marked that were never accepted.
+-- whether keys are marked that were never accepted, or done although their messages are still to come.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -26,5 +26,14 @@ select
         cross join oncebox_marker k on k.handler = h.origin
         where h.id = ?1 and not exists (
             select 1 from oncebox_marker a where a.handler = '@accept' and a.kind = k.kind and a.key = k.key
+        )
+    ),
+    exists (
+        select 1 from oncebox_handler h
+        cross join oncebox_marker k on k.handler = h.origin and k.state = 'done'
+        cross join oncebox_marker a on a.handler = '@accept' and a.kind = k.kind and a.key = k.key
+        where h.id = ?1 and (
+            a.pos > (select reached.pos from reached where reached.lane = a.lane)
+            or exists (select 1 from oncebox_task t where t.handler = h.id and t.lane = a.lane and t.pos = a.pos)
         )
     )

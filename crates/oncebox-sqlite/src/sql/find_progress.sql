@@ -8,6 +8,6 @@ select
 from oncebox_handler h
 cross join oncebox_progress p on p.handler = h.id and p.lane = ?2
 left join oncebox_replay r on r.handler = p.handler and r.lane = p.lane and r.epoch = p.epoch
-where h.id = ?1 and h.state = 'active' and h.kinds = ?3
+where h.id = ?1 and h.state = 'active' and h.kinds = ?3 and h.mode = ?4 and h.ordered is ?5
 order by p.epoch desc, p.pos desc
 limit 1

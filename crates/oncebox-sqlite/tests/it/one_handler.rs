@@ -86,7 +86,8 @@ impl OneHandler {
     }
 
     pub(crate) fn taker(&self, lane: u16) -> Taker<'_> {
-        Taker { handler: self.handler, kinds: &self.kinds, lane }
+        let Registration { mode, ordered, .. } = self.as_wanted;
+        Taker { handler: self.handler, kinds: &self.kinds, mode, ordered, lane }
     }
 
     pub(crate) async fn append(&self, lane: u16, messages: &[NewMessage]) -> Vec<Appended> {

@@ -218,6 +218,9 @@ macro_rules! conformance {
             from_stored_to_mixed_nothing_runs_twice
             to_stored_only_when_inline_keys_are_forgotten
             to_inline_only_when_nothing_waits_in_the_log
+            mixed_is_left_when_the_log_has_passed_what_came_inline
+            an_older_program_leaves_a_changed_handler_to_the_new_one
+            a_replay_that_is_not_over_is_no_reason_to_forget
             an_ordering_key_keeps_its_order_however_often_its_messages_fail
             only_the_key_of_a_failed_message_waits
             without_order_nobody_waits_for_a_failed_message
@@ -232,6 +235,7 @@ macro_rules! conformance {
             as_many_detached_bodies_run_at_once_as_may
             a_lane_with_too_many_open_tasks_pauses
             ordered_detached_bodies_run_one_at_a_time
+            scheduled_messages_do_not_pause_a_lane
             at_most_once_is_never_tried_again_by_itself
             a_scheduled_message_runs_detached_at_its_time
             a_detached_handler_says_that_it_is_one

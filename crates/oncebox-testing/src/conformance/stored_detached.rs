@@ -11,7 +11,7 @@ use oncebox_core::store::{
 };
 use oncebox_core::{
     Attempt, BoxError, Cancellation, EffectId, Error, ErrorKind, Failure, HandlerOptions, Inbox,
-    InboxBuilder, InboxStore, Key, LogStore,
+    InboxBuilder, InboxStore, Key, LogStore, Mode,
 };
 use tokio::sync::{Barrier, Notify, oneshot};
 use uuid::Uuid;
@@ -185,6 +185,27 @@ pub async fn a_lane_with_too_many_open_tasks_pauses<F: Fixture<Store: LogStore>>
     }
     assert_eq!(done, 8);
     assert!(inbox.pending("mail", 100).await.unwrap().is_empty());
+}
+
+/// What waits for its time, or behind another one, is no sign of trouble.
+pub async fn scheduled_messages_do_not_pause_a_lane<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = runs.clone();
+    let handler = async move |_sample: Sample| {
+        seen.fetch_add(1, Ordering::SeqCst);
+    };
+    let inbox = one_lane(&fixture)
+        .on_with("mail", handler, |options| options.detached().max_open_tasks(2))
+        .build()
+        .await
+        .unwrap();
+    for id in ["a", "b", "c"] {
+        accept_new(&inbox, sample(id).with_due_at(SystemTime::now() + HOUR)).await;
+        inbox.work_until_idle().await.unwrap();
+    }
+    accept_new(&inbox, sample("now")).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
 /// Of one ordering key, while other keys run beside it.
@@ -365,7 +386,7 @@ pub async fn a_lost_lease_is_told_and_does_not_count<F: Fixture<Store: LogStore>
 /// A process elsewhere leases the next message, and what became of it is not heard of.
 async fn lease<S: LogStore>(store: &S, handler: HandlerId, process: ProcessId) {
     let kinds = ["sample".to_owned()];
-    let taker = Taker { handler, kinds: &kinds, lane: 0 };
+    let taker = Taker { handler, kinds: &kinds, mode: Mode::Stored, ordered: None, lane: 0 };
     let mut tx = store.begin(LIMITS).await.unwrap();
     let limits = TakeLimits { messages: 1, positions: 100, bytes: 1 << 20, open_tasks: None };
     let batch = store.take(&mut tx, taker, limits).await.unwrap().unwrap();

@@ -238,3 +238,44 @@ pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogS
     }
     assert_eq!(deliver(&inline, "b").await, "done");
 }
+
+/// What was done inline while it waited in the log must be passed before the log forgets to look.
+pub async fn mixed_is_left_when_the_log_has_passed_what_came_inline<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
+    accept_new(&inbox, sample("both ways")).await;
+    assert_eq!(deliver(&inbox, "both ways").await, "done");
+    let why = refused(of(&fixture, Mode::stored())).await;
+    assert!(why.contains("done inline meanwhile"), "{why}");
+    inbox.work_until_idle().await.unwrap();
+    let inbox = of(&fixture, Mode::stored()).build().await.unwrap();
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(fixture.effects("both ways").await, 1);
+}
+
+/// A program that knows a handler as it was before works no more: it would not write what the new one reads.
+pub async fn an_older_program_leaves_a_changed_handler_to_the_new_one<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let older = of(&fixture, Mode::stored()).build().await.unwrap();
+    let newer = of(&fixture, Mode::mixed()).build().await.unwrap();
+    accept_new(&older, sample("a")).await;
+    assert_eq!(older.work_once().await.unwrap().done, 0);
+    assert_eq!(newer.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(deliver(&newer, "a").await, "duplicate");
+    assert_eq!(fixture.effects("a").await, 1);
+}
+
+/// What is gone over again was done before, and copies of it are known.
+pub async fn a_replay_that_is_not_over_is_no_reason_to_forget<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = of(&fixture, Mode::stored()).build().await.unwrap();
+    for id in ["a", "b", "c"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    inbox.work_until_idle().await.unwrap();
+    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
+    assert_eq!(deliver(&mixed, "b").await, "duplicate");
+    assert_eq!(mixed.work_until_idle().await.unwrap().done, 3, "the replay goes on");
+    assert_eq!(deliver(&mixed, "c").await, "duplicate");
+    assert_eq!(fixture.effects("b").await, 2);
+}

@@ -11,8 +11,8 @@ use oncebox_core::store::{
 };
 use oncebox_core::store::{Log, Survey};
 use oncebox_core::{
-    Accept, Attempt, DeadHead, Envelope, Failure, HandlerOptions, Inbox, Key, LogStore, Replay, Retention,
-    Retry, Start,
+    Accept, Attempt, DeadHead, Envelope, Failure, HandlerOptions, Inbox, Key, LogStore, Mode, Replay,
+    Retention, Retry, Start,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -388,7 +388,13 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             }
         };
         let kinds = [self.kind.clone()];
-        let taker = Taker { handler: self.ids().await?[APART], kinds: &kinds, lane };
+        let taker = Taker {
+            handler: self.ids().await?[APART],
+            kinds: &kinds,
+            mode: Mode::Stored,
+            ordered: ORDERED[APART],
+            lane,
+        };
         let mut tx = store.begin(LIMITS).await.map_err(|error| error.to_string())?;
         let (message, progress) = if is_task {
             let limits = TaskLimits { tasks: 1, heads_only: true };

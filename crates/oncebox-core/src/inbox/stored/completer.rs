@@ -1,7 +1,6 @@
 //! The completer: ends of detached runs that wait to be written share a transaction.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -75,6 +74,13 @@ impl<S: LogStore> Inbox<S> {
                         let _ = answer.send(Ok(written));
                     }
                 }
+                // One of them is not to the store's liking: the others can do without it.
+                Err(_) if completions.len() > 1 => {
+                    for (completion, answer) in completions.iter().zip(answers) {
+                        let written = self.write_completions(std::slice::from_ref(completion)).await;
+                        let _ = answer.send(written.map(|written| written.contains(&true)));
+                    }
+                }
                 Err(error) => {
                     for answer in answers {
                         let _ = answer.send(Err(Error::new(error.kind(), chain(&error))));
@@ -85,14 +91,13 @@ impl<S: LogStore> Inbox<S> {
     }
 
     async fn write_completions(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
-        let lease = self.stored()?.settings.lease;
-        let started = Instant::now();
+        let stored = self.stored()?;
         let mut is_unknown = false;
         let mut troubles = 0;
         loop {
             let error = match self.inner.store.complete(completions).await {
-                // Nobody else can have had them by now: what is gone was written by the try whose answer was lost.
-                Ok(written) if is_unknown && started.elapsed() < lease / 2 => {
+                // Nobody can have taken this process for dead: what is gone was written by the try whose answer was lost.
+                Ok(written) if is_unknown && stored.presence.is_sure_of_itself(stored.settings.lease) => {
                     return Ok(written.into_iter().map(|_| true).collect());
                 }
                 Ok(written) => return Ok(written),

@@ -13,12 +13,13 @@ use futures_util::FutureExt;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
+use crate::backoff::{backoff, spread};
 use crate::handler::{Detachment, Returned};
 use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::care::{CRASHES_MAX, died};
 use crate::inbox::stored::presence::Process;
-use crate::inbox::stored::settle::{Fate, apart, unit_of_message};
+use crate::inbox::stored::settle::{Account, Fate, apart, unit_of_message};
 use crate::inbox::stored::visit::{Behind, Course, Spot, Taken, Visited, What};
 use crate::inbox::stored::work::{Ended, Order, Ran};
 use crate::inbox::stored::worker::WorkReport;
@@ -128,6 +129,17 @@ impl<S: LogStore> Drop for Suspect<S> {
     }
 }
 
+/// A transaction that is about to lease messages.
+struct Landing {
+    index: usize,
+    lane: u16,
+    taken: Taken,
+    ran: Ran,
+    account: Account,
+    leases: Vec<SetApart>,
+    fence: Option<Fence>,
+}
+
 /// What was leased in one transaction.
 struct Leased {
     messages: Vec<StoredMessage>,
@@ -161,14 +173,14 @@ impl<S: LogStore> Inbox<S> {
             return;
         }
         let suspect = Suspect(self.clone());
-        let (index, id, lane) = (handler.index, taker.handler, taker.lane);
+        let (index, lane) = (handler.index, taker.lane);
         let (alone, body) = (stored.alone.clone(), stored.bodies.begin());
         tokio::spawn(async move {
             let company = Company::Nobody(Arc::new(alone.write_owned().await));
             let inbox = &suspect.0;
             let handler = &inbox.inner.handlers[index];
-            let taker = Taker { handler: id, kinds: &handler.kinds, lane };
             if let (Ok(stored), Some(slots)) = (inbox.stored(), &handler.detached) {
+                let taker = inbox.taker(stored, handler, lane);
                 let leased = inbox.lease_beside(stored, handler, slots, taker, spot, company).await;
                 if let Err(error) = leased {
                     tracing::debug!(
@@ -246,9 +258,34 @@ impl<S: LogStore> Inbox<S> {
                 return Err(error);
             }
         };
+        // From here on it takes its course, whoever waits for it: what is leased must run.
+        let landing = Landing { index: handler.index, lane: taker.lane, taken, ran, account, leases, fence };
+        let (inbox, present) = (self.clone(), self.stay_present(stored));
+        let landed = tokio::spawn(async move {
+            let landed = inbox.land(tx, landing, &process, permits, &company).await;
+            if let Some(present) = present {
+                present.leave().await;
+            }
+            landed
+        });
+        landed.await.unwrap_or_else(|stopped| Err(Error::unavailable("leasing broke off", stopped)))
+    }
+
+    /// Commits what was leased, and starts it.
+    async fn land(
+        &self,
+        tx: S::Tx,
+        landing: Landing,
+        process: &Process,
+        permits: Vec<OwnedSemaphorePermit>,
+        company: &Company,
+    ) -> Result<Visited, Error> {
+        let stored = self.stored()?;
+        let Landing { index, lane, taken, ran, account, leases, fence } = landing;
+        let handler = &self.inner.handlers[index];
         if let Err(error) = self.finish_visit(tx, taken.progress).await {
             if let (Fault::Connection, Some(fence)) = (S::classify(&error), fence) {
-                self.let_go(taker, &leases, fence);
+                self.let_go(self.taker(stored, handler, lane), &leases, fence);
             }
             return Err(error);
         }
@@ -261,7 +298,7 @@ impl<S: LogStore> Inbox<S> {
             .zip(&ran.ended)
             .filter_map(|(message, ended)| is_leased(ended).then_some(message))
             .collect();
-        self.start(stored, handler, &process, Leased { messages, fence }, permits, &company);
+        self.start(stored, handler, process, Leased { messages, fence }, permits, company);
         Ok(Visited::Worked { report: account.report, more })
     }
 
@@ -429,7 +466,7 @@ impl<S: LogStore> Inbox<S> {
                 self.complete(completion).await
             }
             None => match &dead {
-                Some(error) => self.bury_unleased(stored, handler, &message, failures, error).await,
+                Some(error) => self.bury_until_answered(stored, handler, &message, failures, error).await,
                 None => Ok(true),
             },
         };
@@ -449,7 +486,7 @@ impl<S: LogStore> Inbox<S> {
                 tracing::error!(
                     handler = name,
                     error = crate::error::chain(&error),
-                    "how a message ended could not be written down: it will run again when this process is gone"
+                    "how a message ended could not be written down: one that is leased will run again when this process is gone"
                 );
                 return WorkReport::default();
             }
@@ -465,6 +502,31 @@ impl<S: LogStore> Inbox<S> {
         report
     }
 
+    /// A dead letter, as often as it takes, or until patience is at its end.
+    async fn bury_until_answered(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        failures: u32,
+        error: &str,
+    ) -> Result<bool, Error> {
+        let started = Instant::now();
+        let mut troubles = 0;
+        loop {
+            match self.bury_unleased(stored, handler, message, failures, error).await {
+                Err(error)
+                    if S::classify(&error) != Fault::Other
+                        && started.elapsed() < self.inner.settings.patience.max(stored.settings.lease) =>
+                {
+                    troubles += 1;
+                    tokio::time::sleep(backoff(troubles, spread())).await;
+                }
+                buried => return buried,
+            }
+        }
+    }
+
     /// A message that has failed and is not to run again: its dead letter, as far as the store answers.
     async fn bury_unleased(
         &self,
@@ -477,8 +539,7 @@ impl<S: LogStore> Inbox<S> {
         let what = What::Tasks;
         let spot = Spot { handler: handler.index, lane: message.place.lane, what, careful: false };
         let course: Course = self.course(stored, handler, spot);
-        let taker =
-            Taker { handler: stored.ids[handler.index], kinds: &handler.kinds, lane: message.place.lane };
+        let taker = self.taker(stored, handler, message.place.lane);
         let store = &self.inner.store;
         let mut tx = self.begin(course.limits).await?;
         let dead =

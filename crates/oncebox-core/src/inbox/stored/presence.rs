@@ -43,6 +43,8 @@ struct State {
 struct Identity {
     id: ProcessId,
     cancel: Cancel,
+    /// When the store has heard of it last.
+    heard: Instant,
 }
 
 /// The process as those who work see it.
@@ -75,9 +77,22 @@ impl Presence {
 
     /// Takes on an identity; those who ran under the one before are told that they run in vain.
     fn become_known(&self, id: ProcessId) {
-        let before = self.state().identity.replace(Identity { id, cancel: Cancel::new() });
+        let before =
+            self.state().identity.replace(Identity { id, cancel: Cancel::new(), heard: Instant::now() });
         if let Some(before) = before {
             before.cancel.cancel();
+        }
+    }
+
+    /// Whether nobody can have taken this process for dead: it was heard of within its lease.
+    pub(super) fn is_sure_of_itself(&self, lease: Duration) -> bool {
+        self.state().identity.as_ref().is_some_and(|it| it.heard.elapsed() < lease)
+    }
+
+    /// The store has heard of it.
+    fn is_heard(&self) {
+        if let Some(identity) = &mut self.state().identity {
+            identity.heard = Instant::now();
         }
     }
 
@@ -98,21 +113,29 @@ impl Presence {
 
     /// What is to be made of the others at the beginning.
     fn meet(&self, peers: &[Peer]) {
-        let me = Incarnation::of_this_process();
-        let doubt = |peer: &&Peer| match Incarnation::parse(&peer.name).and_then(|it| it.is_alive_beside(me))
-        {
-            Some(is_alive) => !is_alive,
-            // On another machine: it should have been heard of by now.
-            None => peer.silent_for > beat_every(peer.lease) * 2,
-        };
-        let in_doubt = peers.iter().filter(doubt);
-        self.state().in_doubt = in_doubt.map(|peer| (peer.id, (peer.beats, peer.handlers.clone()))).collect();
+        self.state().in_doubt.clear();
+        self.hear(peers);
     }
 
-    /// Those who were heard of again are alive; those who are gone have ended, or have been taken for dead.
+    /// Those who were heard of again are alive; those who are gone have ended, or have been taken for dead. Those who should have
+    /// been heard of and were not are in doubt from now on.
     fn hear(&self, peers: &[Peer]) {
         let heard: HashMap<ProcessId, i64> = peers.iter().map(|peer| (peer.id, peer.beats)).collect();
-        self.state().in_doubt.retain(|id, (beats, _)| heard.get(id).is_some_and(|now| now <= beats));
+        let mut state = self.state();
+        state.in_doubt.retain(|id, (beats, _)| heard.get(id).is_some_and(|now| now <= beats));
+        for peer in peers.iter().filter(|peer| is_doubtful(peer)) {
+            state.in_doubt.entry(peer.id).or_insert_with(|| (peer.beats, peer.handlers.clone()));
+        }
+    }
+}
+
+/// Whether a process may have died.
+fn is_doubtful(peer: &Peer) -> bool {
+    let me = Incarnation::of_this_process();
+    match Incarnation::parse(&peer.name).and_then(|it| it.is_alive_beside(me)) {
+        Some(is_alive) => !is_alive,
+        // On another machine: it should have been heard of by now.
+        None => peer.silent_for > beat_every(peer.lease) * 2,
     }
 }
 
@@ -222,7 +245,14 @@ impl<S: LogStore> Inbox<S> {
             in_hand: u32::try_from(stored.settings.work_batch).unwrap_or(u32::MAX),
         };
         store.enter(&process).await?;
-        stored.presence.meet(&store.peers(process.id).await?);
+        match store.peers(process.id).await {
+            Ok(peers) => stored.presence.meet(&peers),
+            Err(error) => {
+                // Nobody is to be mourned who never worked.
+                let _ = store.leave(process.id).await;
+                return Err(error);
+            }
+        }
         stored.presence.become_known(process.id);
         Ok(())
     }
@@ -231,8 +261,6 @@ impl<S: LogStore> Inbox<S> {
     async fn stay_alive(&self) {
         let Ok(stored) = self.stored() else { return };
         let lease = stored.settings.lease;
-        // Since when nothing was missed, and when the others heard of this process last.
-        let mut unbroken = Instant::now();
         let mut heard = Instant::now();
         let mut others = Others::default();
         loop {
@@ -243,17 +271,25 @@ impl<S: LogStore> Inbox<S> {
             match beat {
                 Ok(Ok(true)) => {
                     heard = Instant::now();
+                    stored.presence.is_heard();
                     if stored.presence.recover() {
                         stored.wake.notify_one();
                     }
-                    if silent_for > lease {
+                    if silent_for > beat_every(lease) * 2 {
                         // The others may have been as silent, for the same reason: they get the time to be heard again.
-                        unbroken = heard;
+                        others = Others::default();
                     }
-                    if let Err(error) =
-                        self.look_after_others(stored, process.id, unbroken, &mut others).await
-                    {
-                        tracing::debug!(error = chain(&error), "the other processes were not looked after");
+                    // Handlers may have all connections: the next beat does not wait for that.
+                    let look = self.look_after_others(stored, process.id, &mut others);
+                    match timeout(beat_every(lease), look).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => {
+                            tracing::debug!(
+                                error = chain(&error),
+                                "the other processes were not looked after"
+                            );
+                        }
+                        Err(_elapsed) => tracing::debug!("no time to look after the other processes"),
                     }
                 }
                 Ok(Ok(false)) => {
@@ -265,15 +301,17 @@ impl<S: LogStore> Inbox<S> {
                         stored.presence.give_up();
                     }
                     heard = Instant::now();
-                    unbroken = heard;
+                    others = Others::default();
                 }
-                Ok(Err(_)) | Err(_) if silent_for > lease => {
-                    stored.presence.give_up();
+                not_heard => {
+                    // Who cannot speak cannot hear either.
+                    others = Others::default();
+                    if silent_for > lease {
+                        stored.presence.give_up();
+                    }
+                    let error = not_heard.map(|beat| beat.err().map(|error| chain(&error)));
+                    tracing::debug!(?error, "the store did not hear of this process");
                 }
-                Ok(Err(error)) => {
-                    tracing::debug!(error = chain(&error), "the store did not hear of this process");
-                }
-                Err(_elapsed) => tracing::debug!("the store did not hear of this process in time"),
             }
         }
     }
@@ -282,14 +320,13 @@ impl<S: LogStore> Inbox<S> {
         &self,
         stored: &Stored,
         me: ProcessId,
-        unbroken: Instant,
         others: &mut Others,
     ) -> Result<(), Error> {
         let store = &self.inner.store;
         let peers = store.peers(me).await?;
         stored.presence.hear(&peers);
         others.hear(&peers);
-        for peer in peers.iter().filter(|peer| others.is_silent(peer) && unbroken.elapsed() > peer.lease) {
+        for peer in peers.iter().filter(|peer| others.is_silent(peer)) {
             if let Some(tasks) = store.bury_process(peer.id).await? {
                 tracing::warn!(process = peer.name, tasks, "a process has died; its tasks are free");
                 stored.wake.notify_one();

@@ -27,7 +27,9 @@ pub(super) struct Account {
     /// Markers that say known and not done from now on.
     spilled: Vec<Unit>,
     /// Markers that said so and say done now, with the handler's result.
-    pub(super) done: Vec<(Unit, Option<Vec<u8>>)>,
+    pub(super) done: Vec<Unit>,
+    /// Results that are kept beside markers.
+    pub(super) results: Vec<(Unit, Vec<u8>)>,
     /// Markers of messages that were not come to.
     taken_back: Vec<Unit>,
     pub(super) report: WorkReport,
@@ -74,7 +76,7 @@ impl<S: LogStore> Inbox<S> {
         ran: &Ran,
     ) -> Account {
         let mut account = Account::default();
-        let Account { settled, spilled, done, taken_back, report } = &mut account;
+        let Account { settled, spilled, done, results, taken_back, report } = &mut account;
         let marks = self.inner.mode == Mode::Mixed;
         for (n, message) in taken.messages.iter().enumerate() {
             let unit = || message.key.as_ref().map(|key| unit_of_message(handler, message, key));
@@ -83,8 +85,12 @@ impl<S: LogStore> Inbox<S> {
             match ended {
                 Some(Ended::Done(result)) => {
                     report.done += 1;
-                    if message.spilled {
-                        done.extend(unit().map(|unit| (unit, result.clone())));
+                    // What is gone over again may have been set apart before.
+                    if message.spilled || (marks && message.replay) {
+                        done.extend(unit());
+                    }
+                    if let (true, Some(result)) = (marks || message.spilled, result) {
+                        results.extend(unit().map(|unit| (unit, result.clone())));
                     }
                     continue;
                 }
@@ -147,7 +153,7 @@ impl<S: LogStore> Inbox<S> {
         if let Some(place) = course.noted {
             store.forget_attempt(tx, taker.handler, place).await?;
         }
-        let Account { settled, spilled, done, taken_back, .. } = account;
+        let Account { settled, spilled, done, results, taken_back, .. } = account;
         if !settled.is_empty() {
             store.settle(tx, taker, settled).await?;
         }
@@ -156,13 +162,13 @@ impl<S: LogStore> Inbox<S> {
             store.settle_markers(tx, &units, MarkerState::Spilled).await?;
         }
         if !done.is_empty() {
-            let units: Vec<&Unit> = done.iter().map(|(unit, _)| unit).collect();
+            let units: Vec<&Unit> = done.iter().collect();
             store.settle_markers(tx, &units, MarkerState::Done).await?;
+        }
+        if !results.is_empty() {
             let results: Vec<(&Unit, &[u8])> =
-                done.iter().filter_map(|(unit, result)| Some((unit, result.as_deref()?))).collect();
-            if !results.is_empty() {
-                store.record_results(tx, &results).await?;
-            }
+                results.iter().map(|(unit, result)| (unit, &result[..])).collect();
+            store.record_results(tx, &results).await?;
         }
         if !taken_back.is_empty() {
             let units: Vec<&Unit> = taken_back.iter().collect();

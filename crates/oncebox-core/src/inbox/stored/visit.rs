@@ -13,7 +13,7 @@ use crate::backoff::{backoff, spread};
 use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
-use crate::inbox::stored::settle::unit_of_message;
+use crate::inbox::stored::settle::{Account, unit_of_message};
 use crate::inbox::stored::work::{Ended, Ran, Trouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored, UnknownCommit};
@@ -106,7 +106,7 @@ impl<S: LogStore> Inbox<S> {
     pub(crate) async fn visit(&self, spot: Spot) -> Result<Visited, Error> {
         let stored = self.stored()?;
         let handler = &self.inner.handlers[spot.handler];
-        let taker = Taker { handler: stored.ids[spot.handler], kinds: &handler.kinds, lane: spot.lane };
+        let taker = self.taker(stored, handler, spot.lane);
         if let Some(detached) = &handler.detached {
             return self.visit_detached(stored, handler, detached, taker, spot).await;
         }
@@ -115,6 +115,17 @@ impl<S: LogStore> Inbox<S> {
         }
         let course = self.course(stored, handler, spot);
         self.visit_with(stored, handler, taker, spot, &course).await
+    }
+
+    /// A handler as those see it who take its messages.
+    pub(super) fn taker<'a>(&self, stored: &Stored, handler: &'a Registered<S>, lane: u16) -> Taker<'a> {
+        Taker {
+            handler: stored.ids[handler.index],
+            kinds: &handler.kinds,
+            mode: handler.mode(self.inner.mode),
+            ordered: handler.settings.ordered,
+            lane,
+        }
     }
 
     /// Visits a place in one transaction.
@@ -439,17 +450,21 @@ impl<S: LogStore> Inbox<S> {
             match self.take_one(&mut tx, taker, what).await? {
                 Some(mut taken) if taken.first_place() == place => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
+                    if taken.messages.is_empty() && taken.busy.is_empty() {
+                        // Another copy has done it: it is passed over.
+                        self.write_account(&mut tx, taker, &Account::default(), course).await?;
+                        self.finish_visit(tx, taken.progress).await?;
+                        return Ok(Visited::Worked { report: WorkReport::default(), more: true });
+                    }
                     if taken.messages.is_empty() {
-                        // Another copy has done it, or does it now.
+                        // Another copy does it now.
                         store.rollback(tx).await;
                         return Ok(Visited::Busy);
                     }
                     break (tx, taken);
                 }
-                // What lies before it was done by other copies: it is passed over, as it was before.
-                Some(mut taken)
-                    if !course.tasks && taken.first_place().is_some_and(|at| Some(at) < place) =>
-                {
+                // What comes before it was done by other copies: it is passed over, as it was before.
+                Some(mut taken) if taken.first_place().is_some_and(|at| course.tasks || Some(at) < place) => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
                         self.finish_visit(tx, taken.progress).await?;
