@@ -210,7 +210,7 @@ impl<S: LogStore> Inbox<S> {
             let (round, places) = self.work_round().await?;
             // Where a lane waits for its own tasks there are messages, and nothing to do. Once may be by chance: somebody else was
             // faster, and left something behind.
-            idle_rounds = if places == Places::Idle { idle_rounds + 1 } else { 0 };
+            idle_rounds = if places == Places::Idle && round.is_empty() { idle_rounds + 1 } else { 0 };
             if places == Places::None || idle_rounds == IDLE_ROUNDS {
                 return Ok(report);
             }
