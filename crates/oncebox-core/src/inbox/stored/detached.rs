@@ -202,6 +202,22 @@ impl<S: LogStore> Inbox<S> {
         spot: Spot,
         company: Company,
     ) -> Result<Visited, Error> {
+        // Whoever started this may be gone: nothing is leased to a process that has signed off.
+        let Some(present) = self.stay_present(stored) else { return Ok(Visited::Idle) };
+        let visited = self.lease_and_start(stored, handler, slots, taker, spot, company).await;
+        present.leave().await;
+        visited
+    }
+
+    async fn lease_and_start(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        slots: &Slots,
+        taker: Taker<'_>,
+        spot: Spot,
+        company: Company,
+    ) -> Result<Visited, Error> {
         let Some(process) = stored.presence.process() else { return Ok(Visited::Idle) };
         let mut permits = Vec::new();
         while let Ok(permit) = slots.free.clone().try_acquire_owned() {
@@ -234,6 +250,15 @@ impl<S: LogStore> Inbox<S> {
             return Ok(Visited::Idle);
         }
         let mut account = self.settle_up(stored, handler, &taken, &ran);
+        // Those that go back because of their company have not been tried.
+        for (message, _) in
+            taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, Ended::Again))
+        {
+            let back = account.settled.apart.iter_mut().find(|back| back.pos == message.place.pos);
+            if let Some(back) = back {
+                back.due_in = std::time::Duration::ZERO;
+            }
+        }
         // What is to run is not done yet, unless it is never to run again.
         account.report.done = 0;
         if !slots.settings.at_most_once {
