@@ -56,7 +56,7 @@ impl<S: InboxStore> Inbox<S> {
         self.refuse_nested()?;
         let _visit = self.inner.doors.enter()?;
         name::check("handler name", handler)?;
-        let unit = unit_of(handler, ONCE_KIND, &key.into())?;
+        let unit = unit_of(self.origin_of(handler), ONCE_KIND, &key.into())?;
         let settings = &self.inner.settings;
         let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
         let _pass = loop {

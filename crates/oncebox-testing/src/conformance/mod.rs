@@ -221,6 +221,7 @@ macro_rules! conformance {
             mixed_is_left_when_the_log_has_passed_what_came_inline
             an_older_program_leaves_a_changed_handler_to_the_new_one
             a_replay_that_is_not_over_is_no_reason_to_forget
+            a_replay_that_fails_first_ends_with_its_newest_result
             an_ordering_key_keeps_its_order_however_often_its_messages_fail
             only_the_key_of_a_failed_message_waits
             without_order_nobody_waits_for_a_failed_message

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use oncebox_core::store::{MarkerState, ReplayFrom, Select};
 use oncebox_core::{
-    Attempt, Error, ErrorKind, Failure, Inbox, InboxBuilder, InboxStore, LogStore, Mode, Outcome, Retention,
+    Attempt, Error, ErrorKind, Failure, Inbox, InboxBuilder, InboxStore, LogStore, Mode, Once, Outcome,
+    Replay, Reply, Retention,
 };
 
 use super::stored::{AT_ONCE, Conn, accept_new, sample};
@@ -278,4 +279,27 @@ pub async fn a_replay_that_is_not_over_is_no_reason_to_forget<F: Fixture<Store: 
     assert_eq!(mixed.work_until_idle().await.unwrap().done, 3, "the replay goes on");
     assert_eq!(deliver(&mixed, "c").await, "duplicate");
     assert_eq!(fixture.effects("b").await, 2);
+}
+
+/// A key with a stored result that is gone over again, fails, and then works: the newest result counts, and it is done.
+pub async fn a_replay_that_fails_first_ends_with_its_newest_result<F: Fixture<Store: LogStore>>(fixture: F) {
+    let handler =
+        async |_: Sample, Attempt(n): Attempt, Replay(again): Replay, _: &mut Conn<F>| match (again, n) {
+            (false, _) => Ok(Reply("first".to_owned())),
+            (true, 1) => Err(Failure::after(HOUR, "busy")),
+            (true, _) => Ok(Reply("newest".to_owned())),
+        };
+    let builder = Inbox::builder(fixture.store()).mode(Mode::mixed()).lanes(1).retry(AT_ONCE);
+    let inbox = builder.on("ledger", handler).build().await.unwrap();
+    assert_eq!(deliver(&inbox, "a").await, "done");
+    accept_new(&inbox, sample("a")).await;
+    inbox.work_until_idle().await.unwrap();
+    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    assert_eq!(inbox.work_until_idle().await.unwrap().failed, 1);
+    assert_eq!(state(&inbox, "a").await, Some(MarkerState::Spilled));
+    fixture.travel(HOUR);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(state(&inbox, "a").await, Some(MarkerState::Done));
+    let again: Once<String> = inbox.call_envelope("ledger", sample("a")).await.unwrap();
+    assert_eq!(again, Once::Replayed("newest".to_owned()));
 }

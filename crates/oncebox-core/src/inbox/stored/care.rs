@@ -12,7 +12,7 @@ use crate::inbox::stored::visit::{Course, Spot, Visited};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored};
 use crate::outcome::{Outcome, Rejection, cause};
-use crate::store::{Fault, Taker};
+use crate::store::Taker;
 
 /// So many processes die of a message, and no more.
 pub(super) const CRASHES_MAX: u32 = 3;
@@ -55,11 +55,7 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<Visited, Error> {
         let store = &self.inner.store;
         let Some(process) = stored.presence.process() else { return Ok(Visited::Idle) };
-        let mut tx = match self.begin(course.limits).await {
-            Ok(tx) => tx,
-            Err(error) if S::classify(&error) == Fault::LockTimeout => return Ok(Visited::Busy),
-            Err(error) => return Err(error),
-        };
+        let Some(mut tx) = self.begin_visit(course).await? else { return Ok(Visited::Busy) };
         let next = self.take_one(&mut tx, taker, spot.what).await;
         store.rollback(tx).await;
         let Some(next) = next? else { return Ok(Visited::Busy) };

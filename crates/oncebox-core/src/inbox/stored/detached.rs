@@ -228,11 +228,7 @@ impl<S: LogStore> Inbox<S> {
         }
         let room = u32::try_from(permits.len()).unwrap_or(u32::MAX);
         let course = self.course(stored, handler, spot);
-        let mut tx = match self.begin(course.limits).await {
-            Ok(tx) => tx,
-            Err(error) if S::classify(&error) == Fault::LockTimeout => return Ok(Visited::Busy),
-            Err(error) => return Err(error),
-        };
+        let Some(mut tx) = self.begin_visit(&course).await? else { return Ok(Visited::Busy) };
         let taken = match self.take_to_lease(&mut tx, slots, taker, spot.what, room).await {
             Ok(Some(taken)) if !taken.is_empty() => taken,
             other => {

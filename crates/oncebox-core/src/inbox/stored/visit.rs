@@ -128,6 +128,15 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
+    /// A visit's transaction; `None` if others are before us at the store's one writer.
+    pub(super) async fn begin_visit(&self, course: &Course) -> Result<Option<S::Tx>, Error> {
+        match self.begin(course.limits).await {
+            Ok(tx) => Ok(Some(tx)),
+            Err(error) if S::classify(&error) == Fault::LockTimeout => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Visits a place in one transaction.
     pub(super) async fn visit_with(
         &self,
@@ -137,12 +146,7 @@ impl<S: LogStore> Inbox<S> {
         spot: Spot,
         course: &Course,
     ) -> Result<Visited, Error> {
-        let mut tx = match self.begin(course.limits).await {
-            Ok(tx) => tx,
-            // Others are before us at the store's one writer.
-            Err(error) if S::classify(&error) == Fault::LockTimeout => return Ok(Visited::Busy),
-            Err(error) => return Err(error),
-        };
+        let Some(mut tx) = self.begin_visit(course).await? else { return Ok(Visited::Busy) };
         let taken = match (course.noted, spot.what) {
             (Some(_), what) => self.take_one(&mut tx, taker, what).await,
             (None, What::Messages) => self.take_messages(stored, handler, &mut tx, taker).await,
