@@ -10,6 +10,7 @@ mod quickstart;
 mod readme;
 mod steps;
 mod test;
+mod torture;
 mod workspace;
 
 use std::process::ExitCode;
@@ -30,6 +31,8 @@ enum Command {
     Ci,
     /// Measure Oncebox beside other inboxes and beside none: `bench inline`
     Bench(bench::Options),
+    /// Kill processes and databases under load and count what is lost or doubled: `torture --help`
+    Torture(torture::Options),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -41,6 +44,7 @@ async fn main() -> Result<ExitCode> {
         Command::Test(options) => test::run(&workspace, &options, &mut steps).await,
         Command::Ci => ci::run(&workspace, &mut steps).await,
         Command::Bench(options) => match bench::run(&workspace, &options)? {},
+        Command::Torture(options) => match torture::run(&workspace, &options)? {},
     };
     steps.print_summary();
     Ok(match result {

@@ -15,6 +15,7 @@ use crate::interrupt::Interrupted;
 use crate::postgres::{Provision, provide};
 use crate::quickstart;
 use crate::steps::Steps;
+use crate::torture;
 use crate::workspace::Workspace;
 
 /// Asks tests for their full counts instead of a tenth.
@@ -31,6 +32,9 @@ const EXAMPLES: [&str; 4] = ["webhook", "consumer", "stored", "monolith"];
 
 /// For a program that ends by itself within seconds, and for building it.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// Many times what it needs, even on a busy machine.
+const TORTURE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// What to test.
 #[derive(clap::Args, Debug, Default)]
@@ -109,6 +113,9 @@ impl TestRun<'_> {
                 Ok(command) => _ = steps.run_within(&step, command, PROGRAM_LIMIT).await?,
                 Err(error) => steps.fail(&step, format!("{error:#}")),
             }
+        }
+        if steps.run("building the torture", torture::build_for_tests(self.workspace)).await? {
+            steps.run_within("torture", torture::short(self.workspace), TORTURE_LIMIT).await?;
         }
         match self.quick_start() {
             Ok(command) => _ = steps.run_within("README's quick start", command, PROGRAM_LIMIT).await?,

@@ -18,10 +18,15 @@ pub struct PrivateFolder {
 impl PrivateFolder {
     /// Creates the folder, named after `server`, for `owner`, or for the current user without one.
     pub fn create(server: &str, owner: Option<Account>) -> Result<PrivateFolder> {
+        Self::create_in(&std::env::temp_dir(), server, owner)
+    }
+
+    /// The same inside another folder.
+    pub fn create_in(parent: &Path, server: &str, owner: Option<Account>) -> Result<PrivateFolder> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("oncebox-{server}-"))
             .permissions(Permissions::from_mode(0o700))
-            .tempdir()
+            .tempdir_in(parent)
             .context("creating a private folder")?;
         if let Some(Account { uid, gid }) = owner {
             chown(dir.path(), Some(uid), Some(gid))

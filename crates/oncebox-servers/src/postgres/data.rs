@@ -33,7 +33,10 @@ impl DataFolder {
         };
         // PostgreSQL refuses to run as root.
         let account = Account::unprivileged(&["postgres", "nobody"])?;
-        let folder = PrivateFolder::create("postgres", account)?;
+        let folder = match options.parent {
+            Some(parent) => PrivateFolder::create_in(&parent, "postgres", account)?,
+            None => PrivateFolder::create("postgres", account)?,
+        };
         let data = DataFolder { folder, account, bin, settings: options.settings };
         data.run_initdb().await?;
         Ok(data)

@@ -7,13 +7,15 @@ use std::path::PathBuf;
 pub struct PostgresOptions {
     pub(super) bin: Option<PathBuf>,
     pub(super) settings: Vec<(String, String)>,
+    pub(super) parent: Option<PathBuf>,
 }
 
 impl Default for PostgresOptions {
     /// Whatever version [`find`](super::find) finds, with the server's own defaults, durable ones above all,
     /// and room for many tests at the same time.
     fn default() -> Self {
-        PostgresOptions { bin: None, settings: vec![("max_connections".into(), "300".into())] }
+        let settings = vec![("max_connections".into(), "300".into())];
+        PostgresOptions { bin: None, settings, parent: None }
     }
 }
 
@@ -29,6 +31,13 @@ impl PostgresOptions {
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Keeps everything in a folder inside of this one, such as a disk of its own.
+    #[must_use]
+    pub fn inside(mut self, parent: impl Into<PathBuf>) -> Self {
+        self.parent = Some(parent.into());
         self
     }
 }

@@ -1,0 +1,55 @@
+//! A clock that can be set, for one process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use oncebox_servers::apt;
+
+/// Debian's package.
+const PACKAGE: &str = "faketime";
+
+/// Lets a process read another time than others do.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeClock {
+    library: PathBuf,
+    file: PathBuf,
+}
+
+impl FakeClock {
+    /// A clock that is set in a file of this folder, and right until then. Installs the library if need be.
+    pub(crate) fn create(folder: &Path) -> Result<Self> {
+        let library = match library() {
+            Some(library) => library,
+            None => {
+                apt::install(PACKAGE)?;
+                library().context("faketime is installed, but its library is nowhere to be found")?
+            }
+        };
+        let clock = Self { library, file: folder.join("clock") };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// Sets it so many seconds off.
+    pub(crate) fn set(&self, seconds: i64) -> Result<()> {
+        fs::write(&self.file, format!("{seconds:+}s\n"))
+            .with_context(|| format!("writing {}", self.file.display()))
+    }
+
+    /// What a process needs to read this clock.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
+        [
+            ("LD_PRELOAD", self.library.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            ("FAKETIME_CACHE_DURATION", "1".into()),
+            // Time limits and intervals go by the clock that nobody can set.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ]
+    }
+}
+
+fn library() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten().map(|folder| folder.path());
+    folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.is_file())
+}

@@ -1,0 +1,274 @@
+//! The database under torture, and what can be done to it from outside.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
+use oncebox_servers::proxy::CommitCutter;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
+
+use crate::disk::Disk;
+
+/// Where the effects are.
+const SCHEMA: &str = "oncebox";
+/// How long a server may take to come back by itself.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
+
+/// Which database.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StoreName {
+    Sqlite,
+    Postgres,
+}
+
+impl StoreName {
+    pub(crate) const ALL: [Self; 2] = [Self::Sqlite, Self::Postgres];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+/// One database, started for this run alone.
+#[derive(Debug)]
+pub(crate) struct Database {
+    kind: Kind,
+    // Last: nobody may write there any more when it goes.
+    disk: Disk,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Sqlite { file: PathBuf },
+    Postgres { server: Box<PostgresServer>, proxy: CommitCutter },
+}
+
+/// Something that is kept open from outside, until dropped.
+#[derive(Debug)]
+#[allow(dead_code, reason = "held, never read")]
+pub(crate) enum Held {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Database {
+    /// Starts it on a disk, with the table of effects.
+    pub(crate) async fn start(store: StoreName, disk: Disk) -> Result<Self> {
+        let kind = match store {
+            StoreName::Sqlite => Kind::Sqlite { file: disk.path().join("torture.db") },
+            StoreName::Postgres => {
+                let options = PostgresOptions::default()
+                    .inside(disk.path())
+                    .setting("max_wal_size", "256MB")
+                    .setting("min_wal_size", "64MB");
+                let server = PostgresServer::start(options).await?;
+                let proxy = CommitCutter::start(server.port()).await?;
+                Kind::Postgres { server: Box::new(server), proxy }
+            }
+        };
+        let database = Self { kind, disk };
+        database.create_effects().await?;
+        Ok(database)
+    }
+
+    async fn create_effects(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Sqlite { file } => create_sqlite_effects(file).await,
+            Kind::Postgres { .. } => {
+                let table = "create table effect (seq bigserial, handler text not null, id bigint not null)";
+                self.postgres().await?.execute(table).await.context("creating the table of effects")?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Where workers find it.
+    pub(crate) fn url(&self) -> String {
+        match &self.kind {
+            Kind::Sqlite { file } => file.display().to_string(),
+            Kind::Postgres { proxy, .. } => {
+                format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port())
+            }
+        }
+    }
+
+    /// The schema of the inbox under torture.
+    pub(crate) fn schema(&self) -> &'static str {
+        SCHEMA
+    }
+
+    /// Where nothing is yet: the address and the schema.
+    pub(crate) async fn empty_place(&self, number: usize) -> Result<(String, String)> {
+        match &self.kind {
+            Kind::Sqlite { .. } => {
+                let file = self.disk.path().join(format!("starters-{number}.db"));
+                create_sqlite_effects(&file).await?;
+                Ok((file.display().to_string(), SCHEMA.into()))
+            }
+            Kind::Postgres { .. } => Ok((self.url(), format!("starters_{number}"))),
+        }
+    }
+
+    /// Takes away what starters have left, and tells how often they took effect on a message.
+    pub(crate) async fn clear_place(&self, number: usize, id: u64) -> Result<i64> {
+        let id = i64::try_from(id)?;
+        match &self.kind {
+            Kind::Sqlite { .. } => {
+                let file = self.disk.path().join(format!("starters-{number}.db"));
+                let mut conn = sqlite(&file).await?;
+                let count =
+                    sqlx::query_scalar("select count(*) from effect where handler = 'books' and id = ?")
+                        .bind(id);
+                let count = count.fetch_one(&mut conn).await?;
+                conn.close().await?;
+                for end in ["", "-wal", "-shm", ".oncebox-turn", "-turn"] {
+                    let _ = std::fs::remove_file(format!("{}{end}", file.display()));
+                }
+                Ok(count)
+            }
+            Kind::Postgres { .. } => {
+                let mut conn = self.postgres().await?;
+                let count =
+                    sqlx::query_scalar("select count(*) from effect where handler = 'books' and id = $1")
+                        .bind(id);
+                let count = count.fetch_one(&mut conn).await?;
+                let delete = sqlx::query("delete from effect where id = $1").bind(id);
+                delete.execute(&mut conn).await?;
+                let schema = AssertSqlSafe(format!("drop schema starters_{number} cascade"));
+                sqlx::raw_sql(schema).execute(&mut conn).await?;
+                conn.close().await?;
+                Ok(count)
+            }
+        }
+    }
+
+    async fn postgres(&self) -> Result<PgConnection> {
+        let Kind::Postgres { server, .. } = &self.kind else { bail!("there is no server") };
+        PgConnection::connect(&server.url()).await.context("connecting to the server")
+    }
+
+    /// All effects in the order in which they were written, and how many done markers there are.
+    pub(crate) async fn effects(&self) -> Result<(Vec<(String, u64)>, u64)> {
+        let (rows, markers): (Vec<(String, i64)>, i64) = match &self.kind {
+            Kind::Sqlite { file } => {
+                let mut conn = sqlite(file).await?;
+                let rows = sqlx::query_as("select handler, id from effect order by rowid");
+                let markers = "select count(*) from oncebox_marker where state = 'done'";
+                (rows.fetch_all(&mut conn).await?, sqlx::query_scalar(markers).fetch_one(&mut conn).await?)
+            }
+            Kind::Postgres { .. } => {
+                let mut conn = self.postgres().await?;
+                let rows = sqlx::query_as("select handler, id from effect order by seq");
+                let markers = "select count(*) from oncebox.marker where state = 'done'";
+                (rows.fetch_all(&mut conn).await?, sqlx::query_scalar(markers).fetch_one(&mut conn).await?)
+            }
+        };
+        let effects = rows.into_iter().map(|(handler, id)| Ok((handler, u64::try_from(id)?)));
+        Ok((effects.collect::<Result<_>>()?, u64::try_from(markers)?))
+    }
+
+    /// Keeps a snapshot open.
+    pub(crate) async fn hold_snapshot(&self) -> Result<Held> {
+        match &self.kind {
+            Kind::Sqlite { file } => {
+                let mut conn = sqlite(file).await?;
+                conn.execute("begin").await?;
+                conn.execute("select count(*) from effect").await?;
+                Ok(Held::Sqlite(conn))
+            }
+            Kind::Postgres { .. } => {
+                let mut conn = self.postgres().await?;
+                conn.execute("begin isolation level repeatable read").await?;
+                conn.execute("select count(*) from effect").await?;
+                Ok(Held::Postgres(conn))
+            }
+        }
+    }
+
+    /// Keeps the write lock of SQLite.
+    pub(crate) async fn hold_write_lock(&self) -> Result<Held> {
+        let Kind::Sqlite { file } = &self.kind else { bail!("rows are locked one by one") };
+        let mut conn = sqlite(file).await?;
+        conn.execute("begin immediate").await?;
+        Ok(Held::Sqlite(conn))
+    }
+
+    /// Ends one session, preferably one that is in the middle of something; whether there was one.
+    pub(crate) async fn terminate_backend(&self, number: usize) -> Result<bool> {
+        let mut conn = self.postgres().await?;
+        let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
+            where backend_type = 'client backend' and pid <> pg_backend_pid()
+            order by state = 'idle', hashint4(pid + $1::int) limit 1";
+        let number = i32::try_from(number)?;
+        Ok(sqlx::query_scalar(terminate).bind(number).fetch_optional(&mut conn).await?.unwrap_or(false))
+    }
+
+    /// Kills a server with all its sessions and starts it again; nothing for a database without one.
+    pub(crate) async fn kill_and_restart(&mut self, pause: Duration) -> Result<()> {
+        if let Kind::Postgres { server, .. } = &mut self.kind {
+            server.kill()?;
+            tokio::time::sleep(pause).await;
+            server.restart().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the server answers, and starts it again if it has given up.
+    pub(crate) async fn recover(&mut self) -> Result<()> {
+        let deadline = Instant::now() + RECOVERY_LIMIT;
+        if let Kind::Sqlite { .. } = self.kind {
+            return Ok(());
+        }
+        while Instant::now() < deadline {
+            if let Ok(mut conn) = self.postgres().await
+                && conn.execute("select 1").await.is_ok()
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.kill_and_restart(Duration::ZERO).await
+    }
+
+    /// The proxy in front of the server, if there is one.
+    pub(crate) fn proxy(&self) -> Option<&CommitCutter> {
+        match &self.kind {
+            Kind::Sqlite { .. } => None,
+            Kind::Postgres { proxy, .. } => Some(proxy),
+        }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Stops a server, so that its files can be copied.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        match &mut self.kind {
+            Kind::Sqlite { .. } => Ok(()),
+            Kind::Postgres { server, .. } => server.stop(),
+        }
+    }
+}
+
+async fn sqlite(file: &Path) -> Result<SqliteConnection> {
+    let mut conn = SqliteConnection::connect(&format!("{}?mode=rwc", file.display()))
+        .await
+        .context("opening the database")?;
+    conn.execute("pragma busy_timeout = 60000").await?;
+    Ok(conn)
+}
+
+async fn create_sqlite_effects(file: &Path) -> Result<()> {
+    let mut conn = sqlite(file).await?;
+    let table = "pragma journal_mode = wal; create table effect (handler text not null, id integer not null)";
+    conn.execute(sqlx::raw_sql(table)).await.context("creating the table of effects")?;
+    Ok(conn.close().await?)
+}

@@ -1,0 +1,199 @@
+//! Tortures Oncebox: real databases, real processes, real faults, and a checker that counts what came of them.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
+
+mod checker;
+mod clock;
+mod database;
+mod deliverer;
+mod disk;
+mod fault;
+mod history;
+mod inflict;
+mod keep;
+mod ledger;
+mod namespace;
+mod report;
+mod run;
+mod starters;
+mod workers;
+
+use std::hash::{DefaultHasher, Hasher};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use oncebox_servers::postgres;
+use oncebox_servers::skip::in_ci;
+use oncebox_torture::plan::Mode;
+
+use database::StoreName;
+use ledger::Ledger;
+use report::Report;
+use run::Part;
+
+/// Faults of one seed, at most.
+const SEED_FAULTS: usize = 100;
+
+/// What to torture, and how long.
+#[derive(Parser, Debug)]
+#[command(
+    bin_name = "cargo xtask torture",
+    about = "Real faults against real databases: counts what is lost or doubled"
+)]
+struct Options {
+    /// Only this database
+    #[arg(long, value_enum)]
+    store: Option<StoreName>,
+    /// Only this way in; otherwise the seeds take turns
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Faults for each database; every 100 have a seed and a database of their own
+    #[arg(long, default_value_t = 60)]
+    faults: usize,
+    /// Messages for each database, at least: while faults are to come, more are sent
+    #[arg(long, default_value_t = 60_000)]
+    messages: u64,
+    /// The first seed; the others follow it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Leaves history and database of every seed in this folder
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Ends with one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Tells of every fault as it happens
+    #[arg(long, short)]
+    verbose: bool,
+    /// Where finished seeds are written down; those that the same build has finished are not run again
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+}
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    // Before any thread is there.
+    namespace::enter()?;
+    // A worker goes with the thread that started it, so there is to be one only.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            done = torture(&options) => done,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                eprintln!("interrupted; finished seeds are in the ledger, if there is one");
+                Ok(ExitCode::from(130))
+            }
+        }
+    })
+}
+
+async fn torture(options: &Options) -> Result<ExitCode> {
+    if options.faults == 0 || options.messages == 0 {
+        bail!("there is nothing to do without faults or messages: --faults and --messages must be 1 or more");
+    }
+    let mut ledger = options.ledger.as_deref().map(Ledger::open).transpose()?;
+    let build = build()?;
+    let mut report = Report::default();
+    for store in StoreName::ALL {
+        if options.store.is_some_and(|only| only != store) {
+            continue;
+        }
+        if let Some(why) = missing(store)? {
+            report.leave_out(why);
+            continue;
+        }
+        for part in parts(options, store) {
+            if let Some(verdict) = ledger.as_ref().and_then(|ledger| ledger.verdict(&part, &build)) {
+                println!("{:<22} in the ledger", part.name());
+                report.add(&part, verdict, &[]);
+                continue;
+            }
+            let started = Instant::now();
+            let done = run::run(&part).await.with_context(|| format!("running {}", part.name()))?;
+            println!("{}", report::line(&part, &done.verdict, started.elapsed()));
+            for why in done.left_out {
+                report.leave_out(why);
+            }
+            report.add(&part, &done.verdict, &done.complaints);
+            if let Some(ledger) = &mut ledger {
+                ledger.add(&part, &build, &done.verdict)?;
+            }
+        }
+    }
+    report.print(options.json)?;
+    Ok(if report.is_good(in_ci()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Why a database cannot be had, if so.
+fn missing(store: StoreName) -> Result<Option<String>> {
+    if store != StoreName::Postgres || postgres::find()?.is_some() {
+        return Ok(None);
+    }
+    Ok(postgres::install().err().map(|error| format!("PostgreSQL: {error:#}")))
+}
+
+/// The seeds of a run: of 100 faults at most, and one for each mode at least.
+fn parts(options: &Options, store: StoreName) -> Vec<Part> {
+    let modes = options.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
+    let count = options.faults.div_ceil(SEED_FAULTS).max(modes.len()).min(options.faults);
+    let part = |number: usize| Part {
+        store,
+        mode: modes[number % modes.len()],
+        seed: options.seed + number as u64,
+        // What does not come out even goes to the first ones.
+        faults: options.faults / count + usize::from(number < options.faults % count),
+        messages: options.messages.div_ceil(count as u64),
+        keep: options.keep.clone(),
+        verbose: options.verbose,
+    };
+    (0..count).map(part).collect()
+}
+
+/// Tells one build of the worker from another.
+fn build() -> Result<String> {
+    let worker = std::env::current_exe()?.with_file_name("torture-worker");
+    let program = std::fs::read(&worker)
+        .with_context(|| format!("{} is missing: `cargo xtask torture` builds it", worker.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&program);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts_of(arguments: &[&str]) -> Vec<(Mode, u64, usize, u64)> {
+        let options = Options::parse_from([&["torture"], arguments].concat());
+        let parts = parts(&options, StoreName::Sqlite);
+        parts.iter().map(|part| (part.mode, part.seed, part.faults, part.messages)).collect()
+    }
+
+    #[test]
+    fn a_long_run_is_made_of_seeds_of_a_hundred_faults() {
+        let parts = parts_of(&["--faults", "1000", "--messages", "2000000", "--seed", "7"]);
+        assert_eq!(parts.len(), 10);
+        assert!(parts.iter().all(|part| (part.2, part.3) == (100, 200_000)));
+        assert_eq!(parts.iter().map(|part| part.1).collect::<Vec<_>>(), (7..17).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_short_run_tries_every_mode() {
+        let parts = parts_of(&["--faults", "10", "--messages", "100"]);
+        assert_eq!(parts.iter().map(|part| part.0).collect::<Vec<_>>(), Mode::ALL);
+        assert_eq!(parts.iter().map(|part| part.2).sum::<usize>(), 10);
+    }
+
+    #[test]
+    fn one_fault_is_one_seed() {
+        assert_eq!(
+            parts_of(&["--faults", "1", "--messages", "5", "--mode", "spill"]),
+            [(Mode::Spill, 1, 1, 5)]
+        );
+        assert_eq!(parts_of(&["--faults", "1", "--messages", "5"]).len(), 1);
+    }
+}

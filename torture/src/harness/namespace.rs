@@ -1,0 +1,24 @@
+//! A view of the file systems of one's own, so that a small disk goes away with the last process that uses it.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::Result;
+
+/// Set where this has been done.
+const INSIDE: &str = "ONCEBOX_TORTURE_INSIDE";
+
+/// Starts this program again in a mount namespace of its own, if that is allowed and possible; goes on without otherwise.
+pub(crate) fn enter() -> Result<()> {
+    if std::env::var_os(INSIDE).is_some() || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let probe = Command::new("unshare").args(["--mount", "--propagation", "private", "true"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    let this = std::env::current_exe()?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--"]).arg(this).args(std::env::args_os().skip(1));
+    Err(command.env(INSIDE, "1").exec().into())
+}

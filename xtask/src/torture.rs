@@ -1,0 +1,52 @@
+//! `cargo xtask torture`: real faults against real databases.
+
+use std::convert::Infallible;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace::Workspace;
+
+const PACKAGE: &str = "oncebox-torture";
+const PROGRAM: &str = "torture";
+
+/// Faults for each database in the short run that belongs to the tests.
+const SHORT_FAULTS: &str = "30";
+const SHORT_MESSAGES: &str = "9000";
+
+/// What to torture.
+#[derive(clap::Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Options {
+    /// What the program is told; `--help` says what it takes
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Becomes the program: its output may be read by another one, and signals go to it alone. Returns only if it cannot be
+/// started.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible> {
+    // Two programs are needed; cargo would build the one that it runs.
+    let mut build = workspace.cargo();
+    build.args(["build", "--release", "--package", PACKAGE]);
+    ensure!(build.status().context("running cargo")?.success(), "the programs could not be built");
+    let mut command = Command::new(workspace.target().join("release").join(PROGRAM));
+    command.args(&options.arguments);
+    Err(command.exec()).context("running the program")
+}
+
+/// Builds the programs as tests are built.
+pub(crate) fn build_for_tests(workspace: &Workspace) -> Command {
+    let mut build = workspace.cargo();
+    build.args(["build", "--package", PACKAGE]);
+    build
+}
+
+/// The short run that belongs to the tests.
+pub(crate) fn short(workspace: &Workspace) -> Command {
+    let mut command = Command::new(workspace.target().join("debug").join(PROGRAM));
+    command.args(["--faults", SHORT_FAULTS, "--messages", SHORT_MESSAGES, "--json"]);
+    command.current_dir(workspace.root());
+    command
+}
