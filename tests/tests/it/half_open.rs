@@ -56,12 +56,13 @@ impl Behind {
         self.builder().on("h", write).build().await.unwrap()
     }
 
-    /// Whether every connection of the pool can be had at once, and answers.
+    /// Every connection of the pool can be had at once, and answers.
     async fn assert_pool_is_whole(&self) {
         let pool = self.store.pool();
         let mut held = Vec::new();
-        for _ in 0..pool.options().get_max_connections() {
-            held.push(pool.acquire().await.unwrap());
+        while held.len() < pool.options().get_max_connections() as usize {
+            // Somebody may still be finding out that one is dead; a place that is lost would never come back.
+            held.extend(pool.acquire().await.ok());
         }
         for conn in &mut held {
             sqlx::query("select 1").execute(&mut **conn).await.unwrap();
