@@ -127,7 +127,7 @@ impl State {
     /// Stays as it is for ever, with the sockets of whoever waits for this open.
     async fn be_silent(&self) {
         self.silences.fetch_add(1, Ordering::SeqCst);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
