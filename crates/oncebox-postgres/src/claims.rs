@@ -1,5 +1,7 @@
 //! Who may run.
 
+use std::time::Duration;
+
 use oncebox_core::store::{Claimed, Claims, Unit};
 use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
 use sqlx::postgres::PgArguments;
@@ -8,6 +10,7 @@ use sqlx::{PgConnection, Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::find_marker;
+use crate::line::{Held, Line};
 use crate::statements::Statements;
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
@@ -35,10 +38,12 @@ impl Claims for PostgresStore {
     }
 
     async fn claim_in(&self, conn: &mut PgConnection, unit: &Unit) -> Result<Claimed, Error> {
-        if self.insert_marker(conn, unit).await? {
+        // How long it may take is up to whoever lends the connection.
+        let mut line = Line::on(conn, Duration::MAX);
+        if self.insert_marker(&mut line, unit).await? {
             return Ok(Claimed::Fresh);
         }
-        self.known_or_claim(conn, unit).await
+        self.known_or_claim(&mut line, unit).await
     }
 
     async fn isolate(&self, tx: &mut PostgresTx) -> Result<(), Error> {
@@ -58,39 +63,34 @@ impl Claims for PostgresStore {
         tx.check_nested()?;
         tx.run(self.statements.undo.as_str()).await?;
         if let Some(unit) = unit {
-            sqlx::query(self.statements.unclaim.clone())
+            let unclaim = sqlx::query(self.statements.unclaim.clone())
                 .bind(&unit.handler)
                 .bind(&unit.kind)
-                .bind(unit.key.as_bytes())
-                .execute(tx.connection())
-                .await
-                .map_err(failed("take a claim back"))?;
+                .bind(unit.key.as_bytes());
+            tx.line().execute(unclaim).await.map_err(failed("take a claim back"))?;
         }
         if next { self.isolate(tx).await } else { Ok(()) }
     }
 
     async fn record_results(&self, tx: &mut PostgresTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
-        sqlx::query(self.statements.record_results.clone())
+        let record = sqlx::query(self.statements.record_results.clone())
             .bind(results.iter().map(|(unit, _)| &*unit.handler).collect::<Vec<_>>())
             .bind(results.iter().map(|(unit, _)| &*unit.kind).collect::<Vec<_>>())
             .bind(results.iter().map(|(unit, _)| unit.key.as_bytes()).collect::<Vec<_>>())
-            .bind(results.iter().map(|(_, result)| *result).collect::<Vec<_>>())
-            .execute(tx.connection())
-            .await
-            .map_err(failed("keep results"))?;
+            .bind(results.iter().map(|(_, result)| *result).collect::<Vec<_>>());
+        tx.line().execute(record).await.map_err(failed("keep results"))?;
         Ok(())
     }
 
     async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
-        let inserted = sqlx::query(self.statements.mark_processed.clone())
+        let doing = "mark messages as processed";
+        let mark = sqlx::query(self.statements.mark_processed.clone())
             .bind(handler)
             .bind(kind)
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
-            .bind(self.clock_offset_ms())
-            .execute(&self.pool)
-            .await
-            .map_err(failed("mark messages as processed"))?;
+            .bind(self.clock_offset_ms());
+        let inserted = self.line(doing).await?.execute(mark).await.map_err(failed(doing))?;
         Ok(inserted.rows_affected())
     }
 }
@@ -99,27 +99,25 @@ impl PostgresStore {
     async fn claim_one(&self, tx: &mut PostgresTx, unit: &Unit) -> Result<Claimed, Error> {
         let doing = "claim a key";
         let (lock, statement, idle) = tx.limits_as_settings();
-        let row = self
+        let claim = self
             .insert_of(&self.statements.claim_one, unit)
             .bind(lock)
             .bind(statement)
             .bind(idle)
             .bind(unit.lock_id())
-            .bind(tx.body_lock_timeout_as_setting())
-            .fetch_one(tx.connection())
-            .await
-            .map_err(failed(doing))?;
+            .bind(tx.body_lock_timeout_as_setting());
+        let row = tx.line().fetch_one(claim).await.map_err(failed(doing))?;
         tx.armed_by(&row).map_err(failed(doing))?;
         if row.try_get("fresh").map_err(failed(doing))? {
             return Ok(Claimed::Fresh);
         }
-        self.known_or_claim(tx.connection(), unit).await
+        self.known_or_claim(tx.line(), unit).await
     }
 
     async fn claim_batch(&self, tx: &mut PostgresTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
         let doing = "claim keys";
         let (lock, statement, idle) = tx.limits_as_settings();
-        let row = sqlx::query(self.statements.claim.clone())
+        let claim = sqlx::query(self.statements.claim.clone())
             .bind(&units[0].handler)
             .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
@@ -131,10 +129,8 @@ impl PostgresStore {
             .bind(statement)
             .bind(idle)
             .bind(units.iter().map(Unit::lock_id).collect::<Vec<_>>())
-            .bind(tx.body_lock_timeout_as_setting())
-            .fetch_one(tx.connection())
-            .await
-            .map_err(failed(doing))?;
+            .bind(tx.body_lock_timeout_as_setting());
+        let row = tx.line().fetch_one(claim).await.map_err(failed(doing))?;
         tx.armed_by(&row).map_err(failed(doing))?;
         let Some(fresh) = row.try_get::<Option<Vec<i64>>, _>("fresh").map_err(failed(doing))? else {
             return Ok(vec![Claimed::Fresh; units.len()]);
@@ -147,19 +143,19 @@ impl PostgresStore {
             } else if busy.contains(&ordinal) {
                 Claimed::Busy
             } else {
-                self.known_or_claim(tx.connection(), unit).await?
+                self.known_or_claim(tx.line(), unit).await?
             });
         }
         Ok(claimed)
     }
 
     /// The marker that a claim ran into, read by a later statement; a claim again where a sweep took it meanwhile.
-    async fn known_or_claim(&self, conn: &mut PgConnection, unit: &Unit) -> Result<Claimed, Error> {
+    async fn known_or_claim(&self, line: &mut Line<impl Held>, unit: &Unit) -> Result<Claimed, Error> {
         for _ in 0..CLAIM_TRIES {
-            if let Some(marker) = find_marker(&self.statements, conn, unit).await? {
+            if let Some(marker) = find_marker(&self.statements, line, unit).await? {
                 return Ok(Claimed::Known(marker));
             }
-            if self.insert_marker(conn, unit).await? {
+            if self.insert_marker(line, unit).await? {
                 return Ok(Claimed::Fresh);
             }
         }
@@ -167,8 +163,8 @@ impl PostgresStore {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    async fn insert_marker(&self, conn: &mut PgConnection, unit: &Unit) -> Result<bool, Error> {
-        let insert = self.insert_of(&self.statements.claim_in, unit).execute(conn).await;
+    async fn insert_marker(&self, line: &mut Line<impl Held>, unit: &Unit) -> Result<bool, Error> {
+        let insert = line.execute(self.insert_of(&self.statements.claim_in, unit)).await;
         Ok(insert.map_err(failed("claim a key"))?.rows_affected() == 1)
     }
 

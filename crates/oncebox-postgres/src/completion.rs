@@ -1,9 +1,12 @@
 //! How tasks ended that ran outside of a transaction.
 
+use std::time::Duration;
+
 use oncebox_core::Error;
 use oncebox_core::store::{Completion, End, Unit};
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
+use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::work::{to_i32, to_ms};
 
@@ -56,13 +59,12 @@ impl PostgresStore {
             columns.add(completion);
         }
         let ended: Vec<i64> = self
-            .in_transaction("complete tasks", async |tx: &mut PgConnection| {
-                sqlx::query(self.statements.lock_lanes.clone())
+            .in_transaction("complete tasks", Duration::ZERO, async |tx: &mut Line| {
+                let lock = sqlx::query(self.statements.lock_lanes.clone())
                     .bind(&columns.handlers)
-                    .bind(&columns.lanes)
-                    .execute(&mut *tx)
-                    .await?;
-                let rows = sqlx::query(self.statements.complete.clone())
+                    .bind(&columns.lanes);
+                tx.execute(lock).await?;
+                let complete = sqlx::query(self.statements.complete.clone())
                     .bind(columns.handlers)
                     .bind(columns.lanes)
                     .bind(columns.positions)
@@ -75,9 +77,8 @@ impl PostgresStore {
                     .bind(columns.marker_kinds)
                     .bind(columns.marker_keys)
                     .bind(columns.results)
-                    .bind(self.clock_offset_ms())
-                    .fetch_all(&mut *tx)
-                    .await?;
+                    .bind(self.clock_offset_ms());
+                let rows = tx.fetch_all(complete).await?;
                 rows.iter().map(|row| row.try_get(0)).collect()
             })
             .await?;

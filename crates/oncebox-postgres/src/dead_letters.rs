@@ -4,39 +4,37 @@ use oncebox_core::Error;
 use oncebox_core::store::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Place, Select};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{PgConnection, Postgres, Row, SqlStr};
+use sqlx::{Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::from_ms;
-use crate::store::PostgresStore;
+use crate::line::Line;
+use crate::store::{LONG, PostgresStore};
 use crate::work::{lane, read_key};
 
 impl DeadLetters for PostgresStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let doing = "read dead letters";
-        let rows = select_by(&self.statements.dead_letters, select)
-            .bind(i64::from(limit))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read = select_by(&self.statements.dead_letters, select).bind(i64::from(limit));
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn act(&self, select: &Select, action: &Action, operator: &str, limit: u32) -> Result<u64, Error> {
-        self.in_transaction("act on dead letters", async |tx: &mut PgConnection| {
+        self.in_transaction("act on dead letters", LONG, async |tx: &mut Line| {
             let body = match action {
                 Action::Edit(body) => Some(&body[..]),
                 Action::Retry | Action::Discard | Action::MarkProcessed => None,
             };
-            let locked: Vec<(i32, i32)> = select_by(&self.statements.lock_dead, select)
-                .bind(i64::from(limit))
-                .fetch_all(&mut *tx)
+            let lock = select_by(&self.statements.lock_dead, select).bind(i64::from(limit));
+            let locked: Vec<(i32, i32)> = tx
+                .fetch_all(lock)
                 .await?
                 .iter()
                 .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
                 .collect::<Result<_, sqlx::Error>>()?;
             let (handlers, lanes): (Vec<_>, Vec<_>) = locked.into_iter().unzip();
-            let acted: i64 = select_by(&self.statements.act, select)
+            let act = select_by(&self.statements.act, select)
                 .bind(action.name())
                 .bind(operator)
                 .bind(body)
@@ -44,10 +42,8 @@ impl DeadLetters for PostgresStore {
                 .bind(i64::from(limit))
                 .bind(action.note())
                 .bind(handlers)
-                .bind(lanes)
-                .fetch_one(tx)
-                .await?
-                .try_get(0)?;
+                .bind(lanes);
+            let acted: i64 = tx.fetch_one(act).await?.try_get(0)?;
             Ok(u64::try_from(acted).unwrap_or(0))
         })
         .await
@@ -55,11 +51,8 @@ impl DeadLetters for PostgresStore {
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
         let doing = "read the audit";
-        let rows = sqlx::query(self.statements.audit.clone())
-            .bind(i64::from(limit))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read = sqlx::query(self.statements.audit.clone()).bind(i64::from(limit));
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         rows.iter().map(read_entry).collect::<Result<_, _>>().map_err(failed(doing))
     }
 }

@@ -4,30 +4,29 @@ use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{Inspect, Marker, MarkerState, Unit};
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
 
 use crate::fault::failed;
+use crate::line::{Held, Line};
 use crate::statements::Statements;
 use crate::store::PostgresStore;
 
 impl Inspect for PostgresStore {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
-        find_marker(&self.statements, &mut conn, unit).await
+        let mut line = self.line("read a marker").await?;
+        find_marker(&self.statements, &mut line, unit).await
     }
 
     async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
         let doing = "read markers";
-        let rows = sqlx::query(self.statements.find_markers.clone())
+        let find = sqlx::query(self.statements.find_markers.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
             .bind(units.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
-            .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+            .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>());
+        let rows = self.line(doing).await?.fetch_all(find).await.map_err(failed(doing))?;
         let mut markers = vec![None; units.len()];
         for row in &rows {
             let ordinal: i64 = row.try_get("n").map_err(failed(doing))?;
@@ -41,18 +40,16 @@ impl Inspect for PostgresStore {
 
 pub(crate) async fn find_marker(
     statements: &Statements,
-    conn: &mut PgConnection,
+    line: &mut Line<impl Held>,
     unit: &Unit,
 ) -> Result<Option<Marker>, Error> {
-    let row = sqlx::query(statements.find_marker.clone())
+    let find = sqlx::query(statements.find_marker.clone())
         // Planned anew each time: a plan made while the table was small would scan it for ever.
         .persistent(false)
         .bind(&unit.handler)
         .bind(&unit.kind)
-        .bind(unit.key.as_bytes())
-        .fetch_optional(conn)
-        .await
-        .map_err(failed("read a marker"))?;
+        .bind(unit.key.as_bytes());
+    let row = line.fetch_optional(find).await.map_err(failed("read a marker"))?;
     row.map(|row| read_marker(&row)).transpose().map_err(failed("read a marker"))
 }
 

@@ -10,6 +10,8 @@ mod completion;
 mod dead_letters;
 mod fault;
 mod inspect;
+mod line;
+mod listen;
 mod log;
 mod migrate;
 mod operate;

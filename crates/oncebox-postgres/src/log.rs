@@ -8,10 +8,11 @@ use oncebox_core::store::{
     Appended, Fault, Inspect, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled,
 };
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
-use sqlx::Row;
-use sqlx::postgres::{PgListener, PgRow};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Row};
 
 use crate::fault::{classify, failed};
+use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::work::{lane as read_lane, to_i32};
 
@@ -48,57 +49,48 @@ impl Log for PostgresStore {
     }
 
     async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
-        let inserted = sqlx::query(self.statements.mark_accepted.clone())
+        let doing = "mark messages as accepted";
+        let mark = sqlx::query(self.statements.mark_accepted.clone())
             .bind(kind)
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
-            .bind(self.clock_offset_ms())
-            .execute(&self.pool)
-            .await
-            .map_err(failed("mark messages as accepted"))?;
+            .bind(self.clock_offset_ms());
+        let inserted = self.line(doing).await?.execute(mark).await.map_err(failed(doing))?;
         Ok(inserted.rows_affected())
     }
 
     async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
-        let (deleted, next): (i64, Option<i64>) = sqlx::query_as(self.statements.prune.clone())
+        let doing = "prune the log";
+        let prune = sqlx::query(self.statements.prune.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
             .bind(i32::from(lane))
             .bind(behind)
             .bind(i32::try_from(positions).unwrap_or(i32::MAX))
-            .bind(before_ms)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(failed("prune the log"))?;
+            .bind(before_ms);
+        let row = self.line(doing).await?.fetch_one(prune).await.map_err(failed(doing))?;
+        let (deleted, next) = <(i64, Option<i64>)>::from_row(&row).map_err(failed(doing))?;
         Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
     }
 
     async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
-        let swept = sqlx::query(self.statements.sweep_accepted.clone())
+        let doing = "sweep accept markers";
+        let sweep = sqlx::query(self.statements.sweep_accepted.clone())
             .persistent(false)
             .bind(before_ms)
-            .bind(i64::from(limit))
-            .execute(&self.pool)
-            .await
-            .map_err(failed("sweep accept markers"))?;
+            .bind(i64::from(limit));
+        let swept = self.line(doing).await?.execute(sweep).await.map_err(failed(doing))?;
         Ok(swept.rows_affected())
     }
 
     async fn announce(&self) -> Result<(), Error> {
-        let announced =
-            sqlx::query(self.statements.announce.clone()).bind(self.channel()).execute(&self.pool).await;
-        announced.map(drop).map_err(failed("tell other processes"))
+        let doing = "tell other processes";
+        let announce = sqlx::query(self.statements.announce.clone()).bind(self.channel());
+        self.line(doing).await?.execute(announce).await.map(drop).map_err(failed(doing))
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
-        let doing = "listen to other processes";
-        let mut listener = PgListener::connect_with(&self.pool).await.map_err(failed(doing))?;
-        listener.listen(&self.channel()).await.map_err(failed(doing))?;
-        loop {
-            // Nothing means that the connection was lost and found again: something may have been missed.
-            listener.try_recv().await.map_err(failed(doing))?;
-            heard();
-        }
+        self.hear(heard).await.map_err(failed("listen to other processes"))
     }
 }
 
@@ -115,7 +107,7 @@ impl PostgresStore {
             messages.iter().map(|message| of(message).map(to_ms)).collect::<Vec<_>>()
         };
         let new_kinds = self.kinds.unnoted(messages.iter().map(|message| &*message.kind));
-        let rows = sqlx::query(self.statements.append.clone())
+        let append = sqlx::query(self.statements.append.clone())
             .bind(matches!(lane, LaneChoice::Prefer(_)))
             .bind(i32::from(lane.lane()))
             .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
@@ -134,16 +126,15 @@ impl PostgresStore {
                     .collect::<Vec<_>>(),
             )
             .bind(self.clock_offset_ms())
-            .bind(&new_kinds)
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(&new_kinds);
+        let rows = Line::open(&self.pool, self.answer_timeout).await?.fetch_all(append).await?;
         self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect()
     }
 
     async fn try_spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Option<Place>, sqlx::Error> {
         let Spill { marker, message, lane, .. } = spill;
-        let row = sqlx::query(self.statements.spill.clone())
+        let set_apart = sqlx::query(self.statements.spill.clone())
             .bind(spill.handler.0)
             .bind(marker.as_ref().map(|unit| &*unit.handler))
             .bind(&message.kind)
@@ -163,14 +154,15 @@ impl PostgresStore {
             .bind(spill.error.as_deref())
             .bind(spill.is_dead)
             .bind(self.clock_offset_ms())
-            .bind(format!("{}ms", lock_timeout.as_millis().max(1)))
-            .fetch_optional(&self.pool)
-            .await?;
+            .bind(format!("{}ms", lock_timeout.as_millis().max(1)));
+        let mut line = Line::open(&self.pool, self.answer_timeout).await?;
+        line.may_take(lock_timeout);
+        let row = line.fetch_optional(set_apart).await?;
         row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()
     }
 
     /// The channel on which processes tell each other of messages.
-    fn channel(&self) -> String {
+    pub(crate) fn channel(&self) -> String {
         format!("{}_log", self.schema.name())
     }
 }

@@ -1,9 +1,12 @@
 //! The schema: its versions, and how a database gets there.
 
+use std::time::Duration;
+
 use oncebox_core::{Error, ErrorKind};
-use sqlx::{AssertSqlSafe, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::fault::failed;
+use crate::line::Line;
 use crate::store::PostgresStore;
 
 /// Every step, in order; the first one leads to version 1.
@@ -15,24 +18,31 @@ impl PostgresStore {
     /// Brings the database to the version of this crate. Any number of processes may do so at once; a database
     /// that is there already is left alone.
     pub async fn migrate(&self) -> Result<(), Error> {
-        let pool = self.pool.clone();
         let store = self.clone();
-        // In a task of its own: a caller that goes away must not leave a transaction half begun.
+        let doing = "migrate the database";
+        // In a task of its own: a caller that goes away must not leave it half done.
         let migrated = tokio::spawn(async move {
-            // Whatever the default is: what is read behind the lock must be newer than the lock.
-            let mut tx = pool.begin_with(store.statements.begin_shared.clone()).await?;
-            sqlx::query(store.statements.migration_lock.clone()).execute(&mut *tx).await?;
-            let from = usize::try_from(store.version(&mut tx).await?).unwrap_or(0);
-            for step in MIGRATIONS.iter().skip(from) {
-                tx.execute(sqlx::raw_sql(AssertSqlSafe(store.schema.within(step)))).await?;
-            }
-            tx.commit().await
+            let mut tx = store.begin_line(doing).await?;
+            // As long as the tables are large, or another process migrates.
+            tx.may_take(Duration::MAX);
+            store.migrate_in(&mut tx).await.map_err(failed(doing))?;
+            tx.may_take(Duration::ZERO);
+            Ok(())
         });
         match migrated.await {
-            Ok(migrated) => migrated.map_err(failed("migrate the database"))?,
+            Ok(migrated) => migrated?,
             Err(stopped) => return Err(Error::unavailable("the runtime is shutting down", stopped)),
         }
         self.check_version().await
+    }
+
+    async fn migrate_in(&self, tx: &mut Line) -> Result<(), sqlx::Error> {
+        tx.execute(sqlx::query(self.statements.migration_lock.clone())).await?;
+        let from = usize::try_from(self.version(tx).await?).unwrap_or(0);
+        for step in MIGRATIONS.iter().skip(from) {
+            tx.execute(sqlx::raw_sql(AssertSqlSafe(self.schema.within(step)))).await?;
+        }
+        tx.commit().await
     }
 
     /// The SQL that `migrate` runs on an empty database, for those who migrate by other means.
@@ -46,8 +56,8 @@ impl PostgresStore {
     }
 
     pub(crate) async fn check_version(&self) -> Result<(), Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
-        let there = self.version(&mut conn).await.map_err(failed("read the version of the schema"))?;
+        let mut line = self.line("connect").await?;
+        let there = self.version(&mut line).await.map_err(failed("read the version of the schema"))?;
         let needed = MIGRATIONS.len() as i64;
         let schema = self.schema.name();
         let message = match there {
@@ -71,14 +81,10 @@ impl PostgresStore {
     /// Says loudly what could lose a commit, and refuses servers that are too old.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
         let doing = "read its settings";
-        let mut conn = self.pool.acquire().await.map_err(failed(doing))?;
-        let setting = "select current_setting($1)";
+        let mut line = self.line(doing).await?;
         let mut read = async |name: &str| {
-            sqlx::query_scalar::<_, String>(setting)
-                .bind(name)
-                .fetch_one(&mut *conn)
-                .await
-                .map_err(failed(doing))
+            let row = line.fetch_one(sqlx::query("select current_setting($1)").bind(name.to_owned())).await;
+            row.and_then(|row| row.try_get::<String, _>(0)).map_err(failed(doing))
         };
         let version = read("server_version_num").await?;
         if version.parse::<u32>().is_ok_and(|version| version < 130_000) {
@@ -94,16 +100,14 @@ impl PostgresStore {
     }
 
     /// The version that the database has; 0 if it has none.
-    async fn version(&self, conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
-        let tables: i64 = sqlx::query_scalar(self.statements.has_version_table.clone())
-            .bind(self.schema.name())
-            .fetch_one(&mut *conn)
-            .await?;
+    async fn version(&self, line: &mut Line) -> Result<i64, sqlx::Error> {
+        let has_table =
+            sqlx::query(self.statements.has_version_table.clone()).bind(self.schema.name().to_owned());
+        let tables: i64 = line.fetch_one(has_table).await?.try_get(0)?;
         if tables == 0 {
             return Ok(0);
         }
-        let version: Option<i64> =
-            sqlx::query_scalar(self.statements.version.clone()).fetch_one(conn).await?;
-        Ok(version.unwrap_or(0))
+        let row = line.fetch_one(sqlx::query(self.statements.version.clone())).await?;
+        Ok(row.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
     }
 }

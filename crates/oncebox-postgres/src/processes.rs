@@ -1,26 +1,28 @@
 //! Who is at work.
 
+use std::time::Duration;
+
 use oncebox_core::Error;
 use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes};
 use sqlx::postgres::PgRow;
-use sqlx::{ConnectOptions, PgConnection, Row};
+use sqlx::{ConnectOptions, FromRow, Row};
 
 use crate::fault::failed;
+use crate::line::{Line, within};
 use crate::store::PostgresStore;
 use crate::work::{millis, to_i32, to_ms};
 
 impl Processes for PostgresStore {
     async fn enter(&self, process: &NewProcess) -> Result<(), Error> {
-        sqlx::query(self.statements.enter.clone())
+        let doing = "begin to work";
+        let enter = sqlx::query(self.statements.enter.clone())
             .bind(process.id.0)
             .bind(&process.name)
             .bind(process.handlers.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(to_ms(process.lease))
             .bind(to_i32(process.in_hand))
-            .bind(self.clock_offset_ms())
-            .execute(&self.pool)
-            .await
-            .map_err(failed("begin to work"))?;
+            .bind(self.clock_offset_ms());
+        self.line(doing).await?.execute(enter).await.map_err(failed(doing))?;
         Ok(())
     }
 
@@ -30,26 +32,25 @@ impl Processes for PostgresStore {
         let mut kept = self.pulse.lock().await;
         let mut conn = match kept.take() {
             Some(conn) => conn,
-            None => self.pool.connect_options().connect().await.map_err(failed(doing))?,
+            None => {
+                let options = self.pool.connect_options();
+                within(self.answer_timeout, options.connect()).await.map_err(failed(doing))?
+            }
         };
         // One that fails, or whose caller does not wait any longer, is not kept.
-        let beat = sqlx::query(self.statements.beat_process.clone())
-            .bind(id.0)
-            .bind(self.clock_offset_ms())
-            .execute(&mut conn)
-            .await
-            .map_err(failed(doing))?;
+        let beat = sqlx::query(self.statements.beat_process.clone()).bind(id.0).bind(self.clock_offset_ms());
+        let beat = Line::on(&mut conn, self.answer_timeout).execute(beat).await.map_err(failed(doing))?;
         *kept = Some(conn);
         Ok(beat.rows_affected() == 1)
     }
 
     async fn leave(&self, id: ProcessId) -> Result<(), Error> {
         self.pulse.lock().await.take();
-        self.in_transaction("end the work of a process", async |tx: &mut PgConnection| {
-            sqlx::query(self.statements.leave.clone()).bind(id.0).execute(&mut *tx).await?;
+        self.in_transaction("end the work of a process", Duration::ZERO, async |tx: &mut Line| {
+            tx.execute(sqlx::query(self.statements.leave.clone()).bind(id.0)).await?;
             // By a later statement: it sees what was leased while the first one waited.
             let free = sqlx::query(self.statements.free_tasks.clone()).bind(id.0);
-            free.bind(self.clock_offset_ms()).execute(tx).await?;
+            tx.execute(free.bind(self.clock_offset_ms())).await?;
             Ok(())
         })
         .await
@@ -57,29 +58,25 @@ impl Processes for PostgresStore {
 
     async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
         let doing = "read the processes";
-        let rows = sqlx::query(self.statements.peers.clone())
-            .bind(id.0)
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read = sqlx::query(self.statements.peers.clone()).bind(id.0).bind(self.clock_offset_ms());
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn bury_process(&self, id: ProcessId) -> Result<Option<u64>, Error> {
-        self.in_transaction("take over from a process that died", async |tx: &mut PgConnection| {
-            let bury = sqlx::query_as(self.statements.bury_process.clone()).bind(id.0);
-            let buried: Option<(Vec<i32>, i32)> =
-                bury.bind(self.clock_offset_ms()).fetch_optional(&mut *tx).await?;
-            let Some((handlers, in_hand)) = buried else { return Ok(None) };
+        let doing = "take over from a process that died";
+        self.in_transaction(doing, Duration::ZERO, async |tx: &mut Line| {
+            let bury = sqlx::query(self.statements.bury_process.clone()).bind(id.0);
+            let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms())).await?;
+            let Some(buried) = buried else { return Ok(None) };
+            let (handlers, in_hand) = <(Vec<i32>, i32)>::from_row(&buried)?;
             // By a later statement: it sees what was leased while the first one waited.
-            let tasks: i64 = sqlx::query_scalar(self.statements.take_over.clone())
+            let take_over = sqlx::query(self.statements.take_over.clone())
                 .bind(id.0)
                 .bind(self.clock_offset_ms())
                 .bind(handlers)
-                .bind(in_hand)
-                .fetch_one(tx)
-                .await?;
+                .bind(in_hand);
+            let tasks: i64 = tx.fetch_one(take_over).await?.try_get(0)?;
             Ok(Some(u64::try_from(tasks).unwrap_or(0)))
         })
         .await

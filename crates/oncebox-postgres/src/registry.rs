@@ -6,10 +6,11 @@ use oncebox_core::store::{
 };
 use oncebox_core::{DeadHead, Error, ErrorKind, Mode, Start};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row, SqlStr};
+use sqlx::{FromRow, Row, SqlStr};
 
 use crate::fault::failed;
-use crate::store::PostgresStore;
+use crate::line::Line;
+use crate::store::{LONG, PostgresStore};
 
 /// How an ordering key becomes a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes.
 const HASH: &str = "sha256-first8-be";
@@ -17,11 +18,11 @@ const DOING: &str = "register the handlers";
 
 impl Registry for PostgresStore {
     async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed(DOING))?;
-        if let Some(layout) = self.registered(&mut conn, log, handlers).await? {
+        let mut line = self.line(DOING).await?;
+        if let Some(layout) = self.registered(&mut line, log, handlers).await? {
             return Ok(layout);
         }
-        drop(conn);
+        drop(line);
         let (store, handlers) = (self.clone(), handlers.to_vec());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         match tokio::spawn(async move { store.register_anew(log, &handlers).await }).await {
@@ -35,18 +36,18 @@ impl PostgresStore {
     /// The layout, if everything is there as it is wanted.
     async fn registered(
         &self,
-        conn: &mut PgConnection,
+        line: &mut Line,
         log: Option<Lanes>,
         handlers: &[Registration],
     ) -> Result<Option<Layout>, Error> {
-        let lanes = self.lanes(conn).await?;
+        let lanes = self.lanes(line).await?;
         if let Some(Lanes(wanted)) = log {
             match lanes {
                 0 => return Ok(None),
                 fixed => check_lanes(wanted, fixed)?,
             }
         }
-        let known = self.known_handlers(conn, handlers).await?;
+        let known = self.known_handlers(line, handlers).await?;
         for wanted in handlers {
             let Verdict::Known(_) = wanted.judge(known.iter().find(|known| known.name == wanted.name))?
             else {
@@ -58,17 +59,14 @@ impl PostgresStore {
 
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let statements = &self.statements;
-        // Whatever the default is: what is read behind the locks must be newer than the locks.
-        let mut tx = self.pool.begin_with(statements.begin_shared.clone()).await.map_err(failed(DOING))?;
+        let mut tx = self.begin_line(DOING).await?;
+        tx.may_take(LONG);
         if let Some(wanted) = log {
-            sqlx::query(statements.make_layout.clone())
-                .bind(i32::from(wanted.to_make()))
-                .bind(HASH)
-                .execute(&mut *tx)
-                .await
-                .map_err(failed(DOING))?;
+            let make = sqlx::query(statements.make_layout.clone());
+            let make = make.bind(i32::from(wanted.to_make())).bind(HASH);
+            tx.execute(make).await.map_err(failed(DOING))?;
             check_lanes(wanted.0, self.lanes(&mut tx).await?)?;
-            sqlx::query(statements.lock_upkeep.clone()).execute(&mut *tx).await.map_err(failed(DOING))?;
+            tx.execute(sqlx::query(statements.lock_upkeep.clone())).await.map_err(failed(DOING))?;
         }
         let known = self.known_handlers(&mut tx, handlers).await?;
         for wanted in handlers {
@@ -103,106 +101,79 @@ impl PostgresStore {
     /// Lets a handler change its mode, if what it still has to do in the old one allows it.
     async fn change_mode(
         &self,
-        conn: &mut PgConnection,
+        line: &mut Line,
         id: HandlerId,
         from: Mode,
         wanted: &Registration,
     ) -> Result<(), Error> {
         let statements = &self.statements;
-        sqlx::query(statements.lock_lanes_of.clone())
-            .bind(&wanted.name)
-            .execute(&mut *conn)
-            .await
-            .map_err(failed(DOING))?;
-        let row = sqlx::query(statements.leftovers.clone())
-            .bind(id.0)
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(failed(DOING))?;
+        let lock = sqlx::query(statements.lock_lanes_of.clone()).bind(&wanted.name);
+        line.execute(lock).await.map_err(failed(DOING))?;
+        let leftovers = sqlx::query(statements.leftovers.clone()).bind(id.0);
+        let row = line.fetch_one(leftovers).await.map_err(failed(DOING))?;
         let left = read_leftovers(&row).map_err(failed(DOING))?;
         wanted.may_change(from, left)?;
-        self.update_handler(conn, &statements.change_handler, id, wanted).await?;
+        self.update_handler(line, &statements.change_handler, id, wanted).await?;
         if from == Mode::Stored {
-            sqlx::query(statements.backfill_markers.clone())
-                .bind(id.0)
-                .bind(self.clock_offset_ms())
-                .execute(conn)
-                .await
-                .map_err(failed(DOING))?;
+            let backfill = sqlx::query(statements.backfill_markers.clone());
+            let backfill = backfill.bind(id.0).bind(self.clock_offset_ms());
+            line.execute(backfill).await.map_err(failed(DOING))?;
         } else if from.reads_log() && !wanted.mode.reads_log() {
-            sqlx::query(statements.end_lanes.clone())
-                .bind(id.0)
-                .bind(wanted.mode.has_tasks())
-                .execute(conn)
-                .await
-                .map_err(failed(DOING))?;
+            let end = sqlx::query(statements.end_lanes.clone()).bind(id.0).bind(wanted.mode.has_tasks());
+            line.execute(end).await.map_err(failed(DOING))?;
         } else if !from.reads_log() {
-            self.begin_lanes(conn, id, wanted).await?;
+            self.begin_lanes(line, id, wanted).await?;
         }
         Ok(())
     }
 
     async fn update_handler(
         &self,
-        conn: &mut PgConnection,
+        line: &mut Line,
         statement: &SqlStr,
         id: HandlerId,
         wanted: &Registration,
     ) -> Result<(), Error> {
-        sqlx::query(statement.clone())
+        let update = sqlx::query(statement.clone())
             .bind(id.0)
             .bind(&wanted.kinds)
             .bind(wanted.mode.name())
-            .bind(wanted.ordered.map(DeadHead::name))
-            .execute(conn)
-            .await
-            .map_err(failed(DOING))?;
-        Ok(())
+            .bind(wanted.ordered.map(DeadHead::name));
+        line.execute(update).await.map(drop).map_err(failed(DOING))
     }
 
     async fn insert_handler(
         &self,
-        conn: &mut PgConnection,
+        line: &mut Line,
         wanted: &Registration,
     ) -> Result<Option<HandlerId>, Error> {
-        let id: Option<i32> = sqlx::query_scalar(self.statements.add_handler.clone())
+        let add = sqlx::query(self.statements.add_handler.clone())
             .bind(&wanted.name)
             .bind(&wanted.kinds)
             .bind(wanted.mode.name())
-            .bind(wanted.ordered.map(DeadHead::name))
-            .fetch_optional(conn)
-            .await
-            .map_err(failed(DOING))?;
-        Ok(id.map(HandlerId))
+            .bind(wanted.ordered.map(DeadHead::name));
+        let row = line.fetch_optional(add).await.map_err(failed(DOING))?;
+        row.map(|row| row.try_get(0).map(HandlerId)).transpose().map_err(failed(DOING))
     }
 
     /// The handler's place in every lane.
-    async fn begin_lanes(
-        &self,
-        conn: &mut PgConnection,
-        id: HandlerId,
-        wanted: &Registration,
-    ) -> Result<(), Error> {
+    async fn begin_lanes(&self, line: &mut Line, id: HandlerId, wanted: &Registration) -> Result<(), Error> {
         if !wanted.mode.has_tasks() {
             return Ok(());
         }
-        sqlx::query(self.statements.begin_lanes.clone())
+        let begin = sqlx::query(self.statements.begin_lanes.clone())
             .bind(id.0)
             .bind(wanted.start == Start::Now)
-            .bind(wanted.mode.reads_log())
-            .execute(conn)
-            .await
-            .map_err(failed(DOING))?;
-        Ok(())
+            .bind(wanted.mode.reads_log());
+        line.execute(begin).await.map(drop).map_err(failed(DOING))
     }
 
     /// How many lanes there are; 0 if there is no log.
-    async fn lanes(&self, conn: &mut PgConnection) -> Result<u16, Error> {
-        let row: Option<(i32, String)> = sqlx::query_as(self.statements.find_layout.clone())
-            .fetch_optional(conn)
-            .await
-            .map_err(failed("read the layout of the log"))?;
-        match row {
+    async fn lanes(&self, line: &mut Line) -> Result<u16, Error> {
+        let doing = "read the layout of the log";
+        let row = line.fetch_optional(sqlx::query(self.statements.find_layout.clone())).await;
+        let layout = row.map_err(failed(doing))?.as_ref().map(<(i32, String)>::from_row);
+        match layout.transpose().map_err(failed(doing))? {
             None => Ok(0),
             Some((lanes, hash)) if hash == HASH => Ok(u16::try_from(lanes).unwrap_or(u16::MAX)),
             Some((_, hash)) => Err(Error::new(
@@ -214,14 +185,12 @@ impl PostgresStore {
 
     async fn known_handlers(
         &self,
-        conn: &mut PgConnection,
+        line: &mut Line,
         wanted: &[Registration],
     ) -> Result<Vec<KnownHandler>, Error> {
-        let rows = sqlx::query(self.statements.find_handlers.clone())
-            .bind(wanted.iter().map(|wanted| &*wanted.name).collect::<Vec<_>>())
-            .fetch_all(conn)
-            .await
-            .map_err(failed(DOING))?;
+        let find = sqlx::query(self.statements.find_handlers.clone())
+            .bind(wanted.iter().map(|wanted| &*wanted.name).collect::<Vec<_>>());
+        let rows = line.fetch_all(find).await.map_err(failed(DOING))?;
         rows.iter().map(read_handler).collect::<Result<_, _>>().map_err(failed(DOING))
     }
 }

@@ -14,6 +14,7 @@ use sqlx::{PgConnection, PgPool};
 use tokio::sync::Mutex;
 
 use crate::fault::{classify, failed};
+use crate::line::Line;
 use crate::log::Kinds;
 use crate::statements::{Schema, Statements};
 use crate::transaction::{PostgresBegun, PostgresTx};
@@ -21,6 +22,10 @@ use crate::transaction::{PostgresBegun, PostgresTx};
 const SCHEMA: &str = "oncebox";
 const CONNECTIONS: u32 = 16;
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What operators and new programs ask for waits for handlers at work, and may read or write a whole log.
+pub(crate) const LONG: Duration = Duration::from_secs(10 * 60);
 
 /// Oncebox on PostgreSQL.
 #[derive(Clone, Debug)]
@@ -31,6 +36,7 @@ pub struct PostgresStore {
     pub(crate) kinds: Arc<Kinds>,
     clock_offset_ms: Arc<AtomicI64>,
     session: Session,
+    pub(crate) answer_timeout: Duration,
     /// On which the process says that it is alive.
     pub(crate) pulse: Arc<Mutex<Option<PgConnection>>>,
 }
@@ -57,6 +63,7 @@ impl PostgresStore {
             kinds: Arc::default(),
             clock_offset_ms: Arc::default(),
             session: Session::Own,
+            answer_timeout: ANSWER_TIMEOUT,
             pulse: Arc::default(),
         }
     }
@@ -112,6 +119,16 @@ impl PostgresStore {
         Self { session: Session::Shared, ..self }
     }
 
+    /// How long to wait for an answer of the server, beyond what it was allowed to take for it. 15 s.
+    ///
+    /// A connection on which nothing comes back in that time is taken for dead and closed: its peer may be gone without a word.
+    /// The call goes on as if the connection had broken. Handlers have `handler_timeout` instead, and [`migrate`](Self::migrate)
+    /// takes as long as it takes.
+    #[must_use]
+    pub fn answer_timeout(self, timeout: Duration) -> Self {
+        Self { answer_timeout: timeout, ..self }
+    }
+
     /// The pool underneath.
     pub fn pool(&self) -> &PgPool {
         &self.pool
@@ -122,24 +139,44 @@ impl PostgresStore {
         self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
-    /// Whether others get a connection even if this one goes on.
-    /// Runs statements in one transaction. It reads what is newer than the locks that it takes, whatever the default is.
-    pub(crate) async fn in_transaction<R, F>(&self, doing: &'static str, statements: F) -> Result<R, Error>
+    /// A connection of the pool, for one statement or a few.
+    pub(crate) async fn line(&self, doing: &'static str) -> Result<Line, Error> {
+        Line::open(&self.pool, self.answer_timeout).await.map_err(failed(doing))
+    }
+
+    /// A transaction that reads what is newer than the locks that it takes, whatever the default is.
+    pub(crate) async fn begin_line(&self, doing: &'static str) -> Result<Line, Error> {
+        let (pool, answer, begin) =
+            (self.pool.clone(), self.answer_timeout, self.statements.begin_shared.clone());
+        // In a task of its own: a caller that goes away must not leave a transaction half begun.
+        let begun = tokio::spawn(async move {
+            let mut line = Line::open(&pool, answer).await?;
+            line.begin(begin).await.map(|()| line)
+        });
+        begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(failed(doing))
+    }
+
+    /// Runs statements in one transaction, each of which the server may take this long for.
+    pub(crate) async fn in_transaction<R, F>(
+        &self,
+        doing: &'static str,
+        each: Duration,
+        statements: F,
+    ) -> Result<R, Error>
     where
-        for<'t> F: AsyncFnOnce(&'t mut PgConnection) -> Result<R, sqlx::Error>
-            + AsyncFunc<&'t mut PgConnection, Result<R, sqlx::Error>, Fut: Send>
+        for<'t> F: AsyncFnOnce(&'t mut Line) -> Result<R, sqlx::Error>
+            + AsyncFunc<&'t mut Line, Result<R, sqlx::Error>, Fut: Send>
             + Send,
         R: Send,
     {
-        let (pool, begin) = (self.pool.clone(), self.statements.begin_shared.clone());
-        // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let begun = tokio::spawn(async move { pool.begin_with(begin).await }).await;
-        let mut tx = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(failed(doing))?;
+        let mut tx = self.begin_line(doing).await?;
+        tx.may_take(each);
         let result = statements(&mut tx).await.map_err(failed(doing))?;
         tx.commit().await.map_err(failed(doing))?;
         Ok(result)
     }
 
+    /// Whether others get a connection even if this one goes on.
     pub(crate) fn has_spare_connection(&self) -> bool {
         self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
     }
@@ -176,9 +213,10 @@ impl Store for PostgresStore {
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
         let (pool, statements, session) = (self.pool.clone(), self.statements.clone(), self.session);
+        let answer = self.answer_timeout;
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move {
-            PostgresTx::begin(pool.acquire().await?, session, statements, limits).await
+            PostgresTx::begin(Line::open(&pool, answer).await?, session, statements, limits).await
         });
         match begun.await {
             Ok(begun) => begun.map_err(failed("begin a transaction")),
@@ -214,11 +252,26 @@ impl Store for PostgresStore {
     }
 
     async fn rollback(&self, tx: PostgresTx) {
-        tx.rollback().await;
+        if tx.is_lost() {
+            // Nobody waits for what may not answer either.
+            let store = self.clone();
+            tokio::spawn(async move { store.abandon(tx).await });
+        } else {
+            tx.rollback().await;
+        }
     }
 
     async fn abandon(&self, tx: PostgresTx) {
-        tx.abandon(&self.pool).await;
+        let Some(backend) = tx.abandon() else { return };
+        let doing = "end a backend";
+        let end = sqlx::query(self.statements.end_statement.clone()).bind(backend);
+        let ended = match self.line(doing).await {
+            Ok(mut line) => line.execute(end).await.map(drop).map_err(failed(doing)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, backend, "a backend that overstayed could not be ended; its own time limit will do it");
+        }
     }
 
     fn classify(error: &(dyn StdError + 'static)) -> Fault {

@@ -18,37 +18,30 @@ use crate::work::{lane, millis, read_key, read_message};
 impl Survey for PostgresStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
         let doing = "read the handlers' progress";
-        let rows = anew(&self.statements.handler_statuses)
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read = anew(&self.statements.handler_statuses).bind(self.clock_offset_ms());
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         rows.iter().map(read_status).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn pending(&self, handler: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
         let doing = "read waiting messages";
-        let rows = anew(&self.statements.pending)
+        let read = anew(&self.statements.pending)
             .bind(handler.0)
             .bind(i64::from(limit))
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+            .bind(self.clock_offset_ms());
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         let read = |row: &PgRow| read_message(row, lane(row)?);
         rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
         let doing = "read messages";
-        let rows = anew(&self.statements.messages)
+        let read = anew(&self.statements.messages)
             .bind(i32::from(lane))
             .bind(behind)
             .bind(i64::from(limit))
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+            .bind(self.clock_offset_ms());
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         let mut messages: Vec<MessageStatus> = Vec::new();
         for row in &rows {
             add_row(&mut messages, row, lane).map_err(failed(doing))?;
@@ -59,32 +52,24 @@ impl Survey for PostgresStore {
     async fn find_message(&self, kind: &str, key: &Key) -> Result<Option<Place>, Error> {
         let doing = "find a message";
         let stored = key.stored();
-        let row = anew(&self.statements.find_message)
-            .bind(kind)
-            .bind(stored.as_bytes())
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read = anew(&self.statements.find_message).bind(kind).bind(stored.as_bytes());
+        let row = self.line(doing).await?.fetch_optional(read).await.map_err(failed(doing))?;
         let read = |row: PgRow| Ok(Place { lane: lane(&row)?, pos: row.try_get("pos")? });
         row.map(read).transpose().map_err(failed(doing))
     }
 
     async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
         let doing = "read tasks";
-        let rows = anew(&self.statements.tasks)
-            .bind(handler)
-            .bind(i64::from(limit))
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read =
+            anew(&self.statements.tasks).bind(handler).bind(i64::from(limit)).bind(self.clock_offset_ms());
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         rows.iter().map(read_task).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         let doing = "read the kinds";
-        let rows =
-            anew(&self.statements.unhandled_kinds).fetch_all(&self.pool).await.map_err(failed(doing))?;
+        let read = anew(&self.statements.unhandled_kinds);
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         let read = |row: &PgRow| {
             Ok(UnhandledKind { kind: row.try_get("kind")?, since: from_ms(row.try_get("since_ms")?) })
         };

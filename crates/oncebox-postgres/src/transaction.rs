@@ -6,18 +6,15 @@ use std::time::{Duration, Instant};
 
 use oncebox_core::store::{Limits, Progress};
 use oncebox_core::{Error, ErrorKind};
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, Row, SqlSafeStr, SqlStr};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr, SqlStr};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::fault::{failed, refused};
+use crate::line::Line;
 use crate::statements::Statements;
 use crate::store::Session;
-
-type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
 /// One transaction after the other uses the same connection for this long; then the pool sees it again, which knows when
 /// it is too old.
@@ -26,7 +23,7 @@ const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// An open transaction. Dropping it rolls back.
 pub struct PostgresTx {
     /// `None` once the transaction has ended.
-    conn: Option<PoolConnection<Postgres>>,
+    line: Option<Line>,
     session: Session,
     statements: Arc<Statements>,
     limits: Limits,
@@ -48,6 +45,7 @@ impl PostgresBegun {
     pub(crate) fn with(self, limits: Limits) -> PostgresTx {
         let Self(mut tx) = self;
         tx.limits = limits;
+        tx.line().may_take(limits.lock_timeout);
         tx
     }
 }
@@ -60,7 +58,7 @@ struct Identity {
 
 impl PostgresTx {
     pub(crate) async fn begin(
-        mut conn: PoolConnection<Postgres>,
+        mut line: Line,
         session: Session,
         statements: Arc<Statements>,
         limits: Limits,
@@ -69,13 +67,10 @@ impl PostgresTx {
             Session::Own => &statements.begin,
             Session::Shared => &statements.begin_shared,
         };
-        if let Err(error) = Manager::begin(&mut conn, Some(begin.clone())).await {
-            // Nobody knows how far the message was carried out.
-            conn.close_on_drop();
-            return Err(error);
-        }
+        line.begin(begin.clone()).await?;
+        line.may_take(limits.lock_timeout);
         Ok(Self {
-            conn: Some(conn),
+            line: Some(line),
             session,
             statements,
             limits,
@@ -86,11 +81,22 @@ impl PostgresTx {
         })
     }
 
-    pub(crate) fn connection(&mut self) -> &mut PgConnection {
-        match &mut self.conn {
-            Some(conn) => conn,
+    /// On which the store itself sends its statements.
+    pub(crate) fn line(&mut self) -> &mut Line {
+        match &mut self.line {
+            Some(line) => line,
             None => unreachable!("only what consumes the transaction takes its connection"),
         }
+    }
+
+    /// What handlers are lent.
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        self.line().connection()
+    }
+
+    /// Whether an answer is missing.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.line.as_ref().is_some_and(Line::is_lost)
     }
 
     /// The time limits as PostgreSQL's settings take them: lock, statement, idle.
@@ -111,6 +117,9 @@ impl PostgresTx {
             .parse()
             .map_err(|error| sqlx::Error::Decode(Box::<std::num::ParseIntError>::from(error)))?;
         self.identity = Some(Identity { transaction_id, backend: row.try_get("backend")? });
+        // The handler's limit holds for our own statements too.
+        let told = self.limits.handler_timeout.max(self.limits.lock_timeout);
+        self.line().may_take(told);
         Ok(())
     }
 
@@ -119,23 +128,15 @@ impl PostgresTx {
             return Ok(());
         }
         let (_, statement, idle) = self.limits_as_settings();
-        let row = sqlx::query(self.statements.arm.clone())
-            .bind(statement)
-            .bind(idle)
-            .fetch_one(self.connection())
-            .await
-            .map_err(failed("set the handler's limits"))?;
+        let arm = sqlx::query(self.statements.arm.clone()).bind(statement).bind(idle);
+        let row = self.line().fetch_one(arm).await.map_err(failed("set the handler's limits"))?;
         self.armed_by(&row).map_err(failed("set the handler's limits"))
     }
 
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
         let Some(transaction_id) = self.unproved()? else { return Ok(()) };
-        let guard = self.statements.guard.clone();
-        sqlx::query(guard)
-            .bind(transaction_id.to_string())
-            .execute(self.connection())
-            .await
-            .map_err(refused("check the guard"))?;
+        let guard = sqlx::query(self.statements.guard.clone()).bind(transaction_id.to_string());
+        self.line().execute(guard).await.map_err(refused("check the guard"))?;
         self.guarded = true;
         Ok(())
     }
@@ -148,7 +149,7 @@ impl PostgresTx {
 
     /// Whether a handler left a transaction open inside of ours.
     pub(crate) fn check_nested(&mut self) -> Result<(), Error> {
-        if Manager::get_transaction_depth(self.connection()) != 1 {
+        if self.line().depth() != 1 {
             let message = "the handler left a nested transaction open: commit it or drop it";
             return Err(Error::new(ErrorKind::Transaction, message));
         }
@@ -158,7 +159,7 @@ impl PostgresTx {
     /// Runs one of the savepoint statements; all of them are the engine's own text.
     pub(crate) async fn run(&mut self, statements: &str) -> Result<(), Error> {
         let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
-        self.connection().execute(statements).await.map(drop).map_err(refused("set a savepoint"))
+        self.line().execute(statements).await.map(drop).map_err(refused("set a savepoint"))
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
@@ -168,14 +169,12 @@ impl PostgresTx {
             self.arm().await?;
         }
         match self.unproved()? {
-            None => Manager::commit(self.connection()).await.map_err(failed("commit"))?,
+            None => self.line().commit().await.map_err(failed("commit"))?,
             Some(transaction_id) => {
                 self.commit_with(self.statements.commit.clone(), transaction_id).await?;
-                // Sent when the pool takes the connection back; nobody waits for it.
-                Manager::start_rollback(self.connection());
             }
         }
-        self.conn = None;
+        self.line = None;
         Ok(())
     }
 
@@ -223,9 +222,7 @@ impl PostgresTx {
         if ours {
             return Ok(Some(self.begun()));
         }
-        // Sent when the pool takes the connection back; nobody waits for it.
-        Manager::start_rollback(self.connection());
-        self.conn = None;
+        self.line = None;
         Ok(None)
     }
 
@@ -240,7 +237,7 @@ impl PostgresTx {
         let commit = commit.as_str().replace("{transaction_id}", &transaction_id.to_string());
         // Safe: what is put in is a number.
         let commit = sqlx::raw_sql(AssertSqlSafe(commit));
-        self.connection().execute(commit).await.map_err(refused("commit")).map(drop)
+        self.line().execute(commit).await.map_err(refused("commit")).map(drop)
     }
 
     pub(crate) async fn rollback(mut self) {
@@ -252,28 +249,26 @@ impl PostgresTx {
     /// Rolls back in a task of its own: whoever waits for it may go away, and the connection is given back clean all the
     /// same.
     fn start_rollback(&mut self) -> Option<JoinHandle<()>> {
-        let mut conn = self.conn.take()?;
+        let line = self.line.take()?;
         let (session, statements) = (self.session, self.statements.clone());
         match Handle::try_current() {
-            Ok(runtime) => Some(runtime.spawn(async move { rollback(conn, session, &statements).await })),
-            Err(_no_runtime) => {
-                conn.close_on_drop();
+            Ok(runtime) if !line.is_lost() => {
+                Some(runtime.spawn(async move { rollback(line, session, &statements).await }))
+            }
+            _ => {
+                line.hang_up();
                 None
             }
         }
     }
 
-    /// Closes the connection and ends its backend, whatever that is doing: a server does not notice that a client
-    /// is gone before its statement has ended, and holds all locks until then.
-    pub(crate) async fn abandon(mut self, pool: &PgPool) {
-        if let Some(mut conn) = self.conn.take() {
-            conn.close_on_drop();
+    /// Closes the connection. The backend that was there is to be ended too, whatever it is doing: a server does not notice that
+    /// a client is gone before its statement has ended, and holds all locks until then.
+    pub(crate) fn abandon(mut self) -> Option<i32> {
+        if let Some(line) = self.line.take() {
+            line.hang_up();
         }
-        let Some(Identity { backend, .. }) = self.identity else { return };
-        let end = sqlx::query(self.statements.end_statement.clone()).bind(backend).execute(pool);
-        if let Err(error) = end.await {
-            tracing::warn!(%error, backend, "a backend that overstayed could not be ended; its own time limit will do it");
-        }
+        self.identity.as_ref().map(|identity| identity.backend)
     }
 }
 
@@ -283,20 +278,16 @@ fn setting(time: Duration) -> String {
 }
 
 /// Ends a transaction with nothing kept, and gives the connection back as it was.
-async fn rollback(mut conn: PoolConnection<Postgres>, session: Session, statements: &Statements) {
-    let rolled_back = match Manager::get_transaction_depth(&conn) {
+async fn rollback(mut line: Line, session: Session, statements: &Statements) {
+    let rolled_back = match line.depth() {
         1 if session == Session::Shared => Ok(()),
-        1 => conn.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
+        1 => line.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
         // A nested transaction that was forgotten: not worth taking apart.
         _ => Err(sqlx::Error::InvalidSavePointStatement),
     };
-    match rolled_back {
-        // Sent when the pool takes the connection back; nobody waits for it.
-        Ok(()) => Manager::start_rollback(&mut conn),
-        Err(error) => {
-            tracing::debug!(%error, "a connection that cannot roll back is closed");
-            conn.close_on_drop();
-        }
+    if let Err(error) = rolled_back {
+        tracing::debug!(%error, "a connection that cannot roll back is closed");
+        line.hang_up();
     }
 }
 

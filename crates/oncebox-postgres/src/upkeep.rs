@@ -11,22 +11,18 @@ use crate::store::PostgresStore;
 
 impl Upkeep for PostgresStore {
     async fn beat(&self, tolerance: Duration) -> Result<(), Error> {
-        sqlx::query(self.statements.beat.clone())
+        let doing = "record that a process is alive";
+        let beat = sqlx::query(self.statements.beat.clone())
             .bind(i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX))
-            .bind(self.clock_offset_ms())
-            .execute(&self.pool)
-            .await
-            .map_err(failed("record that a process is alive"))?;
+            .bind(self.clock_offset_ms());
+        self.line(doing).await?.execute(beat).await.map_err(failed(doing))?;
         Ok(())
     }
 
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
         let doing = "read the live time";
-        let rows = sqlx::query(self.statements.live_time.clone())
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+        let read = sqlx::query(self.statements.live_time.clone()).bind(self.clock_offset_ms());
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
         let mut live = Vec::with_capacity(rows.len());
         let mut now_ms = 0;
         for row in rows {
@@ -41,23 +37,21 @@ impl Upkeep for PostgresStore {
     }
 
     async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
-        let swept: i64 = sqlx::query_scalar(self.statements.sweep.clone())
+        let doing = "sweep old markers";
+        let sweep = sqlx::query(self.statements.sweep.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
             .bind(before_ms)
-            .bind(i64::from(limit))
-            .fetch_one(&self.pool)
-            .await
-            .map_err(failed("sweep old markers"))?;
+            .bind(i64::from(limit));
+        let row = self.line(doing).await?.fetch_one(sweep).await.map_err(failed(doing))?;
+        let swept: i64 = row.try_get(0).map_err(failed(doing))?;
         Ok(swept.cast_unsigned())
     }
 
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
-        sqlx::query(self.statements.forget_live_time.clone())
-            .bind(before_ms)
-            .execute(&self.pool)
-            .await
-            .map_err(failed("forget old live time"))?;
+        let doing = "forget old live time";
+        let forget = sqlx::query(self.statements.forget_live_time.clone()).bind(before_ms);
+        self.line(doing).await?.execute(forget).await.map_err(failed(doing))?;
         Ok(())
     }
 }

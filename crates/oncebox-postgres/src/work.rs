@@ -13,20 +13,20 @@ use sqlx::{Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::from_ms;
+use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::transaction::{PostgresBegun, PostgresTx};
 
 impl Work for PostgresStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
         let doing = "look for work";
-        let rows = sqlx::query(self.statements.look.clone())
+        let look = sqlx::query(self.statements.look.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
             .bind(handlers.iter().map(|id| id.0).collect::<Vec<_>>())
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(doing))?;
+            .bind(self.clock_offset_ms());
+        let mut line = self.line(doing).await?;
+        let rows = line.fetch_all(look).await.map_err(failed(doing))?;
         let mut waiting = Vec::with_capacity(rows.len());
         let mut next_due = None;
         let mut ordered = Vec::new();
@@ -39,7 +39,9 @@ impl Work for PostgresStore {
             waiting.push(place);
         }
         if !ordered.is_empty() {
-            for (handler, lane, tasks, due_in) in self.look_ordered(&ordered).await.map_err(failed(doing))? {
+            for (handler, lane, tasks, due_in) in
+                self.look_ordered(&mut line, &ordered).await.map_err(failed(doing))?
+            {
                 note_due(&mut next_due, due_in.filter(|_| !tasks));
                 let place = waiting.iter_mut().find(|place| (place.handler, place.lane) == (handler, lane));
                 if let Some(place) = place {
@@ -59,7 +61,7 @@ impl Work for PostgresStore {
     ) -> Result<Option<Batch>, Error> {
         let doing = "take messages";
         let (_, statement, idle) = tx.limits_as_settings();
-        let rows = sqlx::query(self.statements.take.clone())
+        let take = sqlx::query(self.statements.take.clone())
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
             .bind(taker.kinds)
@@ -71,10 +73,8 @@ impl Work for PostgresStore {
             .bind(limits.open_tasks.map(|tasks| i32::try_from(tasks).unwrap_or(i32::MAX)))
             .bind(self.clock_offset_ms())
             .bind(statement)
-            .bind(idle)
-            .fetch_all(tx.connection())
-            .await
-            .map_err(failed(doing))?;
+            .bind(idle);
+        let rows = tx.line().fetch_all(take).await.map_err(failed(doing))?;
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
         let batch = read_batch(first, &rows, taker.lane, limits).map_err(failed(doing))?;
@@ -90,7 +90,7 @@ impl Work for PostgresStore {
     ) -> Result<Option<Vec<StoredMessage>>, Error> {
         let doing = "take tasks";
         let (_, statement, idle) = tx.limits_as_settings();
-        let rows = sqlx::query(self.statements.take_tasks.clone())
+        let take = sqlx::query(self.statements.take_tasks.clone())
             .bind(taker.handler.0)
             .bind(i32::from(taker.lane))
             .bind(taker.kinds)
@@ -100,10 +100,8 @@ impl Work for PostgresStore {
             .bind(limits.heads_only)
             .bind(self.clock_offset_ms())
             .bind(statement)
-            .bind(idle)
-            .fetch_all(tx.connection())
-            .await
-            .map_err(failed(doing))?;
+            .bind(idle);
+        let rows = tx.line().fetch_all(take).await.map_err(failed(doing))?;
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
         let read = |row| {
@@ -126,12 +124,11 @@ impl Work for PostgresStore {
             if messages.is_empty() {
                 continue;
             }
-            self.write_apart(statement, taker, messages)
+            let write = self
+                .write_apart(statement, taker, messages)
                 .bind(messages.iter().map(|one| one.scheduled).collect::<Vec<_>>())
-                .bind(crashes_of(messages))
-                .execute(tx.connection())
-                .await
-                .map_err(failed("set messages apart"))?;
+                .bind(crashes_of(messages));
+            tx.line().execute(write).await.map_err(failed("set messages apart"))?;
         }
         Ok(())
     }
@@ -142,27 +139,21 @@ impl Work for PostgresStore {
         markers: &[&Unit],
         state: MarkerState,
     ) -> Result<(), Error> {
-        sqlx::query(self.statements.settle_markers.clone())
+        let settle = sqlx::query(self.statements.settle_markers.clone())
             .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
             .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
             .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
             .bind(state.name())
-            .bind(self.clock_offset_ms())
-            .execute(tx.connection())
-            .await
-            .map_err(failed("settle markers"))?;
-        Ok(())
+            .bind(self.clock_offset_ms());
+        tx.line().execute(settle).await.map(drop).map_err(failed("settle markers"))
     }
 
     async fn take_back_markers(&self, tx: &mut PostgresTx, markers: &[&Unit]) -> Result<(), Error> {
-        sqlx::query(self.statements.take_back_markers.clone())
+        let take_back = sqlx::query(self.statements.take_back_markers.clone())
             .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
             .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
-            .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
-            .execute(tx.connection())
-            .await
-            .map_err(failed("take claims back"))?;
-        Ok(())
+            .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>());
+        tx.line().execute(take_back).await.map(drop).map_err(failed("take claims back"))
     }
 
     async fn lease(
@@ -173,13 +164,11 @@ impl Work for PostgresStore {
         messages: &[SetApart],
     ) -> Result<Option<Fence>, Error> {
         let doing = "lease messages";
-        let row = self
+        let lease = self
             .write_apart(&self.statements.lease, taker, messages)
             .bind(process.0)
-            .bind(crashes_of(messages))
-            .fetch_optional(tx.connection())
-            .await
-            .map_err(failed(doing))?;
+            .bind(crashes_of(messages));
+        let row = tx.line().fetch_optional(lease).await.map_err(failed(doing))?;
         row.map(|row| row.try_get(0).map(Fence)).transpose().map_err(failed(doing))
     }
 
@@ -201,14 +190,14 @@ impl Work for PostgresStore {
         place: Place,
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
-        let crashes: Option<i32> = sqlx::query_scalar(self.statements.note_attempt.clone())
+        let doing = "note an attempt";
+        let note = sqlx::query(self.statements.note_attempt.clone())
             .bind(handler.0)
             .bind(i32::from(place.lane))
             .bind(place.pos)
-            .bind(process.0)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(failed("note an attempt"))?;
+            .bind(process.0);
+        let row = self.line(doing).await?.fetch_optional(note).await.map_err(failed(doing))?;
+        let crashes: Option<i32> = row.map(|row| row.try_get(0)).transpose().map_err(failed(doing))?;
         Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
     }
 
@@ -218,15 +207,13 @@ impl Work for PostgresStore {
         place: Place,
         process: ProcessId,
     ) -> Result<(), Error> {
-        sqlx::query(self.statements.give_back_attempt.clone())
+        let doing = "give an attempt back";
+        let give_back = sqlx::query(self.statements.give_back_attempt.clone())
             .bind(handler.0)
             .bind(i32::from(place.lane))
             .bind(place.pos)
-            .bind(process.0)
-            .execute(&self.pool)
-            .await
-            .map_err(failed("give an attempt back"))?;
-        Ok(())
+            .bind(process.0);
+        self.line(doing).await?.execute(give_back).await.map(drop).map_err(failed(doing))
     }
 
     async fn forget_attempt(
@@ -235,24 +222,16 @@ impl Work for PostgresStore {
         handler: HandlerId,
         place: Place,
     ) -> Result<(), Error> {
-        sqlx::query(self.statements.forget_attempt.clone())
+        let forget = sqlx::query(self.statements.forget_attempt.clone())
             .bind(handler.0)
             .bind(i32::from(place.lane))
-            .bind(place.pos)
-            .execute(tx.connection())
-            .await
-            .map_err(failed("forget an attempt"))?;
-        Ok(())
+            .bind(place.pos);
+        tx.line().execute(forget).await.map(drop).map_err(failed("forget an attempt"))
     }
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
-        sqlx::query(self.statements.end_care.clone())
-            .bind(handler.0)
-            .bind(i32::from(lane))
-            .execute(&self.pool)
-            .await
-            .map_err(failed("end care"))?;
-        Ok(())
+        let end = sqlx::query(self.statements.end_care.clone()).bind(handler.0).bind(i32::from(lane));
+        self.line("end care").await?.execute(end).await.map(drop).map_err(failed("end care"))
     }
 }
 
@@ -260,15 +239,15 @@ impl PostgresStore {
     /// When the next task can run in lanes of ordered handlers.
     async fn look_ordered(
         &self,
+        line: &mut Line,
         lanes: &[(HandlerId, u16)],
     ) -> Result<Vec<(HandlerId, u16, bool, Option<Duration>)>, sqlx::Error> {
-        let rows = sqlx::query(self.statements.look_ordered.clone())
+        let look = sqlx::query(self.statements.look_ordered.clone())
             .persistent(false)
             .bind(lanes.iter().map(|(handler, _)| handler.0).collect::<Vec<_>>())
             .bind(lanes.iter().map(|(_, lane)| i32::from(*lane)).collect::<Vec<_>>())
-            .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(self.clock_offset_ms());
+        let rows = line.fetch_all(look).await?;
         let read = |row: &PgRow| {
             let due_in: Option<i64> = row.try_get("due_in_ms")?;
             Ok((HandlerId(row.try_get("handler")?), lane(row)?, row.try_get("tasks")?, due_in.map(millis)))

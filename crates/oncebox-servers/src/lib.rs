@@ -5,7 +5,7 @@
 //!
 //! - [`postgres`]: a private PostgreSQL server.
 //! - [`database`]: a fresh database for one test.
-//! - [`proxy`]: loses the answer to a commit.
+//! - [`proxy`]: loses answers, and makes connections half-open.
 //! - [`skip`]: what a test does when its server is missing.
 //!
 //! The rest is what every server needs: an [`account`] to run as, a [`folder`] to keep data in, a [`port`] to

@@ -1,7 +1,9 @@
-//! A proxy in front of PostgreSQL that can lose the answer to a commit.
+//! A proxy in front of PostgreSQL that loses what it should pass on.
 //!
-//! It reads the client's messages one by one, so that it knows when a whole `COMMIT` has been passed on; then it can
-//! cut both sides before the answer comes back. The client cannot know whether the commit happened. It did.
+//! It reads the client's messages one by one, so that it knows when a whole `COMMIT` has been passed on. Then it can keep the
+//! answer to itself: the client cannot know whether the commit happened. It did. A connection that is *cut* is closed on both
+//! sides, which everybody notices. One that is *silent* stays open and passes nothing any more in either direction, as a
+//! connection does whose peer has lost its power, or behind a firewall that has forgotten it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,16 +13,16 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Larger messages than tests send.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const STARTUP_VERSION_3: [u8; 4] = 196_608_u32.to_be_bytes();
 
-/// Passes everything on, and cuts connections when told to.
+/// Passes everything on until it is told otherwise. Dropping it closes all connections.
 #[derive(Debug)]
-pub struct CommitCutter {
+pub struct FaultyProxy {
     address: SocketAddr,
     state: Arc<State>,
     accepting: JoinHandle<()>,
@@ -29,10 +31,27 @@ pub struct CommitCutter {
 #[derive(Debug, Default)]
 struct State {
     cuts_left: AtomicU32,
+    silent_commits_left: AtomicU32,
+    silent_newcomers_left: AtomicU32,
+    /// How many requests are passed on before one is not, plus one; 0 for all of them.
+    requests_left: AtomicU32,
+    /// Changes when all connections that are there are to be silent.
+    all: watch::Sender<()>,
     cuts: AtomicU32,
+    silences: AtomicU32,
 }
 
-impl CommitCutter {
+/// What becomes of a connection that is not passed on any longer.
+enum Fate {
+    /// Its client sent a commit of which it is not to hear.
+    Unanswered {
+        commit: Vec<u8>,
+        is_cut: bool,
+    },
+    Silent,
+}
+
+impl FaultyProxy {
     /// Starts a proxy in front of the server on this loopback port.
     pub async fn start(server_port: u16) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listening for the proxy")?;
@@ -41,10 +60,12 @@ impl CommitCutter {
         let accepting = tokio::spawn({
             let state = state.clone();
             async move {
+                let mut connections = JoinSet::new();
                 while let Ok((client, _)) = listener.accept().await {
                     let state = state.clone();
                     // A connection that breaks is what this is for.
-                    tokio::spawn(async move { pass(client, server_port, &state).await });
+                    connections.spawn(async move { pass(client, server_port, &state).await });
+                    while connections.try_join_next().is_some() {}
                 }
             }
         });
@@ -57,71 +78,129 @@ impl CommitCutter {
         self.address.port()
     }
 
-    /// Loses the answers to the next so many commits.
+    /// Closes the connections of the next so many commits, when the server has committed and before it can say so.
     pub fn cut_after_commits(&self, commits: u32) {
         self.state.cuts_left.store(commits, Ordering::SeqCst);
     }
 
-    /// How many answers were lost so far.
+    /// How many connections were cut so far.
     #[must_use]
     pub fn cuts(&self) -> u32 {
         self.state.cuts.load(Ordering::SeqCst)
     }
+
+    /// Lets the next so many commits through; their connections are silent from then on.
+    pub fn silence_after_commits(&self, commits: u32) {
+        self.state.silent_commits_left.store(commits, Ordering::SeqCst);
+    }
+
+    /// Passes so many requests on; the connection that carries the one behind them is silent from then on, and the server
+    /// never has that one.
+    pub fn silence_after_requests(&self, requests: u32) {
+        self.state.requests_left.store(requests.saturating_add(1), Ordering::SeqCst);
+    }
+
+    /// The next so many connections are silent from their beginning.
+    pub fn silence_newcomers(&self, connections: u32) {
+        self.state.silent_newcomers_left.store(connections, Ordering::SeqCst);
+    }
+
+    /// All connections that are there now are silent from now on.
+    pub fn silence_all(&self) {
+        self.state.all.send_replace(());
+    }
+
+    /// How many connections are silent.
+    #[must_use]
+    pub fn silences(&self) -> u32 {
+        self.state.silences.load(Ordering::SeqCst)
+    }
 }
 
-impl Drop for CommitCutter {
+impl Drop for FaultyProxy {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-async fn pass(client: TcpStream, server_port: u16, state: &State) -> Result<()> {
-    let server = TcpStream::connect(("127.0.0.1", server_port)).await?;
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let (from_client, mut to_client) = client.into_split();
-    let (mut from_server, to_server) = server.into_split();
-    let cut = Notify::new();
-    let answers = async {
-        tokio::select! {
-            biased;
-            () = cut.notified() => {
-                // The server has done it once it answers; nobody is told.
-                let _ = from_server.read(&mut [0; 64]).await;
-                state.cuts.fetch_add(1, Ordering::SeqCst);
-                Ok(())
-            }
-            copied = tokio::io::copy(&mut from_server, &mut to_client) => copied.map(drop),
-        }
-    };
-    tokio::select! {
-        ended = pass_requests(from_client, to_server, state, &cut) => ended,
-        ended = answers => ended.context("passing answers on"),
+impl State {
+    /// Stays as it is for ever, with the sockets of whoever waits for this open.
+    async fn be_silent(&self) {
+        self.silences.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<()>().await;
     }
 }
 
-async fn pass_requests(
-    mut client: OwnedReadHalf,
-    mut server: OwnedWriteHalf,
-    state: &State,
-    cut: &Notify,
-) -> Result<()> {
-    let mut started = false;
-    loop {
-        let message = read_message(&mut client, started).await?;
-        started = started || message.get(4..8) == Some(&STARTUP_VERSION_3[..]);
-        let take = |left: u32| left.checked_sub(1);
-        let is_cut = is_commit(&message)
-            && state.cuts_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok();
-        if is_cut {
-            // Before the server has the commit, so that its answer cannot slip through.
-            cut.notify_one();
+/// Takes one of what is left; how many there were, if any.
+fn take(left: &AtomicU32) -> Option<u32> {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).ok()
+}
+
+async fn pass(client: TcpStream, server_port: u16, state: &State) -> Result<()> {
+    let mut silenced = state.all.subscribe();
+    if take(&state.silent_newcomers_left).is_some() {
+        state.be_silent().await;
+    }
+    let server = TcpStream::connect(("127.0.0.1", server_port)).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let fate = tokio::select! {
+        fate = pass_requests(&mut from_client, &mut to_server, state) => fate?,
+        ended = tokio::io::copy(&mut from_server, &mut to_client) => {
+            return ended.map(drop).context("passing answers on");
         }
-        server.write_all(&message).await?;
+        _ = silenced.changed() => Fate::Silent,
+    };
+    if let Fate::Unanswered { commit, is_cut } = fate {
+        to_server.write_all(&commit).await?;
+        // The server has done it once it answers; nobody is told.
+        let _ = from_server.read(&mut [0; 64]).await;
         if is_cut {
-            std::future::pending::<()>().await;
+            state.cuts.fetch_add(1, Ordering::SeqCst);
+            return Ok(());
         }
     }
+    state.be_silent().await;
+    Ok(())
+}
+
+/// Passes requests on until one is not to be answered.
+async fn pass_requests(
+    client: &mut OwnedReadHalf,
+    server: &mut OwnedWriteHalf,
+    state: &State,
+) -> Result<Fate> {
+    let mut started = false;
+    let mut request = Vec::new();
+    loop {
+        let message = read_message(client, started).await?;
+        let is_counted = started;
+        let is_whole = !started || ends_request(&message);
+        started = started || message.get(4..8) == Some(&STARTUP_VERSION_3[..]);
+        request.extend_from_slice(&message);
+        if !is_whole {
+            continue;
+        }
+        if is_counted && take(&state.requests_left) == Some(1) {
+            return Ok(Fate::Silent);
+        }
+        if is_commit(&request) {
+            let is_cut = take(&state.cuts_left).is_some();
+            if is_cut || take(&state.silent_commits_left).is_some() {
+                return Ok(Fate::Unanswered { commit: request, is_cut });
+            }
+        }
+        server.write_all(&request).await?;
+        request.clear();
+    }
+}
+
+/// Whether the server can answer now: `Query`, `Sync`, `Flush`, a password, `Terminate`. What comes before them in one request
+/// goes along with them: nobody loses half of a packet.
+fn ends_request(message: &[u8]) -> bool {
+    matches!(message.first(), Some(b'Q' | b'S' | b'H' | b'p' | b'X'))
 }
 
 /// One message of the client. Until the start-up message there is no type byte before the length.

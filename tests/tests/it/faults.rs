@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use oncebox::{Inbox, Outcome, PostgresStore};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
-use oncebox_servers::proxy::CommitCutter;
+use oncebox_servers::proxy::FaultyProxy;
 use oncebox_testing::Fixture;
 use sqlx::PgConnection;
 
@@ -28,7 +28,7 @@ async fn a_commit_whose_answer_is_cut_off_is_found_out() {
     let Some(postgres) = crate::postgres::as_owner(test).await else { return };
     let url = postgres.database.url();
     let port = postgres.store.pool().connect_options().get_port();
-    let proxy = CommitCutter::start(port).await.unwrap();
+    let proxy = FaultyProxy::start(port).await.unwrap();
     let store = PostgresStore::connect(&url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port())))
         .await
         .unwrap();

@@ -18,6 +18,7 @@ mod copies_in_flight;
 mod every_store;
 mod fairness;
 mod faults;
+mod half_open;
 mod handlers;
 mod hostile_input;
 mod observation;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use oncebox::store::Select;
 use oncebox::{Accept, Attempt, BoxError, Error, Inbox, LogStore, PostgresStore};
-use oncebox_servers::proxy::CommitCutter;
+use oncebox_servers::proxy::FaultyProxy;
 use oncebox_testing::{Faults, Faulty, Fixture, Point};
 
 use crate::every_store::{Conn, OrderPaid, envelope, judged, on_every_store};
@@ -95,7 +95,7 @@ async fn an_accept_whose_commit_is_cut_is_found_out<F: Fixture<Store: LogStore>>
 async fn work_whose_answer_is_cut_off_takes_effect_once() {
     let Some(postgres) = crate::postgres::as_owner("work_whose_answer_is_cut_off").await else { return };
     let port = postgres.store.pool().connect_options().get_port();
-    let proxy = CommitCutter::start(port).await.unwrap();
+    let proxy = FaultyProxy::start(port).await.unwrap();
     let url = postgres.database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
     let effects = postgres.clone();
     let handler = async move |order: OrderPaid,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncebox::store::{Select, Waits};
 use oncebox::{BoxError, Envelope, Inbox, InboxBuilder, LogStore, PostgresStore};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
-use oncebox_servers::proxy::CommitCutter;
+use oncebox_servers::proxy::FaultyProxy;
 use tokio::sync::watch;
 
 use crate::every_store::{OrderPaid, envelope, judged, on_every_store};
@@ -244,7 +244,7 @@ async fn an_outage_longer_than_the_lease_runs_nothing_again() {
 async fn a_lease_whose_answer_is_cut_off_is_let_go() {
     let Some(postgres) = crate::postgres::as_owner("a_lease_whose_answer_is_cut_off").await else { return };
     let port = postgres.store.pool().connect_options().get_port();
-    let proxy = CommitCutter::start(port).await.unwrap();
+    let proxy = FaultyProxy::start(port).await.unwrap();
     let url = postgres.database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
     let bodies = Bodies::new(true);
     let store = PostgresStore::connect(&url).await.unwrap();

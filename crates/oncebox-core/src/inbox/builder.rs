@@ -249,7 +249,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         self
     }
 
-    /// How long a call keeps trying while the store does not answer, before it returns
+    /// How long a call keeps trying when the store has not answered once, before it returns
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 5 s. A try that has begun is waited for: keep the pool's
     /// own time limit for a connection below this.
     pub fn patience(mut self, patience: Duration) -> Self {

@@ -166,7 +166,7 @@ impl<S: InboxStore> Inbox<S> {
     /// Claims a unit, however long another copy takes, within the waiting time.
     async fn claim_or_wait(&self, unit: &Unit, waiting: &Waiting) -> Result<Claim<S::Tx>, Error> {
         let settings = &self.inner.settings;
-        let started = Instant::now();
+        let mut troubled_since = None;
         let mut troubles = 0;
         loop {
             let limits = Limits {
@@ -184,7 +184,9 @@ impl<S: InboxStore> Inbox<S> {
             match S::classify(&error) {
                 Fault::LockTimeout if over => return Err(busy(&unit.handler)),
                 Fault::LockTimeout => {}
-                Fault::Connection | Fault::Transient if started.elapsed() < settings.patience => {
+                Fault::Connection | Fault::Transient
+                    if troubled_since.get_or_insert_with(Instant::now).elapsed() < settings.patience =>
+                {
                     troubles += 1;
                     tokio::time::sleep(backoff(troubles, spread())).await;
                 }

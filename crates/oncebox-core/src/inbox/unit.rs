@@ -217,7 +217,6 @@ impl<S: InboxStore> Inbox<S> {
                 body_lock_timeout: None,
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
-            let tried_at = Instant::now();
             let tried = self.try_unit(handler, delivery, unit, message, limits).await;
             if let Tried::CommitUnknown(_) = &tried {
                 self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
@@ -242,7 +241,7 @@ impl<S: InboxStore> Inbox<S> {
                     tracing::debug!(error = %failure, "another try after a transient error");
                 }
                 Tried::Infrastructure(error) | Tried::CommitUnknown(error)
-                    if troubled_since.get_or_insert(tried_at).elapsed() >= settings.patience =>
+                    if troubled_since.get_or_insert_with(Instant::now).elapsed() >= settings.patience =>
                 {
                     return Err(error);
                 }

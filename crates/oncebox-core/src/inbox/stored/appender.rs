@@ -283,7 +283,7 @@ impl<S: LogStore> Inbox<S> {
     }
 
     async fn append_part(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
-        let started = Instant::now();
+        let mut troubled_since = None;
         let mut troubles = 0;
         loop {
             let error = match self.inner.store.append(lane, messages).await {
@@ -295,7 +295,8 @@ impl<S: LogStore> Inbox<S> {
                 Err(error) => error,
             };
             let fault = S::classify(&error);
-            if fault == Fault::Other || started.elapsed() >= self.inner.settings.patience {
+            let since = troubled_since.get_or_insert_with(Instant::now);
+            if fault == Fault::Other || since.elapsed() >= self.inner.settings.patience {
                 return Err(error);
             }
             tracing::debug!(error = chain(&error), "another try to accept");

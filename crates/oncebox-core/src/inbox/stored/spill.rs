@@ -1,7 +1,7 @@
 //! Spill: what was to run inline is set apart in the log, and its source is done with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
@@ -103,14 +103,15 @@ impl<S: InboxStore> Inbox<S> {
         };
         let spill = self.to_spill(stored, handler, envelope, unit, why);
         let settings = &self.inner.settings;
-        let started = std::time::Instant::now();
+        let mut troubled_since = None;
         let mut troubles = 0;
         let spilled = loop {
             let tried = (log.spill)(self.inner.store.clone(), spill.clone(), settings.lock_timeout).await;
             match tried {
                 Ok(spilled) => break spilled,
                 Err(error)
-                    if S::classify(&error) == Fault::Other || started.elapsed() >= settings.patience =>
+                    if S::classify(&error) == Fault::Other
+                        || troubled_since.get_or_insert_with(Instant::now).elapsed() >= settings.patience =>
                 {
                     return Err(error);
                 }

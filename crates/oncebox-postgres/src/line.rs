@@ -1,0 +1,195 @@
+//! A line to the server: a connection on which nobody waits for ever.
+//!
+//! A peer that is gone without a word, or a firewall that swallows packets, leaves a connection half open. Whoever waits for an
+//! answer there waits without end, and so does the pool, which asks a connection once more when it comes back. So every
+//! statement of the store goes through here. One that is not answered in time fails as on a connection that broke; that
+//! connection is closed at once, with no farewell that would have to be answered.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgQueryResult, PgRow};
+use sqlx::{Execute, Executor, PgConnection, PgPool, Postgres, SqlStr};
+use sqlx_core::transaction::TransactionManager;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+type Manager = <Postgres as sqlx::Database>::TransactionManager;
+
+/// Waits for an answer, and no longer than this.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    timeout(limit, answer).await.unwrap_or_else(|_elapsed| Err(silent(limit)))
+}
+
+/// As if the connection had broken: nobody knows what the server has done.
+fn silent(limit: Duration) -> sqlx::Error {
+    let message = format!("no answer within {limit:?}: the connection is taken for dead, and closed");
+    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, message))
+}
+
+/// A connection, and how long to wait for its answers. Dropping it gives a connection of a pool back, with what is left of a
+/// transaction rolled back.
+pub(crate) struct Line<C: Held = PoolConnection<Postgres>> {
+    /// `None` only while it is being dropped.
+    conn: Option<C>,
+    answer: Duration,
+    /// What the server may take, by what it was told, before it has to answer.
+    told: Duration,
+    /// Whether nobody knows what is going on there: then it is closed, not given back.
+    lost: bool,
+}
+
+/// A connection of a pool, or one that somebody else looks after.
+pub(crate) trait Held: AsMut<PgConnection> + Send {
+    /// Lets it go: closes it if it is lost, and else waits this long at most until it is as others expect it.
+    fn let_go(self, lost: bool, limit: Duration);
+}
+
+impl Line {
+    /// Takes a connection from a pool, which has its own limit for that, connecting included.
+    pub(crate) async fn open(pool: &PgPool, answer: Duration) -> Result<Self, sqlx::Error> {
+        Ok(Self::on(pool.acquire().await?, answer))
+    }
+}
+
+impl<C: Held> Line<C> {
+    pub(crate) fn on(conn: C, answer: Duration) -> Self {
+        Self { conn: Some(conn), answer, told: Duration::ZERO, lost: false }
+    }
+
+    /// From now on the server may take this long before it has to answer.
+    pub(crate) fn may_take(&mut self, told: Duration) {
+        self.told = told;
+    }
+
+    /// Whether an answer is missing.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Closes the connection, whatever the server is doing, and makes room in the pool.
+    pub(crate) fn hang_up(mut self) {
+        self.lost = true;
+    }
+
+    /// The connection itself, for those who have limits of their own.
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        match &mut self.conn {
+            Some(conn) => conn.as_mut(),
+            None => unreachable!("only dropping a line takes its connection"),
+        }
+    }
+
+    /// How many transactions are open, one inside the other.
+    pub(crate) fn depth(&mut self) -> usize {
+        Manager::get_transaction_depth(self.connection())
+    }
+
+    pub(crate) async fn begin(&mut self, begin: SqlStr) -> Result<(), sqlx::Error> {
+        // Unless it is answered nobody knows how far the message was carried out, and the driver least of all.
+        self.lost = true;
+        within(self.answer, Manager::begin(self.connection(), Some(begin))).await?;
+        self.lost = false;
+        Ok(())
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        let limit = self.limit()?;
+        let committed = timeout(limit, Manager::commit(self.connection())).await;
+        self.heard(limit, committed)
+    }
+
+    pub(crate) async fn execute<'q>(
+        &mut self,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<PgQueryResult, sqlx::Error> {
+        let limit = self.limit()?;
+        let executed = timeout(limit, self.connection().execute(query)).await;
+        self.heard(limit, executed)
+    }
+
+    pub(crate) async fn fetch_all<'q>(
+        &mut self,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let limit = self.limit()?;
+        let fetched = timeout(limit, self.connection().fetch_all(query)).await;
+        self.heard(limit, fetched)
+    }
+
+    pub(crate) async fn fetch_one<'q>(
+        &mut self,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<PgRow, sqlx::Error> {
+        self.fetch_optional(query).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    pub(crate) async fn fetch_optional<'q>(
+        &mut self,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<Option<PgRow>, sqlx::Error> {
+        let limit = self.limit()?;
+        let fetched = timeout(limit, self.connection().fetch_optional(query)).await;
+        self.heard(limit, fetched)
+    }
+
+    /// How long to wait for the next answer; there is none from a connection that is lost.
+    fn limit(&self) -> Result<Duration, sqlx::Error> {
+        let limit = self.told.saturating_add(self.answer);
+        if self.lost { Err(silent(limit)) } else { Ok(limit) }
+    }
+
+    fn heard<T>(
+        &mut self,
+        limit: Duration,
+        answer: Result<Result<T, sqlx::Error>, tokio::time::error::Elapsed>,
+    ) -> Result<T, sqlx::Error> {
+        answer.unwrap_or_else(|_elapsed| {
+            self.lost = true;
+            Err(silent(limit))
+        })
+    }
+}
+
+impl<C: Held> Drop for Line<C> {
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            conn.let_go(self.lost, self.told.saturating_add(self.answer));
+        }
+    }
+}
+
+impl Held for PoolConnection<Postgres> {
+    fn let_go(mut self, lost: bool, limit: Duration) {
+        let runtime = match Handle::try_current() {
+            // A nested transaction that was forgotten is not worth taking apart.
+            Ok(runtime) if !lost && Manager::get_transaction_depth(&self) <= 1 => runtime,
+            _ => return drop(self.detach()),
+        };
+        // Sent when the pool takes the connection back; nobody waits for it.
+        Manager::start_rollback(&mut self);
+        // What the pool itself does with a connection that is dropped, for ever if need be.
+        let back = self.return_to_pool();
+        runtime.spawn(async move {
+            if timeout(limit, back).await.is_err() {
+                tracing::debug!("a connection that does not answer is not given back to its pool");
+            }
+        });
+    }
+}
+
+impl Held for &mut PgConnection {
+    fn let_go(self, _lost: bool, _limit: Duration) {}
+}
+
+impl<C: Held> fmt::Debug for Line<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answer, told, lost, .. } = self;
+        f.debug_struct("Line").field("answer", answer).field("told", told).field("lost", lost).finish()
+    }
+}
