@@ -88,9 +88,9 @@ impl Claims for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("mark messages as processed").await?)
             .await
-            .map_err(failed("mark messages as processed"))?;
+            .map_err(self.failed("mark messages as processed"))?;
         Ok(inserted.rows_affected())
     }
 }

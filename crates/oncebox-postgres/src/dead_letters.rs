@@ -16,9 +16,9 @@ impl DeadLetters for PostgresStore {
         let doing = "read dead letters";
         let rows = select_by(&self.statements.dead_letters, select)
             .bind(i64::from(limit))
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -57,9 +57,9 @@ impl DeadLetters for PostgresStore {
         let doing = "read the audit";
         let rows = sqlx::query(self.statements.audit.clone())
             .bind(i64::from(limit))
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         rows.iter().map(read_entry).collect::<Result<_, _>>().map_err(failed(doing))
     }
 }

@@ -13,7 +13,7 @@ use crate::store::PostgresStore;
 
 impl Inspect for PostgresStore {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
+        let mut conn = self.acquire("read a marker").await?;
         find_marker(&self.statements, &mut conn, unit).await
     }
 
@@ -25,9 +25,9 @@ impl Inspect for PostgresStore {
             .bind(units.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         let mut markers = vec![None; units.len()];
         for row in &rows {
             let ordinal: i64 = row.try_get("n").map_err(failed(doing))?;

@@ -9,7 +9,7 @@ use oncebox_core::store::{
 };
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::Row;
-use sqlx::postgres::{PgListener, PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::fault::{classify, failed};
 use crate::store::PostgresStore;
@@ -53,9 +53,9 @@ impl Log for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("mark messages as accepted").await?)
             .await
-            .map_err(failed("mark messages as accepted"))?;
+            .map_err(self.failed("mark messages as accepted"))?;
         Ok(inserted.rows_affected())
     }
 
@@ -67,9 +67,9 @@ impl Log for PostgresStore {
             .bind(behind)
             .bind(i32::try_from(positions).unwrap_or(i32::MAX))
             .bind(before_ms)
-            .fetch_one(&self.pool)
+            .fetch_one(&mut *self.acquire("prune the log").await?)
             .await
-            .map_err(failed("prune the log"))?;
+            .map_err(self.failed("prune the log"))?;
         Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
     }
 
@@ -78,21 +78,21 @@ impl Log for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit))
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("sweep accept markers").await?)
             .await
-            .map_err(failed("sweep accept markers"))?;
+            .map_err(self.failed("sweep accept markers"))?;
         Ok(swept.rows_affected())
     }
 
     async fn announce(&self) -> Result<(), Error> {
-        let announced =
-            sqlx::query(self.statements.announce.clone()).bind(self.channel()).execute(&self.pool).await;
-        announced.map(drop).map_err(failed("tell other processes"))
+        let doing = "tell other processes";
+        let announce = sqlx::query(self.statements.announce.clone()).bind(self.channel());
+        announce.execute(&mut *self.acquire(doing).await?).await.map(drop).map_err(self.failed(doing))
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
         let doing = "listen to other processes";
-        let mut listener = PgListener::connect_with(&self.pool).await.map_err(failed(doing))?;
+        let mut listener = self.servers.listener().await.map_err(failed(doing))?;
         listener.listen(&self.channel()).await.map_err(failed(doing))?;
         loop {
             // Nothing means that the connection was lost and found again: something may have been missed.
@@ -135,7 +135,7 @@ impl PostgresStore {
             )
             .bind(self.clock_offset_ms())
             .bind(&new_kinds)
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.servers.acquire().await?)
             .await?;
         self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect()
@@ -164,7 +164,7 @@ impl PostgresStore {
             .bind(spill.is_dead)
             .bind(self.clock_offset_ms())
             .bind(format!("{}ms", lock_timeout.as_millis().max(1)))
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *self.servers.acquire().await?)
             .await?;
         row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()
     }

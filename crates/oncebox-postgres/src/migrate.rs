@@ -3,7 +3,7 @@
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 
-use crate::fault::failed;
+use crate::fault::{failed, not_begun};
 use crate::store::PostgresStore;
 
 /// Every step, in order; the first one leads to version 1.
@@ -15,12 +15,10 @@ impl PostgresStore {
     /// Brings the database to the version of this crate. Any number of processes may do so at once; a database
     /// that is there already is left alone.
     pub async fn migrate(&self) -> Result<(), Error> {
-        let pool = self.pool.clone();
         let store = self.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let migrated = tokio::spawn(async move {
-            // Whatever the default is: what is read behind the lock must be newer than the lock.
-            let mut tx = pool.begin_with(store.statements.begin_shared.clone()).await?;
+            let mut tx = store.begin_plain().await?;
             sqlx::query(store.statements.migration_lock.clone()).execute(&mut *tx).await?;
             let from = usize::try_from(store.version(&mut tx).await?).unwrap_or(0);
             for step in MIGRATIONS.iter().skip(from) {
@@ -29,7 +27,7 @@ impl PostgresStore {
             tx.commit().await
         });
         match migrated.await {
-            Ok(migrated) => migrated.map_err(failed("migrate the database"))?,
+            Ok(migrated) => migrated.map_err(not_begun("migrate the database"))?,
             Err(stopped) => return Err(Error::unavailable("the runtime is shutting down", stopped)),
         }
         self.check_version().await
@@ -46,7 +44,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn check_version(&self) -> Result<(), Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
+        let mut conn = self.acquire("connect").await?;
         let there = self.version(&mut conn).await.map_err(failed("read the version of the schema"))?;
         let needed = MIGRATIONS.len() as i64;
         let schema = self.schema.name();
@@ -71,7 +69,7 @@ impl PostgresStore {
     /// Says loudly what could lose a commit, and refuses servers that are too old.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
         let doing = "read its settings";
-        let mut conn = self.pool.acquire().await.map_err(failed(doing))?;
+        let mut conn = self.acquire(doing).await?;
         let setting = "select current_setting($1)";
         let mut read = async |name: &str| {
             sqlx::query_scalar::<_, String>(setting)

@@ -3,7 +3,7 @@
 use oncebox_core::Error;
 use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes};
 use sqlx::postgres::PgRow;
-use sqlx::{ConnectOptions, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 
 use crate::fault::failed;
 use crate::store::PostgresStore;
@@ -18,9 +18,9 @@ impl Processes for PostgresStore {
             .bind(to_ms(process.lease))
             .bind(to_i32(process.in_hand))
             .bind(self.clock_offset_ms())
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("begin to work").await?)
             .await
-            .map_err(failed("begin to work"))?;
+            .map_err(self.failed("begin to work"))?;
         Ok(())
     }
 
@@ -30,7 +30,7 @@ impl Processes for PostgresStore {
         let mut kept = self.pulse.lock().await;
         let mut conn = match kept.take() {
             Some(conn) => conn,
-            None => self.pool.connect_options().connect().await.map_err(failed(doing))?,
+            None => self.servers.connect_apart().await.map_err(failed(doing))?,
         };
         // One that fails, or whose caller does not wait any longer, is not kept.
         let beat = sqlx::query(self.statements.beat_process.clone())
@@ -60,9 +60,9 @@ impl Processes for PostgresStore {
         let rows = sqlx::query(self.statements.peers.clone())
             .bind(id.0)
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 

@@ -8,7 +8,7 @@ use oncebox_core::{DeadHead, Error, ErrorKind, Mode, Start};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row, SqlStr};
 
-use crate::fault::failed;
+use crate::fault::{failed, not_begun};
 use crate::store::PostgresStore;
 
 /// How an ordering key becomes a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes.
@@ -17,7 +17,7 @@ const DOING: &str = "register the handlers";
 
 impl Registry for PostgresStore {
     async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed(DOING))?;
+        let mut conn = self.acquire(DOING).await?;
         if let Some(layout) = self.registered(&mut conn, log, handlers).await? {
             return Ok(layout);
         }
@@ -58,8 +58,7 @@ impl PostgresStore {
 
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let statements = &self.statements;
-        // Whatever the default is: what is read behind the locks must be newer than the locks.
-        let mut tx = self.pool.begin_with(statements.begin_shared.clone()).await.map_err(failed(DOING))?;
+        let mut tx = self.begin_plain().await.map_err(not_begun(DOING))?;
         if let Some(wanted) = log {
             sqlx::query(statements.make_layout.clone())
                 .bind(i32::from(wanted.to_make()))

@@ -20,9 +20,9 @@ impl Survey for PostgresStore {
         let doing = "read the handlers' progress";
         let rows = anew(&self.statements.handler_statuses)
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         rows.iter().map(read_status).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -32,9 +32,9 @@ impl Survey for PostgresStore {
             .bind(handler.0)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         let read = |row: &PgRow| read_message(row, lane(row)?);
         rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
     }
@@ -46,9 +46,9 @@ impl Survey for PostgresStore {
             .bind(behind)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         let mut messages: Vec<MessageStatus> = Vec::new();
         for row in &rows {
             add_row(&mut messages, row, lane).map_err(failed(doing))?;
@@ -62,9 +62,9 @@ impl Survey for PostgresStore {
         let row = anew(&self.statements.find_message)
             .bind(kind)
             .bind(stored.as_bytes())
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         let read = |row: PgRow| Ok(Place { lane: lane(&row)?, pos: row.try_get("pos")? });
         row.map(read).transpose().map_err(failed(doing))
     }
@@ -75,16 +75,18 @@ impl Survey for PostgresStore {
             .bind(handler)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         rows.iter().map(read_task).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         let doing = "read the kinds";
-        let rows =
-            anew(&self.statements.unhandled_kinds).fetch_all(&self.pool).await.map_err(failed(doing))?;
+        let rows = anew(&self.statements.unhandled_kinds)
+            .fetch_all(&mut *self.acquire(doing).await?)
+            .await
+            .map_err(self.failed(doing))?;
         let read = |row: &PgRow| {
             Ok(UnhandledKind { kind: row.try_get("kind")?, since: from_ms(row.try_get("since_ms")?) })
         };

@@ -14,9 +14,9 @@ impl Upkeep for PostgresStore {
         sqlx::query(self.statements.beat.clone())
             .bind(i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX))
             .bind(self.clock_offset_ms())
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("record that a process is alive").await?)
             .await
-            .map_err(failed("record that a process is alive"))?;
+            .map_err(self.failed("record that a process is alive"))?;
         Ok(())
     }
 
@@ -24,9 +24,9 @@ impl Upkeep for PostgresStore {
         let doing = "read the live time";
         let rows = sqlx::query(self.statements.live_time.clone())
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         let mut live = Vec::with_capacity(rows.len());
         let mut now_ms = 0;
         for row in rows {
@@ -46,18 +46,18 @@ impl Upkeep for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit))
-            .fetch_one(&self.pool)
+            .fetch_one(&mut *self.acquire("sweep old markers").await?)
             .await
-            .map_err(failed("sweep old markers"))?;
+            .map_err(self.failed("sweep old markers"))?;
         Ok(swept.cast_unsigned())
     }
 
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
         sqlx::query(self.statements.forget_live_time.clone())
             .bind(before_ms)
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("forget old live time").await?)
             .await
-            .map_err(failed("forget old live time"))?;
+            .map_err(self.failed("forget old live time"))?;
         Ok(())
     }
 }

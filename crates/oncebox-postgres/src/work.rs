@@ -24,9 +24,9 @@ impl Work for PostgresStore {
             .persistent(false)
             .bind(handlers.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.acquire(doing).await?)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         let mut waiting = Vec::with_capacity(rows.len());
         let mut next_due = None;
         let mut ordered = Vec::new();
@@ -206,9 +206,9 @@ impl Work for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *self.acquire("note an attempt").await?)
             .await
-            .map_err(failed("note an attempt"))?;
+            .map_err(self.failed("note an attempt"))?;
         Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
     }
 
@@ -223,9 +223,9 @@ impl Work for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0)
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("give an attempt back").await?)
             .await
-            .map_err(failed("give an attempt back"))?;
+            .map_err(self.failed("give an attempt back"))?;
         Ok(())
     }
 
@@ -249,9 +249,9 @@ impl Work for PostgresStore {
         sqlx::query(self.statements.end_care.clone())
             .bind(handler.0)
             .bind(i32::from(lane))
-            .execute(&self.pool)
+            .execute(&mut *self.acquire("end care").await?)
             .await
-            .map_err(failed("end care"))?;
+            .map_err(self.failed("end care"))?;
         Ok(())
     }
 }
@@ -267,7 +267,7 @@ impl PostgresStore {
             .bind(lanes.iter().map(|(handler, _)| handler.0).collect::<Vec<_>>())
             .bind(lanes.iter().map(|(_, lane)| i32::from(*lane)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.servers.acquire().await?)
             .await?;
         let read = |row: &PgRow| {
             let due_in: Option<i64> = row.try_get("due_in_ms")?;
