@@ -123,8 +123,8 @@ impl Servers {
                 opened = open() => match opened {
                     Err(sqlx::Error::PoolClosed) => return Err(sqlx::Error::PoolClosed),
                     Err(error) => {
-                        if !several.turn(&self.pool, since).await? {
-                            return Err(error);
+                        if !several.turn(&self.pool, since).await {
+                            return Err(several.state().nobody.clone().map_or(error, Into::into));
                         }
                     }
                     opened => return opened,
@@ -156,6 +156,8 @@ struct State {
     /// Connections from before this are not used again.
     trusted_since: Option<Instant>,
     looked_at: Option<Instant>,
+    /// What the last look found, if nobody would do.
+    nobody: Option<Nobody>,
     turned_at: Option<Instant>,
 }
 
@@ -194,26 +196,28 @@ impl Several {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = self.refused.notified() => {}
             }
-            if let Ok(true) = self.turn(pool, since).await {
+            if self.turn(pool, since).await {
                 return;
             }
         }
     }
 
     /// Looks at the servers, unless somebody has done so since; says whether the pool was turned since.
-    async fn turn(&self, pool: &PgPool, since: Instant) -> Result<bool, Nobody> {
+    async fn turn(&self, pool: &PgPool, since: Instant) -> bool {
         let _one_for_all = self.looking.lock().await;
-        let State { looked_at, turned_at, .. } = *self.state();
-        if turned_at.is_some_and(|at| at >= since) {
-            return Ok(true);
-        }
-        if looked_at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
-            return Ok(false);
-        }
-        let before = self.state().at;
-        let at = self.look().await?;
+        let before = {
+            let state = self.state();
+            if state.turned_at.is_some_and(|at| at >= since) {
+                return true;
+            }
+            if state.looked_at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+                return false;
+            }
+            state.at
+        };
+        let Ok(at) = self.look().await else { return false };
         if at == before {
-            return Ok(false);
+            return false;
         }
         pool.set_connect_options(self.options[at].clone());
         let now = Instant::now();
@@ -224,7 +228,7 @@ impl Several {
         }
         let (from, to) = (place(&self.options[before]), place(&self.options[at]));
         tracing::warn!(from, to, "turned to another PostgreSQL server");
-        Ok(true)
+        true
     }
 
     /// Which server is the one to write to: of those that will do, one of the newest history.
@@ -247,13 +251,10 @@ impl Several {
         }
         let mut state = self.state();
         state.looked_at = Some(Instant::now());
-        match choose(&answers, state.at, state.newest) {
-            Some(at) => {
-                state.at = at;
-                Ok(at)
-            }
-            None => Err(self.nobody(&answers, state.newest)),
-        }
+        let chosen = choose(&answers, state.at, state.newest);
+        state.at = chosen.unwrap_or(state.at);
+        state.nobody = chosen.is_none().then(|| self.nobody(&answers, state.newest));
+        chosen.ok_or_else(|| state.nobody.clone().unwrap_or_default())
     }
 
     fn nobody(&self, answers: &[Option<Result<Answer, sqlx::Error>>], newest: Timeline) -> Nobody {
@@ -309,7 +310,7 @@ fn left_behind(timeline: Timeline, newest: Timeline) -> String {
 }
 
 /// No server will do; why, for each.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 struct Nobody(String);
 
 impl From<Nobody> for sqlx::Error {
