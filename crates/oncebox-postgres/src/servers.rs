@@ -76,6 +76,11 @@ impl Servers {
         Ok(Self { pool, several: Some(several) })
     }
 
+    /// Whether there is a server to fail over to.
+    pub(crate) fn are_several(&self) -> bool {
+        self.several.as_ref().is_some_and(|several| several.options.len() > 1)
+    }
+
     pub(crate) fn pool(&self) -> &PgPool {
         &self.pool
     }

@@ -169,7 +169,7 @@ async fn missing(server: &PostgresServer, role: &str, keys: &[String]) -> Vec<St
         }
         _ => {
             "select k from unnest($1::text[]) as k
-             where not exists (select from oncebox.message m where m.key = oncebox.stored_key(k))"
+             where not exists (select from oncebox.message m where m.key = oncebox.stored_key(convert_to(k, 'UTF8')))"
         }
     };
     sqlx::query_scalar(known).bind(keys).fetch_all(&mut conn).await.unwrap()
