@@ -9,36 +9,37 @@ use oncebox_core::{Error, ErrorKind};
 
 /// Wraps an error of one of the store's own statements.
 pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |error| {
-        let message = format!("PostgreSQL could not {doing}");
-        match is_read_only(&error) {
-            true => Error::unavailable(message, TakesNoWrites(error)),
-            false => Error::unavailable(message, error),
-        }
-    }
+    move |error| Error::unavailable(could_not(doing), error)
 }
 
-/// Wraps an error of the statement that begins a transaction.
-pub(crate) fn not_begun(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |error| match code(&error).as_deref() {
-        // feature_not_supported: there are no transactions that write on a standby
-        Some("0A000") => Error::unavailable(format!("PostgreSQL could not {doing}"), TakesNoWrites(error)),
-        _ => failed(doing)(error),
-    }
+/// Wraps an error of a server that takes no writes.
+pub(crate) fn refused_to_write(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+    move |error| Error::unavailable(could_not(doing), TakesNoWrites(error))
 }
 
-/// Whether a statement was to write where nothing may be written.
-pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
+fn could_not(doing: &str) -> String {
+    format!("PostgreSQL could not {doing}")
+}
+
+/// Whether a server takes no writes, from the error of a statement that stands alone.
+pub(crate) fn takes_no_writes(error: &sqlx::Error) -> bool {
+    // read_only_sql_transaction
     code(error).as_deref() == Some("25006")
+}
+
+/// The same from the error of the statement that begins a transaction.
+pub(crate) fn begins_no_writes(error: &sqlx::Error) -> bool {
+    // feature_not_supported: on a standby no transaction begins that is to write
+    takes_no_writes(error) || code(error).as_deref() == Some("0A000")
 }
 
 fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error()?.code()
 }
 
-/// A statement of the store's own was refused by a standby, or by a server that is set to read-only: an outage, which ends with a
-/// promotion or with a connection to another server. In a handler's statement the same code means something else: that
-/// the handler has left its transaction.
+/// A statement was refused by a standby, or by a server that is set to read-only: an outage, which ends with a promotion or
+/// with a connection to another server. Inside a transaction that a handler was lent the same code means something else: that
+/// the handler has left it, or has set it to read-only.
 #[derive(Debug)]
 struct TakesNoWrites(sqlx::Error);
 

@@ -24,7 +24,7 @@ impl Log for PostgresStore {
         loop {
             match self.try_append(lane, messages).await {
                 Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
-                appended => return appended.map_err(failed("accept messages")),
+                appended => return appended.map_err(self.failed("accept messages")),
             }
         }
     }
@@ -36,7 +36,7 @@ impl Log for PostgresStore {
                 Ok(Some(place)) => return Ok(Spilled::New(place)),
                 Ok(None) => {}
                 Err(error) if classify(&error) == Fault::LockTimeout => return Ok(Spilled::Busy),
-                Err(error) => return Err(failed(doing)(error)),
+                Err(error) => return Err(self.failed(doing)(error)),
             }
             // It may be gone again.
             if let Some(unit) = &spill.marker
@@ -93,7 +93,7 @@ impl Log for PostgresStore {
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
         let doing = "listen to other processes";
         let mut listener = self.servers.listener().await.map_err(failed(doing))?;
-        listener.listen(&self.channel()).await.map_err(failed(doing))?;
+        listener.listen(&self.channel()).await.map_err(self.failed(doing))?;
         loop {
             // Nothing means that the connection was lost and found again: something may have been missed.
             listener.try_recv().await.map_err(failed(doing))?;

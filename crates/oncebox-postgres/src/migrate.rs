@@ -3,7 +3,7 @@
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 
-use crate::fault::{failed, not_begun};
+use crate::fault::failed;
 use crate::store::PostgresStore;
 
 /// Every step, in order; the first one leads to version 1.
@@ -27,7 +27,7 @@ impl PostgresStore {
             tx.commit().await
         });
         match migrated.await {
-            Ok(migrated) => migrated.map_err(not_begun("migrate the database"))?,
+            Ok(migrated) => migrated.map_err(self.not_begun("migrate the database"))?,
             Err(stopped) => return Err(Error::unavailable("the runtime is shutting down", stopped)),
         }
         self.check_version().await

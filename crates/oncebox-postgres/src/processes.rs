@@ -38,7 +38,7 @@ impl Processes for PostgresStore {
             .bind(self.clock_offset_ms())
             .execute(&mut conn)
             .await
-            .map_err(failed(doing))?;
+            .map_err(self.failed(doing))?;
         *kept = Some(conn);
         Ok(beat.rows_affected() == 1)
     }

@@ -8,7 +8,7 @@ use oncebox_core::{DeadHead, Error, ErrorKind, Mode, Start};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row, SqlStr};
 
-use crate::fault::{failed, not_begun};
+use crate::fault::failed;
 use crate::store::PostgresStore;
 
 /// How an ordering key becomes a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes.
@@ -58,7 +58,7 @@ impl PostgresStore {
 
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let statements = &self.statements;
-        let mut tx = self.begin_plain().await.map_err(not_begun(DOING))?;
+        let mut tx = self.begin_plain().await.map_err(self.not_begun(DOING))?;
         if let Some(wanted) = log {
             sqlx::query(statements.make_layout.clone())
                 .bind(i32::from(wanted.to_make()))

@@ -13,7 +13,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::Mutex;
 
-use crate::fault::{classify, failed, is_read_only, not_begun};
+use crate::fault::{begins_no_writes, classify, failed, refused_to_write, takes_no_writes};
 use crate::hosts::Hosts;
 use crate::log::Kinds;
 use crate::servers::Servers;
@@ -139,14 +139,22 @@ impl PostgresStore {
         self.servers.acquire().await.map_err(failed(doing))
     }
 
-    /// Wraps an error of a statement that needed no transaction, and leaves a server that takes no writes.
+    /// Wraps an error of a statement that stands alone, and leaves a server that takes no writes.
     pub(crate) fn failed(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-        move |error| {
-            if is_read_only(&error) {
-                self.servers.distrust();
-            }
-            failed(doing)(error)
+        move |error| self.left_if(takes_no_writes(&error), doing, error)
+    }
+
+    /// Wraps an error of a statement that begins a transaction, and leaves a server that takes no writes.
+    pub(crate) fn not_begun(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+        move |error| self.left_if(begins_no_writes(&error), doing, error)
+    }
+
+    fn left_if(&self, takes_no_writes: bool, doing: &'static str, error: sqlx::Error) -> Error {
+        if !takes_no_writes {
+            return failed(doing)(error);
         }
+        self.servers.distrust();
+        refused_to_write(doing)(error)
     }
 
     /// Begins a transaction. It reads what is newer than the locks that it takes, whatever the default is.
@@ -170,7 +178,7 @@ impl PostgresStore {
         let store = self.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move { store.begin_plain().await }).await;
-        let mut tx = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(not_begun(doing))?;
+        let mut tx = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(self.not_begun(doing))?;
         let result = statements(&mut tx).await.map_err(failed(doing))?;
         tx.commit().await.map_err(failed(doing))?;
         Ok(result)
@@ -219,7 +227,7 @@ impl Store for PostgresStore {
             PostgresTx::begin(servers.acquire().await?, session, statements, limits).await
         });
         match begun.await {
-            Ok(begun) => begun.map_err(not_begun("begin a transaction")),
+            Ok(begun) => begun.map_err(self.not_begun("begin a transaction")),
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncebox::PostgresStore;
 use oncebox_servers::postgres::{PostgresOptions, PostgresPair, PostgresServer};
@@ -77,6 +77,14 @@ async fn work_through_failovers(test: &str, role: &'static str) {
         );
         println!("round {round}: {} were answered when the primary died", known.len());
         pair.add_standby().await.unwrap();
+        let (standing, before) = (Instant::now(), answered());
+        while answered() == before {
+            tokio::time::sleep(POLL).await;
+        }
+        println!(
+            "round {round}: the next answer came {:?} after there was a standby again",
+            standing.elapsed()
+        );
     }
     let before = answered();
     while answered() < before + MESSAGES {

@@ -1,12 +1,15 @@
 //! A primary and a standby behind one URL: which of them is written to.
 
+use std::time::Duration;
+
 use oncebox_core::store::{Fault, Inspect, Limits, Store, Upkeep};
 use oncebox_core::{Error, ErrorKind};
 use oncebox_postgres::PostgresStore;
 use oncebox_servers::postgres::{PostgresOptions, PostgresPair, PostgresServer, find};
 use oncebox_servers::skip::skip_or_fail;
 use sqlx::{Connection, PgConnection, PgPool};
-use std::time::Duration;
+
+use crate::fixture;
 
 async fn pair(test: &str) -> Option<PostgresPair> {
     if find().unwrap().is_none() {
@@ -146,6 +149,25 @@ async fn a_server_that_is_set_to_read_only_is_left() {
     while store.beat(Duration::from_secs(1)).await.is_err() {}
     assert_eq!(port(&store).await, pair.primary().port());
     assert_eq!(store.markers(&[]).await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_holds_nobody_up() {
+    let Some(postgres) = fixture::as_owner("a_server_that_says_nothing_holds_nobody_up").await else {
+        return;
+    };
+    // Connections are made, and that is all.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let real = postgres.store.pool().connect_options().get_port();
+    let silent = silent.local_addr().unwrap().port();
+    let url = postgres
+        .database
+        .url()
+        .replace(&format!("127.0.0.1:{real}"), &format!("127.0.0.1:{silent},127.0.0.1:{real}"));
+    assert!(url.contains(','), "the server for tests is somewhere else");
+    let store = PostgresStore::connect(&url).await.unwrap();
+    begin(&store).await.unwrap();
+    assert_eq!(port(&store).await, real);
 }
 
 async fn takes_writes(server: &PostgresServer) -> bool {

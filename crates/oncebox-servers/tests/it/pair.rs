@@ -14,7 +14,10 @@ async fn connect(server: &PostgresServer) -> PgConnection {
 
 async fn is_standby(server: &PostgresServer) -> bool {
     let mut connection = connect(server).await;
-    sqlx::query_scalar("SELECT pg_is_in_recovery()").fetch_one(&mut connection).await.unwrap()
+    sqlx::query_scalar("SELECT pg_is_in_recovery()")
+        .fetch_one(&mut connection)
+        .await
+        .expect("PostgreSQL answers")
 }
 
 #[tokio::test]
@@ -56,20 +59,28 @@ async fn what_was_committed_is_on_the_standby_and_roles_swap() {
 /// Inserts a row on a primary whose standby is gone, and returns once the commit waits.
 async fn waiting_insert(server: &PostgresServer, n: i32) -> JoinHandle<Result<PgQueryResult, sqlx::Error>> {
     let mut connection = connect(server).await;
-    let backend: i32 =
-        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await.unwrap();
+    let backend: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&mut connection)
+        .await
+        .expect("PostgreSQL answers");
     let commit = tokio::spawn(async move {
         sqlx::query("INSERT INTO kept VALUES ($1)").bind(n).execute(&mut connection).await
     });
     let mut observer = connect(server).await;
     let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = $1)";
-    while !sqlx::query_scalar::<_, bool>(waits).bind(backend).fetch_one(&mut observer).await.unwrap() {}
+    while !sqlx::query_scalar::<_, bool>(waits)
+        .bind(backend)
+        .fetch_one(&mut observer)
+        .await
+        .expect("PostgreSQL answers")
+    {}
     commit
 }
 
 async fn kept(server: &PostgresServer) -> Vec<i32> {
     let mut connection = connect(server).await;
-    sqlx::query_scalar("SELECT n FROM kept ORDER BY n").fetch_all(&mut connection).await.unwrap()
+    let all = sqlx::query_scalar("SELECT n FROM kept ORDER BY n").fetch_all(&mut connection).await;
+    all.expect("PostgreSQL answers")
 }
 
 #[tokio::test]
