@@ -6,11 +6,13 @@
 //! > process KEY      < settled KEY ack|retry|reject OUTCOME
 //! > accept KEY       < accepted KEY
 //! > go KEY           lets the body of that key go on
-//! > stop             < report DONE FAILED DEAD LEASE_LOST
+//! > stop             < commits UNKNOWN RECOVERED   only in the roles that work through failovers
+//!                    < report DONE FAILED DEAD LEASE_LOST
 //! < begin KEY / < cancelled KEY / < end KEY
+//! < again KEY        a try that was not the first, in the roles that work through failovers
 //! ```
 //!
-//! Roles: `ordered`, `poison`, `poison_detached`, `held`, `long`, `mixed`, `spill`. `SEED` decides by chance which tries fail.
+//! Roles: `ordered`, `poison`, `poison_detached`, `held`, `long`, `mixed`, `spill`; `inline` and `stored` work through failovers. `SEED` decides by chance which tries fail.
 
 mod effects;
 
@@ -20,10 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use oncebox::store::Store;
 use oncebox::{
     Attempt, BoxError, Cancellation, Envelope, Failure, Inbox, InboxBuilder, LogStore, Message, Mode,
-    PostgresStore, Retry, Settlement, SqliteStore,
+    PostgresStore, Retry, Settlement, SqliteStore, WorkReport,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -135,7 +138,18 @@ fn of_role<S: Effects + LogStore>(
         say(&format!("end {}", delivered.id));
         Ok::<(), BoxError>(())
     };
+    let steady = async |delivered: Delivered,
+                        Attempt(n): Attempt,
+                        conn: &mut <S as Store>::Conn|
+           -> Result<(), BoxError> {
+        if n > 1 {
+            say(&format!("again {}", delivered.id));
+        }
+        Ok(S::effect(conn, delivered.id).await?)
+    };
     Ok(match role {
+        "inline" => builder.on("h", steady),
+        "stored" => builder.stored().on("h", steady),
         "ordered" => builder.stored().on_with("h", shaky, |options| options.ordered()),
         "poison" => builder.stored().on("h", deadly),
         "poison_detached" => builder.stored().on_with("h", deadly_detached, |options| options.detached()),
@@ -145,6 +159,18 @@ fn of_role<S: Effects + LogStore>(
         "spill" => builder.mode(Mode::inline().spill()).on("h", shaky),
         _ => bail!("there is no role {role}"),
     })
+}
+
+/// How often the answer to a commit was lost, and how often that commit turned out to have happened.
+fn commits(snapshotter: &Snapshotter) -> String {
+    let counts = snapshotter.snapshot().into_vec();
+    let count = |name: &str| -> u64 {
+        let of_name = counts.iter().filter(|(key, ..)| key.key().name() == name);
+        of_name.map(|(.., value)| if let DebugValue::Counter(count) = value { *count } else { 0 }).sum()
+    };
+    let [unknown, recovered] =
+        ["oncebox_commits_unknown_total", "oncebox_commits_recovered_total"].map(count);
+    format!("commits {unknown} {recovered}")
 }
 
 /// What the parent sends.
@@ -177,14 +203,25 @@ async fn accept<S: LogStore>(inbox: &Inbox<S>, key: &str) -> Result<String> {
 async fn work<S: Effects + LogStore>(store: S, role: &str, seed: u64, workers: usize) -> Result<()> {
     let retry =
         Retry { max_attempts: 100, first: Duration::from_millis(10), longest: Duration::from_millis(10) };
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install()?;
     let builder = Inbox::builder(store).retry(retry).lease(LEASE).workers(workers).work_batch(20);
     let gates = Gates::default();
     let builder = builder.poll_every(Duration::from_millis(50));
     let inbox = of_role(builder, role, Fate(seed), gates.clone())?.build().await?;
+    let through_failovers = ["inline", "stored"].contains(&role);
     let (stop, stopped) = oneshot::channel::<()>();
     let working = tokio::spawn({
         let inbox = inbox.clone();
-        async move { inbox.run(async { drop(stopped.await) }).await }
+        let is_inline = role == "inline";
+        async move {
+            if is_inline {
+                let _ = stopped.await;
+                return Ok(WorkReport::default());
+            }
+            inbox.run(async { drop(stopped.await) }).await
+        }
     });
     say("ready");
 
@@ -207,6 +244,9 @@ async fn work<S: Effects + LogStore>(store: S, role: &str, seed: u64, workers: u
                 let _ = stop.send(());
                 let report = working.await??;
                 inbox.close().await;
+                if through_failovers {
+                    say(&commits(&snapshotter));
+                }
                 say(&format!(
                     "report {} {} {} {}",
                     report.done, report.failed, report.dead, report.lease_lost

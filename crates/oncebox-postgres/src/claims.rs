@@ -90,7 +90,7 @@ impl Claims for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let inserted = self.line(doing).await?.execute(mark).await.map_err(failed(doing))?;
+        let inserted = self.line(doing).await?.execute(mark).await.map_err(self.failed(doing))?;
         Ok(inserted.rows_affected())
     }
 }

@@ -16,7 +16,7 @@ impl DeadLetters for PostgresStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let doing = "read dead letters";
         let read = select_by(&self.statements.dead_letters, select).bind(i64::from(limit));
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -52,7 +52,7 @@ impl DeadLetters for PostgresStore {
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
         let doing = "read the audit";
         let read = sqlx::query(self.statements.audit.clone()).bind(i64::from(limit));
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_entry).collect::<Result<_, _>>().map_err(failed(doing))
     }
 }

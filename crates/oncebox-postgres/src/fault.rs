@@ -1,17 +1,70 @@
 //! What PostgreSQL's errors mean, by SQLSTATE. Never by text: the server speaks the language it is set to.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
+use std::fmt;
 
 use oncebox_core::store::{Fault, find_cause};
 use oncebox_core::{Error, ErrorKind};
 
 /// Wraps an error of one of the store's own statements.
 pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |error| Error::unavailable(format!("PostgreSQL could not {doing}"), error)
+    move |error| Error::unavailable(could_not(doing), error)
+}
+
+/// Wraps an error of a server that takes no writes.
+pub(crate) fn refused_to_write(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+    move |error| Error::unavailable(could_not(doing), TakesNoWrites(error))
+}
+
+fn could_not(doing: &str) -> String {
+    format!("PostgreSQL could not {doing}")
+}
+
+/// Whether a server takes no writes, from the error of a statement that stands alone.
+pub(crate) fn takes_no_writes(error: &sqlx::Error) -> bool {
+    // read_only_sql_transaction
+    code(error).as_deref() == Some("25006")
+}
+
+/// The same from the error of the statement that begins a transaction.
+pub(crate) fn begins_no_writes(error: &sqlx::Error) -> bool {
+    // feature_not_supported: on a standby no transaction begins that is to write
+    takes_no_writes(error) || code(error).as_deref() == Some("0A000")
+}
+
+fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+    error.as_database_error()?.code()
+}
+
+/// A statement was refused by a standby, or by a server that is set to read-only: an outage, which ends with a promotion or
+/// with a connection to another server. Inside a transaction that a handler was lent the same code means something else: that
+/// the handler has left it, or has set it to read-only.
+#[derive(Debug)]
+struct TakesNoWrites(sqlx::Error);
+
+impl fmt::Display for TakesNoWrites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server takes no writes: it is a standby, or set to read-only")
+    }
+}
+
+impl StdError for TakesNoWrites {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.0)
+    }
 }
 
 pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
-    find_cause(error, |cause| match cause.downcast_ref::<sqlx::Error>()? {
+    find_cause(error, |cause| match cause.downcast_ref::<sqlx::Error>() {
+        None => cause.is::<TakesNoWrites>().then_some(Fault::Connection),
+        Some(error) => driver(error),
+    })
+    .unwrap_or(Fault::Other)
+}
+
+fn driver(error: &sqlx::Error) -> Option<Fault> {
+    match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
@@ -20,8 +73,7 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
         | sqlx::Error::WorkerCrashed => Some(Fault::Connection),
         sqlx::Error::Database(error) => sqlstate(&error.code()?),
         _ => None,
-    })
-    .unwrap_or(Fault::Other)
+    }
 }
 
 fn sqlstate(code: &str) -> Option<Fault> {
@@ -41,7 +93,7 @@ fn sqlstate(code: &str) -> Option<Fault> {
 /// Wraps an error of the guard, or of a commit with the guard before it.
 pub(crate) fn refused(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
     move |error| {
-        match error.as_database_error().and_then(|error| error.code()).as_deref() {
+        match code(&error).as_deref() {
         // in_failed_sql_transaction
         Some("25P02") => Error::new(
             ErrorKind::Transaction,

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgQueryResult, PgRow};
-use sqlx::{Execute, Executor, PgConnection, PgPool, Postgres, SqlStr};
+use sqlx::{Execute, Executor, PgConnection, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+
+use crate::servers::Servers;
 
 type Manager = <Postgres as sqlx::Database>::TransactionManager;
 
@@ -51,9 +53,9 @@ pub(crate) trait Held: AsMut<PgConnection> + Send {
 }
 
 impl Line {
-    /// Takes a connection from a pool, which has its own limit for that, connecting included.
-    pub(crate) async fn open(pool: &PgPool, answer: Duration) -> Result<Self, sqlx::Error> {
-        Ok(Self::on(pool.acquire().await?, answer))
+    /// Takes a connection from the pool, which has its own limit for that, connecting included.
+    pub(crate) async fn open(servers: &Servers, answer: Duration) -> Result<Self, sqlx::Error> {
+        Ok(Self::on(servers.acquire().await?, answer))
     }
 }
 

@@ -17,10 +17,10 @@ impl PostgresStore {
             .acquire_timeout(self.answer_timeout)
             .max_lifetime(None)
             .idle_timeout(None)
-            .connect_lazy_with(self.pool.connect_options().as_ref().clone());
+            .connect_lazy_with(self.pool().connect_options().as_ref().clone());
         let mut listener = PgListener::connect_with(&beside).await?;
         let hearing = self.hear_on(&mut listener, heard);
-        let ended = self.pool.close_event().do_until(hearing).await.and_then(|ended| ended);
+        let ended = self.pool().close_event().do_until(hearing).await.and_then(|ended| ended);
         self.part_from(listener).await;
         ended
     }
@@ -46,7 +46,7 @@ impl PostgresStore {
     /// Gives a listener another connection to say farewell on: on one that is silent it would wait for ever.
     async fn part_from(&self, mut listener: PgListener) {
         let replace = async {
-            let fresh = self.pool.connect_options().connect().await?;
+            let fresh = self.pool().connect_options().connect().await?;
             *listener.acquire().await? = fresh;
             Ok(())
         };

@@ -25,7 +25,7 @@ impl Log for PostgresStore {
         loop {
             match self.try_append(lane, messages).await {
                 Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
-                appended => return appended.map_err(failed("accept messages")),
+                appended => return appended.map_err(self.failed("accept messages")),
             }
         }
     }
@@ -37,7 +37,7 @@ impl Log for PostgresStore {
                 Ok(Some(place)) => return Ok(Spilled::New(place)),
                 Ok(None) => {}
                 Err(error) if classify(&error) == Fault::LockTimeout => return Ok(Spilled::Busy),
-                Err(error) => return Err(failed(doing)(error)),
+                Err(error) => return Err(self.failed(doing)(error)),
             }
             // It may be gone again.
             if let Some(unit) = &spill.marker
@@ -55,7 +55,7 @@ impl Log for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let inserted = self.line(doing).await?.execute(mark).await.map_err(failed(doing))?;
+        let inserted = self.line(doing).await?.execute(mark).await.map_err(self.failed(doing))?;
         Ok(inserted.rows_affected())
     }
 
@@ -68,7 +68,7 @@ impl Log for PostgresStore {
             .bind(behind)
             .bind(i32::try_from(positions).unwrap_or(i32::MAX))
             .bind(before_ms);
-        let row = self.line(doing).await?.fetch_one(prune).await.map_err(failed(doing))?;
+        let row = self.line(doing).await?.fetch_one(prune).await.map_err(self.failed(doing))?;
         let (deleted, next) = <(i64, Option<i64>)>::from_row(&row).map_err(failed(doing))?;
         Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
     }
@@ -79,14 +79,14 @@ impl Log for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit));
-        let swept = self.line(doing).await?.execute(sweep).await.map_err(failed(doing))?;
+        let swept = self.line(doing).await?.execute(sweep).await.map_err(self.failed(doing))?;
         Ok(swept.rows_affected())
     }
 
     async fn announce(&self) -> Result<(), Error> {
         let doing = "tell other processes";
         let announce = sqlx::query(self.statements.announce.clone()).bind(self.channel());
-        self.line(doing).await?.execute(announce).await.map(drop).map_err(failed(doing))
+        self.line(doing).await?.execute(announce).await.map(drop).map_err(self.failed(doing))
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
@@ -127,7 +127,7 @@ impl PostgresStore {
             )
             .bind(self.clock_offset_ms())
             .bind(&new_kinds);
-        let rows = Line::open(&self.pool, self.answer_timeout).await?.fetch_all(append).await?;
+        let rows = Line::open(&self.servers, self.answer_timeout).await?.fetch_all(append).await?;
         self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect()
     }
@@ -155,7 +155,7 @@ impl PostgresStore {
             .bind(spill.is_dead)
             .bind(self.clock_offset_ms())
             .bind(format!("{}ms", lock_timeout.as_millis().max(1)));
-        let mut line = Line::open(&self.pool, self.answer_timeout).await?;
+        let mut line = Line::open(&self.servers, self.answer_timeout).await?;
         line.may_take(lock_timeout);
         let row = line.fetch_optional(set_apart).await?;
         row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()

@@ -96,6 +96,18 @@ impl PostgresStore {
                 tracing::error!("a crash can lose acknowledged messages: set `{name} = on` in PostgreSQL");
             }
         }
+        let waits = !read("synchronous_standby_names").await?.is_empty();
+        if waits && read("synchronous_commit").await? == "local" {
+            tracing::error!(
+                "a failover can lose acknowledged messages: set `synchronous_commit = on` in PostgreSQL"
+            );
+        }
+        if !waits && self.servers.are_several() {
+            tracing::warn!(
+                "a failover can lose acknowledged messages, unless the servers share their storage: set \
+                 `synchronous_standby_names` in PostgreSQL"
+            );
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncebox_core::Error;
 use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes};
 use sqlx::postgres::PgRow;
-use sqlx::{ConnectOptions, FromRow, Row};
+use sqlx::{FromRow, Row};
 
 use crate::fault::failed;
 use crate::line::{Line, within};
@@ -22,7 +22,7 @@ impl Processes for PostgresStore {
             .bind(to_ms(process.lease))
             .bind(to_i32(process.in_hand))
             .bind(self.clock_offset_ms());
-        self.line(doing).await?.execute(enter).await.map_err(failed(doing))?;
+        self.line(doing).await?.execute(enter).await.map_err(self.failed(doing))?;
         Ok(())
     }
 
@@ -32,10 +32,7 @@ impl Processes for PostgresStore {
         let mut kept = self.pulse.lock().await;
         let mut conn = match kept.take() {
             Some(conn) => conn,
-            None => {
-                let options = self.pool.connect_options();
-                within(self.answer_timeout, options.connect()).await.map_err(failed(doing))?
-            }
+            None => within(self.answer_timeout, self.servers.connect_apart()).await.map_err(failed(doing))?,
         };
         // One that fails, or whose caller does not wait any longer, is not kept.
         let beat = sqlx::query(self.statements.beat_process.clone()).bind(id.0).bind(self.clock_offset_ms());
@@ -59,7 +56,7 @@ impl Processes for PostgresStore {
     async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
         let doing = "read the processes";
         let read = sqlx::query(self.statements.peers.clone()).bind(id.0).bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 

@@ -2,21 +2,23 @@
 
 use std::error::Error as StdError;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use oncebox_core::store::{Fault, Guarantee, Limits, Store};
-use oncebox_core::{AsyncFunc, Error, ErrorKind};
+use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::Mutex;
 
-use crate::fault::{classify, failed};
+use crate::fault::{begins_no_writes, classify, failed, refused_to_write, takes_no_writes};
+use crate::hosts::Hosts;
 use crate::line::Line;
 use crate::log::Kinds;
+use crate::servers::Servers;
 use crate::statements::{Schema, Statements};
+use crate::target::Target;
 use crate::transaction::{PostgresBegun, PostgresTx};
 
 const SCHEMA: &str = "oncebox";
@@ -30,7 +32,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(10 * 60);
 /// Oncebox on PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
-    pub(crate) pool: PgPool,
+    pub(crate) servers: Servers,
     pub(crate) schema: Schema,
     pub(crate) statements: Arc<Statements>,
     pub(crate) kinds: Arc<Kinds>,
@@ -52,12 +54,19 @@ pub(crate) enum Session {
 
 impl PostgresStore {
     /// A store on your own pool, in the schema `oncebox`.
+    ///
+    /// It connects to wherever the pool does: one address, which has to lead to the primary at all times. Only
+    /// [`connect`](Self::connect) follows a primary from one host to another.
     pub fn new(pool: PgPool) -> Self {
+        Self::on(Servers::of(pool))
+    }
+
+    fn on(servers: Servers) -> Self {
         // The constant is a good name: see the test beside `Schema`.
         let schema = Schema::new(SCHEMA).unwrap_or_else(|error| unreachable!("{error}"));
         let statements = Arc::new(Statements::new(&schema));
         Self {
-            pool,
+            servers,
             schema,
             statements,
             kinds: Arc::default(),
@@ -70,27 +79,35 @@ impl PostgresStore {
 
     /// A store on a pool of its own, in the schema `oncebox`.
     ///
+    /// The URL may name several hosts, `postgres://user@one:5432,two:5432/db`: the store writes to the one that is the primary, and
+    /// follows when another one becomes it. `target_session_attrs` says which one will do, as in libpq: `read-write` (the default
+    /// for several hosts), `primary` or `any`.
+    ///
     /// Away from this machine the connection is encrypted, unless the URL says `sslmode=` something else.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        let options = PgConnectOptions::from_str(url).map_err(|_| {
-            // The cause may print the URL, and with it the password.
-            Error::new(
-                ErrorKind::Configuration,
-                "the PostgreSQL URL cannot be read: use postgres://user:password@host:5432/database",
-            )
-        })?;
-        // `Prefer` is what the driver takes when nothing is said; it goes on in plain text where TLS cannot be had.
+        let Hosts { mut options, target } = Hosts::parse(url)?;
         let said =
             url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
-        let unsaid = !said && matches!(options.get_ssl_mode(), PgSslMode::Prefer);
-        let options =
-            if unsaid && !is_local(&options) { options.ssl_mode(PgSslMode::Require) } else { options };
+        for options in &mut options {
+            // `Prefer` is what the driver takes when nothing is said; it goes on in plain text where TLS cannot be had.
+            let unsaid = !said && matches!(options.get_ssl_mode(), PgSslMode::Prefer);
+            if unsaid && !is_local(options) {
+                *options = options.clone().ssl_mode(PgSslMode::Require);
+            }
+        }
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
             .acquire_timeout(ACQUIRE_TIMEOUT)
             // A round trip less: a dead connection shows with the next statement, and the unit is tried again.
             .test_before_acquire(false);
-        let pool = pool.connect_with(options).await.map_err(|error| {
+        let servers = match (options.pop(), target) {
+            (Some(only), None) => pool.connect_with(only).await.map(Servers::of),
+            (last, target) => {
+                options.extend(last);
+                Servers::follow(options, target.unwrap_or(Target::ReadWrite), pool).await
+            }
+        };
+        servers.map(Self::on).map_err(|error| {
             let message = match error {
                 sqlx::Error::Tls(_) => {
                     "the connection to PostgreSQL cannot be encrypted: enable the feature `tls` of oncebox and TLS on the \
@@ -99,8 +116,7 @@ impl PostgresStore {
                 _ => "PostgreSQL cannot be reached: check host, port, user, password and database",
             };
             Error::unavailable(message, error)
-        })?;
-        Ok(Self::new(pool))
+        })
     }
 
     /// The same store with its tables in another schema, for several inboxes in one database.
@@ -131,7 +147,25 @@ impl PostgresStore {
 
     /// The pool underneath.
     pub fn pool(&self) -> &PgPool {
-        &self.pool
+        self.servers.pool()
+    }
+
+    /// Wraps an error of a statement that stands alone, and leaves a server that takes no writes.
+    pub(crate) fn failed(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+        move |error| self.left_if(takes_no_writes(&error), doing, error)
+    }
+
+    /// Wraps an error of a statement that begins a transaction, and leaves a server that takes no writes.
+    pub(crate) fn not_begun(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+        move |error| self.left_if(begins_no_writes(&error), doing, error)
+    }
+
+    fn left_if(&self, takes_no_writes: bool, doing: &'static str, error: sqlx::Error) -> Error {
+        if !takes_no_writes {
+            return failed(doing)(error);
+        }
+        self.servers.distrust();
+        refused_to_write(doing)(error)
     }
 
     /// Moves the store's clock forward, for tests of retention. All statements use the database's clock plus this.
@@ -141,19 +175,19 @@ impl PostgresStore {
 
     /// A connection of the pool, for one statement or a few.
     pub(crate) async fn line(&self, doing: &'static str) -> Result<Line, Error> {
-        Line::open(&self.pool, self.answer_timeout).await.map_err(failed(doing))
+        Line::open(&self.servers, self.answer_timeout).await.map_err(failed(doing))
     }
 
     /// A transaction that reads what is newer than the locks that it takes, whatever the default is.
     pub(crate) async fn begin_line(&self, doing: &'static str) -> Result<Line, Error> {
-        let (pool, answer, begin) =
-            (self.pool.clone(), self.answer_timeout, self.statements.begin_shared.clone());
+        let (servers, answer, begin) =
+            (self.servers.clone(), self.answer_timeout, self.statements.begin_shared.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move {
-            let mut line = Line::open(&pool, answer).await?;
+            let mut line = Line::open(&servers, answer).await?;
             line.begin(begin).await.map(|()| line)
         });
-        begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(failed(doing))
+        begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(self.not_begun(doing))
     }
 
     /// Runs statements in one transaction, each of which the server may take this long for.
@@ -178,7 +212,8 @@ impl PostgresStore {
 
     /// Whether others get a connection even if this one goes on.
     pub(crate) fn has_spare_connection(&self) -> bool {
-        self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
+        let pool = self.pool();
+        pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections()
     }
 
     pub(crate) fn clock_offset_ms(&self) -> i64 {
@@ -203,7 +238,7 @@ impl Store for PostgresStore {
     type Begun = PostgresBegun;
 
     fn capacity(&self) -> usize {
-        self.pool.options().get_max_connections() as usize
+        self.pool().options().get_max_connections() as usize
     }
 
     async fn check(&self) -> Result<(), Error> {
@@ -212,14 +247,14 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
-        let (pool, statements, session) = (self.pool.clone(), self.statements.clone(), self.session);
+        let (servers, statements, session) = (self.servers.clone(), self.statements.clone(), self.session);
         let answer = self.answer_timeout;
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move {
-            PostgresTx::begin(Line::open(&pool, answer).await?, session, statements, limits).await
+            PostgresTx::begin(Line::open(&servers, answer).await?, session, statements, limits).await
         });
         match begun.await {
-            Ok(begun) => begun.map_err(failed("begin a transaction")),
+            Ok(begun) => begun.map_err(self.not_begun("begin a transaction")),
             Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
         }
     }
@@ -281,6 +316,8 @@ impl Store for PostgresStore {
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr;
+
     use super::*;
 
     #[test]

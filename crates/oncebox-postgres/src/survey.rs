@@ -19,7 +19,7 @@ impl Survey for PostgresStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
         let doing = "read the handlers' progress";
         let read = anew(&self.statements.handler_statuses).bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_status).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -29,7 +29,7 @@ impl Survey for PostgresStore {
             .bind(handler.0)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         let read = |row: &PgRow| read_message(row, lane(row)?);
         rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
     }
@@ -41,7 +41,7 @@ impl Survey for PostgresStore {
             .bind(behind)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         let mut messages: Vec<MessageStatus> = Vec::new();
         for row in &rows {
             add_row(&mut messages, row, lane).map_err(failed(doing))?;
@@ -53,7 +53,7 @@ impl Survey for PostgresStore {
         let doing = "find a message";
         let stored = key.stored();
         let read = anew(&self.statements.find_message).bind(kind).bind(stored.as_bytes());
-        let row = self.line(doing).await?.fetch_optional(read).await.map_err(failed(doing))?;
+        let row = self.line(doing).await?.fetch_optional(read).await.map_err(self.failed(doing))?;
         let read = |row: PgRow| Ok(Place { lane: lane(&row)?, pos: row.try_get("pos")? });
         row.map(read).transpose().map_err(failed(doing))
     }
@@ -62,14 +62,14 @@ impl Survey for PostgresStore {
         let doing = "read tasks";
         let read =
             anew(&self.statements.tasks).bind(handler).bind(i64::from(limit)).bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_task).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         let doing = "read the kinds";
         let read = anew(&self.statements.unhandled_kinds);
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         let read = |row: &PgRow| {
             Ok(UnhandledKind { kind: row.try_get("kind")?, since: from_ms(row.try_get("since_ms")?) })
         };

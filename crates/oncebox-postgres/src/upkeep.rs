@@ -15,14 +15,14 @@ impl Upkeep for PostgresStore {
         let beat = sqlx::query(self.statements.beat.clone())
             .bind(i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX))
             .bind(self.clock_offset_ms());
-        self.line(doing).await?.execute(beat).await.map_err(failed(doing))?;
+        self.line(doing).await?.execute(beat).await.map_err(self.failed(doing))?;
         Ok(())
     }
 
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
         let doing = "read the live time";
         let read = sqlx::query(self.statements.live_time.clone()).bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(failed(doing))?;
+        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         let mut live = Vec::with_capacity(rows.len());
         let mut now_ms = 0;
         for row in rows {
@@ -43,7 +43,7 @@ impl Upkeep for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit));
-        let row = self.line(doing).await?.fetch_one(sweep).await.map_err(failed(doing))?;
+        let row = self.line(doing).await?.fetch_one(sweep).await.map_err(self.failed(doing))?;
         let swept: i64 = row.try_get(0).map_err(failed(doing))?;
         Ok(swept.cast_unsigned())
     }
@@ -51,7 +51,7 @@ impl Upkeep for PostgresStore {
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
         let doing = "forget old live time";
         let forget = sqlx::query(self.statements.forget_live_time.clone()).bind(before_ms);
-        self.line(doing).await?.execute(forget).await.map_err(failed(doing))?;
+        self.line(doing).await?.execute(forget).await.map_err(self.failed(doing))?;
         Ok(())
     }
 }

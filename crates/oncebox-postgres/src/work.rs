@@ -196,7 +196,7 @@ impl Work for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0);
-        let row = self.line(doing).await?.fetch_optional(note).await.map_err(failed(doing))?;
+        let row = self.line(doing).await?.fetch_optional(note).await.map_err(self.failed(doing))?;
         let crashes: Option<i32> = row.map(|row| row.try_get(0)).transpose().map_err(failed(doing))?;
         Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
     }
@@ -213,7 +213,7 @@ impl Work for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0);
-        self.line(doing).await?.execute(give_back).await.map(drop).map_err(failed(doing))
+        self.line(doing).await?.execute(give_back).await.map(drop).map_err(self.failed(doing))
     }
 
     async fn forget_attempt(
@@ -231,7 +231,7 @@ impl Work for PostgresStore {
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
         let end = sqlx::query(self.statements.end_care.clone()).bind(handler.0).bind(i32::from(lane));
-        self.line("end care").await?.execute(end).await.map(drop).map_err(failed("end care"))
+        self.line("end care").await?.execute(end).await.map(drop).map_err(self.failed("end care"))
     }
 }
 

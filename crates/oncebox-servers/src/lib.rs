@@ -3,7 +3,7 @@
 //! A server started here listens on a free loopback port, keeps its data in a temporary folder of its own,
 //! never runs as root, and ends with its owner, even when the owner is killed.
 //!
-//! - [`postgres`]: a private PostgreSQL server.
+//! - [`postgres`]: a private PostgreSQL server, alone or with a synchronous standby.
 //! - [`database`]: a fresh database for one test.
 //! - [`proxy`]: loses answers, and makes connections half-open.
 //! - [`skip`]: what a test does when its server is missing.

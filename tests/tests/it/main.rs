@@ -16,6 +16,7 @@ mod coming_from;
 mod commit_unknown;
 mod copies_in_flight;
 mod every_store;
+mod failover;
 mod fairness;
 mod faults;
 mod half_open;

@@ -81,3 +81,29 @@ async fn neighbours_of_a_message_whose_handler_swallows_an_error_run_once() {
         assert_eq!(postgres.effects(&format!("o-{n}")).await, u64::from(n % 10 != 7), "{n}");
     }
 }
+
+/// The code that a server answers with that takes no writes; here it is the handler's doing, and no outage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neighbours_of_a_message_whose_handler_forbids_writes_run_once() {
+    let Some(postgres) = crate::postgres::as_owner("forbids_writes").await else { return };
+    let effects = postgres.clone();
+    let handler = async move |order: OrderPaid, conn: &mut sqlx::PgConnection| -> Result<(), BoxError> {
+        effects.effect(conn, &order.order_id).await?;
+        if order.order_id.ends_with('7') {
+            crate::postgres::Postgres::send(conn, "set transaction read only").await;
+        }
+        Ok(())
+    };
+    let builder = Inbox::builder(postgres.store()).stored().lanes(1).retry(AT_ONCE);
+    let inbox = builder.on("h", handler).build().await.unwrap();
+    for accept in inbox.accept_all((0..40).map(|n| envelope(&format!("o-{n}")))).await {
+        assert!(accept.unwrap().is_new());
+    }
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!(report.done + report.dead, 40, "{report:?}");
+    let dead = inbox.dead_letters(Select::all(), 100).await.unwrap().len();
+    assert_eq!(postgres.totals().await, (40 - dead as i64, 40 - dead as i64));
+    for n in (0..40).filter(|n| n % 10 != 7) {
+        assert_eq!(postgres.effects(&format!("o-{n}")).await, 1, "{n}");
+    }
+}

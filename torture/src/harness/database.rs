@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
-use oncebox_servers::proxy::CommitCutter;
+use oncebox_servers::proxy::FaultyProxy;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use crate::disk::Disk;
@@ -47,7 +47,7 @@ pub(crate) struct Database {
 #[derive(Debug)]
 enum Kind {
     Sqlite { file: PathBuf },
-    Postgres { server: Box<PostgresServer>, proxy: CommitCutter },
+    Postgres { server: Box<PostgresServer>, proxy: FaultyProxy },
 }
 
 /// Something that is kept open from outside, until dropped.
@@ -69,7 +69,7 @@ impl Database {
                     .setting("max_wal_size", "256MB")
                     .setting("min_wal_size", "64MB");
                 let server = PostgresServer::start(options).await?;
-                let proxy = CommitCutter::start(server.port()).await?;
+                let proxy = FaultyProxy::start(server.port()).await?;
                 Kind::Postgres { server: Box::new(server), proxy }
             }
         };
@@ -238,7 +238,7 @@ impl Database {
     }
 
     /// The proxy in front of the server, if there is one.
-    pub(crate) fn proxy(&self) -> Option<&CommitCutter> {
+    pub(crate) fn proxy(&self) -> Option<&FaultyProxy> {
         match &self.kind {
             Kind::Sqlite { .. } => None,
             Kind::Postgres { proxy, .. } => Some(proxy),

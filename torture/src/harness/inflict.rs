@@ -54,6 +54,8 @@ enum State {
     Snapshot { until: u64, held: Held },
     /// Commits are to be cut off; so many were before.
     Cutting { before: u32 },
+    /// Connections are to be silent; so many were before.
+    Silencing { before: u32 },
     /// Answers of commits in a worker are to get lost.
     Losing,
     /// Callers are to go away; so many did before.
@@ -88,6 +90,9 @@ impl Ongoing {
             State::Stopped { until, .. } => *until <= now,
             State::Snapshot { until, .. } => run.source.acknowledged() >= *until,
             State::Cutting { before } => run.database.proxy().is_some_and(|proxy| proxy.cuts() > *before),
+            State::Silencing { before } => {
+                run.database.proxy().is_some_and(|proxy| proxy.silences() > *before)
+            }
             State::Losing => run.heard_of_unknown(),
             State::Cancelling { before } => run.cancelled > *before,
             State::Jumping { seconds, asked } => {
@@ -108,7 +113,14 @@ impl Ongoing {
     }
 
     fn may_try_again(&self) -> bool {
-        matches!(self.state, State::NotYet | State::Cutting { .. } | State::Losing | State::Cancelling { .. })
+        matches!(
+            self.state,
+            State::NotYet
+                | State::Cutting { .. }
+                | State::Silencing { .. }
+                | State::Losing
+                | State::Cancelling { .. }
+        )
     }
 
     /// Puts everything back as it was.
@@ -188,7 +200,17 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
                 State::Losing
             }
         },
-        Fault::HalfOpen => State::Over,
+        Fault::HalfOpen => {
+            let proxy = run.database.proxy().context("there is no connection that could be half open")?;
+            let before = proxy.silences();
+            match run.chance.below(4) {
+                0 => proxy.silence_all(),
+                1 => proxy.silence_newcomers(1),
+                2 => proxy.silence_after_commits(1),
+                _ => proxy.silence_after_requests(u32::try_from(run.chance.below(20))?),
+            }
+            State::Silencing { before }
+        }
         Fault::DiskFull => {
             run.database.disk().fill()?;
             State::Until { time: now + FULL, held: None }

@@ -9,6 +9,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Short, since nobody learns of a half-open connection sooner; an answer that only comes late is asked for again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn sqlite(path: &str, connections: u32) -> Result<SqliteStore> {
@@ -32,7 +34,9 @@ pub(crate) async fn postgres(url: &str, connections: u32, schema: &str) -> Resul
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false);
-    let store = PostgresStore::new(pool.connect_with(options).await?).with_schema(schema)?;
+    let store = PostgresStore::new(pool.connect_with(options).await?)
+        .with_schema(schema)?
+        .answer_timeout(ANSWER_TIMEOUT);
     store.migrate().await?;
     Ok(store)
 }

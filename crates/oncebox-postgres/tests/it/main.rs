@@ -9,6 +9,7 @@ mod migrate;
 mod plans;
 mod server;
 mod sql_function;
+mod standby;
 
 mod as_owner {
     oncebox_testing::conformance!(super::fixture::as_owner);

@@ -14,7 +14,7 @@ use crate::process::{OwnedProcess, Signal, describe};
 
 const LOG_TAIL_LINES: usize = 30;
 
-/// An initialised data folder and what it takes to run a server on it.
+/// A data folder and what it takes to run a server on it.
 #[derive(Debug)]
 pub(super) struct DataFolder {
     folder: PrivateFolder,
@@ -31,24 +31,40 @@ impl DataFolder {
                 find()?.context("PostgreSQL's server programs are not installed: install `postgresql`")?
             }
         };
-        // PostgreSQL refuses to run as root.
-        let account = Account::unprivileged(&["postgres", "nobody"])?;
-        let folder = match options.parent {
-            Some(parent) => PrivateFolder::create_in(&parent, "postgres", account)?,
-            None => PrivateFolder::create("postgres", account)?,
-        };
-        let data = DataFolder { folder, account, bin, settings: options.settings };
-        data.run_initdb().await?;
+        let data = DataFolder::empty(bin, options.settings, options.parent.as_deref())?;
+        // The data need not survive the machine at this point, so nothing waits for the disk.
+        let arguments = ["-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres"];
+        data.run("initdb", &arguments).await?;
         Ok(data)
     }
 
-    async fn run_initdb(&self) -> Result<()> {
-        let mut command = self.command("initdb")?;
-        // The data need not survive the machine at this point, so nothing waits for the disk.
-        command.args(["-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres"]);
+    /// Copies the data of the server on this port; a server on the copy is its standby.
+    pub(super) async fn copy(&self, port: u16) -> Result<DataFolder> {
+        let data = DataFolder::empty(self.bin.clone(), self.settings.clone(), self.folder.path().parent())?;
+        let port = port.to_string();
+        let arguments =
+            ["-R", "-X", "stream", "-c", "fast", "-h", "127.0.0.1", "-p", &port, "-U", "postgres"];
+        // With sync: a standby that confirms must have the copy on disk.
+        data.run("pg_basebackup", &arguments).await?;
+        Ok(data)
+    }
+
+    fn empty(bin: PathBuf, settings: Vec<(String, String)>, parent: Option<&Path>) -> Result<DataFolder> {
+        // PostgreSQL refuses to run as root.
+        let account = Account::unprivileged(&["postgres", "nobody"])?;
+        let folder = match parent {
+            Some(parent) => PrivateFolder::create_in(parent, "postgres", account)?,
+            None => PrivateFolder::create("postgres", account)?,
+        };
+        Ok(DataFolder { folder, account, bin, settings })
+    }
+
+    async fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = self.command(program)?;
+        command.args(arguments);
         let status = self.spawn(&mut command, Signal::TERM)?.wait().await?;
         if !status.success() {
-            bail!("initdb {}:\n{}", describe(status), self.log_tail());
+            bail!("{program} {}:\n{}", describe(status), self.log_tail());
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
-//! A private PostgreSQL server.
+//! A private PostgreSQL server, alone or with a standby.
 
 mod binaries;
 mod data;
 mod options;
+mod pair;
 mod server;
+mod standby;
 
 pub use binaries::{PACKAGE, POSTGRES_BIN, find, install};
 pub use options::PostgresOptions;
+pub use pair::PostgresPair;
 pub use server::PostgresServer;

@@ -26,7 +26,7 @@ const PORT_ATTEMPTS: usize = 5;
 pub struct PostgresServer {
     // Before the folder, so that nobody writes there while it is removed.
     process: Option<OwnedProcess>,
-    data: DataFolder,
+    pub(super) data: DataFolder,
     port: u16,
 }
 
@@ -38,7 +38,10 @@ enum Start {
 impl PostgresServer {
     /// Initialises a data folder, starts a server on it and waits until it answers queries.
     pub async fn start(options: PostgresOptions) -> Result<PostgresServer> {
-        let data = DataFolder::initialise(options).await?;
+        Self::on_a_free_port(DataFolder::initialise(options).await?).await
+    }
+
+    pub(super) async fn on_a_free_port(data: DataFolder) -> Result<PostgresServer> {
         for _ in 0..PORT_ATTEMPTS {
             let port = port::free()?;
             if let Start::Ready(process) = start_on(&data, port).await? {
@@ -47,6 +50,13 @@ impl PostgresServer {
         }
         let log = data.log_tail();
         bail!("each of {PORT_ATTEMPTS} free ports was taken before PostgreSQL could listen on it:\n{log}")
+    }
+
+    pub(super) async fn on_port(data: DataFolder, port: u16) -> Result<PostgresServer> {
+        match start_on(&data, port).await? {
+            Start::Ready(process) => Ok(PostgresServer { process: Some(process), data, port }),
+            Start::PortTaken => bail!("another process listens on port {port}:\n{}", data.log_tail()),
+        }
     }
 
     /// The address as the superuser, of the database `postgres`.
@@ -136,16 +146,20 @@ async fn start_on(data: &DataFolder, port: u16) -> Result<Start> {
 // An open port is not enough: it may belong to another server that was faster, and a server that still
 // recovers accepts connections only to refuse them.
 async fn answers(data: &DataFolder, port: u16) -> Result<()> {
-    let options = PgConnectOptions::new_without_pgpass()
-        .host("127.0.0.1")
-        .port(port)
-        .username("postgres")
-        .database("postgres")
-        .ssl_mode(PgSslMode::Disable);
-    let mut connection = options.connect().await?;
+    let mut connection = superuser_on(port).connect().await?;
     let folder: String =
         sqlx::query_scalar("SELECT current_setting('data_directory')").fetch_one(&mut connection).await?;
     connection.close().await?;
     ensure!(Path::new(&folder) == data.path(), "port {port} belongs to another PostgreSQL server");
     Ok(())
+}
+
+/// How the superuser connects to the server on this port.
+pub(super) fn superuser_on(port: u16) -> PgConnectOptions {
+    PgConnectOptions::new_without_pgpass()
+        .host("127.0.0.1")
+        .port(port)
+        .username("postgres")
+        .database("postgres")
+        .ssl_mode(PgSslMode::Disable)
 }

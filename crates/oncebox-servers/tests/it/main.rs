@@ -2,6 +2,7 @@
 
 mod databases;
 mod owner;
+mod pair;
 mod process;
 mod running;
 mod server;
