@@ -12,6 +12,7 @@ mod fault;
 mod inspect;
 mod log;
 mod migrate;
+mod mutants;
 mod operate;
 mod processes;
 mod registry;

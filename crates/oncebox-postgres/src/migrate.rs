@@ -1,14 +1,18 @@
 //! The schema: its versions, and how a database gets there.
 
+use oncebox_core::mutant::edited;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 
 use crate::fault::failed;
+use crate::mutants::EDITS;
 use crate::store::PostgresStore;
 
 /// Every step, in order; the first one leads to version 1.
 const MIGRATIONS: &[&str] =
     &[include_str!("migrations/0001_inbox.sql"), include_str!("migrations/0002_log.sql")];
+/// Their names, for mutants.
+const FILES: &[&str] = &["0001_inbox", "0002_log"];
 const GRANTS: &str = include_str!("sql/grants.sql");
 
 impl PostgresStore {
@@ -23,7 +27,8 @@ impl PostgresStore {
             let mut tx = pool.begin_with(store.statements.begin_shared.clone()).await?;
             sqlx::query(store.statements.migration_lock.clone()).execute(&mut *tx).await?;
             let from = usize::try_from(store.version(&mut tx).await?).unwrap_or(0);
-            for step in MIGRATIONS.iter().skip(from) {
+            for (file, step) in FILES.iter().zip(MIGRATIONS).skip(from) {
+                let step = edited(EDITS, file, step);
                 tx.execute(sqlx::raw_sql(AssertSqlSafe(store.schema.within(step)))).await?;
             }
             tx.commit().await

@@ -192,7 +192,7 @@ impl Collapsed {
                 let first = *seen.entry((message.kind.clone(), key.clone())).or_insert(next);
                 (first < next).then_some(first)
             });
-            match copy {
+            match copy.filter(|_| !mutant!("equal_keys_not_collapsed")) {
                 Some(first) => collapsed.answers[first].push(answer),
                 None => {
                     collapsed.messages.push(message);
@@ -271,6 +271,11 @@ impl<S: LogStore> Inbox<S> {
         while let Some(part) = parts.pop_front() {
             match self.append_part(lane, &part.messages).await {
                 Ok(appended) => part.tell(appended),
+                Err(_) if mutant!("whole_batch_ack") && part.messages.len() > 1 => {
+                    let known = Appended::Known { place: None, fingerprint: None };
+                    let known = vec![known; part.messages.len()];
+                    part.tell(known);
+                }
                 // One of them is not to the store's liking: the others can do without it.
                 Err(error) if part.messages.len() > 1 && S::classify(&error) == Fault::Other => {
                     for half in part.halves().into_iter().rev() {

@@ -347,13 +347,15 @@ impl<S: LogStore> Inbox<S> {
         if let Err(error) = self.finish_visit(tx, taken.progress).await {
             let trouble = match (error.kind(), S::classify(&error)) {
                 (ErrorKind::Transaction, _) => Trouble::Broken(error),
-                (_, Fault::Connection) => {
+                (_, Fault::Connection) if !mutant!("unknown_commit_is_a_failure_in_lanes") => {
                     self.note_unknown(stored, handler, taker, &taken, ran.ended.len());
                     return Err(error);
                 }
                 (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended(error.into()),
                 // A constraint that waits for the commit, for example.
-                (_, Fault::StatementTimeout | Fault::Other) => Trouble::Failed(error.into()),
+                (_, Fault::Connection | Fault::StatementTimeout | Fault::Other) => {
+                    Trouble::Failed(error.into())
+                }
             };
             return self.learn(stored, handler, taker, taken, trouble, course).await;
         }
