@@ -335,7 +335,9 @@ impl<S: LogStore> Inbox<S> {
                 sleep(backoff(1, spread())).await;
                 return Ok(Visited::Worked { report: WorkReport::default(), more: true });
             };
-            progress.pos = taken.messages[last].place.pos;
+            if !mutant!("progress_past_the_unreached") {
+                progress.pos = taken.messages[last].place.pos;
+            }
         }
         let account = self.settle_up(stored, handler, &taken, &ran);
         if let Err(error) = self.write_account(&mut tx, taker, &account, course).await {
