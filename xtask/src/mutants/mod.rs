@@ -116,21 +116,26 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Mutant>> {
 }
 
 async fn try_all(nextest: &Nextest<'_>, mutants: &[&Mutant], log: &Path) -> Result<()> {
-    let (mut caught, mut missed) = (0, 0);
+    let (mut caught, mut missed, mut untried) = (0, 0, 0);
     for mutant in mutants {
-        match try_one(nextest, mutant, log).await? {
-            Caught::By(tests) => {
+        let Mutant { name, breaks, .. } = mutant;
+        match try_one(nextest, mutant, log).await {
+            Ok(Caught::By(tests)) => {
                 caught += 1;
-                println!("caught  {}  by {}", mutant.name, tests.join(", "));
+                println!("caught  {name}  by {}", tests.join(", "));
             }
-            Caught::NotBy(tests) => {
+            Ok(Caught::NotBy(tests)) => {
                 missed += 1;
-                println!("missed  {}: {}\n        by {tests}", mutant.name, mutant.breaks);
+                println!("missed  {name}  by {tests}\n        {breaks}");
+            }
+            Err(error) => {
+                untried += 1;
+                println!("ERROR   {name}  {error:#}");
             }
         }
     }
     println!("{caught} caught, {missed} missed");
-    ensure!(missed == 0, "{missed} were missed");
+    ensure!(missed == 0 && untried == 0, "{missed} missed, {untried} not tried");
     Ok(())
 }
 
