@@ -8,11 +8,11 @@ use crate::fault::failed;
 use crate::mutants::EDITS;
 use crate::store::PostgresStore;
 
-/// Every step, in order; the first one leads to version 1.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_inbox.sql"), include_str!("migrations/0002_log.sql")];
-/// Their names, for mutants.
-const FILES: &[&str] = &["0001_inbox", "0002_log"];
+/// Every step, in order, by the name of its file; the first one leads to version 1.
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("0001_inbox", include_str!("migrations/0001_inbox.sql")),
+    ("0002_log", include_str!("migrations/0002_log.sql")),
+];
 const GRANTS: &str = include_str!("sql/grants.sql");
 
 impl PostgresStore {
@@ -27,7 +27,7 @@ impl PostgresStore {
             let mut tx = pool.begin_with(store.statements.begin_shared.clone()).await?;
             sqlx::query(store.statements.migration_lock.clone()).execute(&mut *tx).await?;
             let from = usize::try_from(store.version(&mut tx).await?).unwrap_or(0);
-            for (file, step) in FILES.iter().zip(MIGRATIONS).skip(from) {
+            for (file, step) in MIGRATIONS.iter().skip(from) {
                 let step = edited(EDITS, file, step);
                 tx.execute(sqlx::raw_sql(AssertSqlSafe(store.schema.within(step)))).await?;
             }
@@ -42,7 +42,8 @@ impl PostgresStore {
 
     /// The SQL that `migrate` runs on an empty database, for those who migrate by other means.
     pub fn migration_sql(&self) -> String {
-        self.schema.within(&MIGRATIONS.join("\n"))
+        let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, step)| *step).collect();
+        self.schema.within(&steps.join("\n"))
     }
 
     /// The SQL that grants a role what the running program needs, and nothing more.
