@@ -5,6 +5,7 @@
 mod bench;
 mod ci;
 mod interrupt;
+mod mutants;
 mod postgres;
 mod quickstart;
 mod readme;
@@ -29,6 +30,8 @@ enum Command {
     Test(test::Options),
     /// Check formatting, lints and docs, then do all that `test` does
     Ci,
+    /// Break the protocol in one place after the other, and see whether the tests notice
+    Mutants(mutants::Options),
     /// Measure Oncebox beside other inboxes and beside none: `bench inline`
     Bench(bench::Options),
     /// Kill processes and databases under load and count what is lost or doubled: `torture --help`
@@ -43,6 +46,11 @@ async fn main() -> Result<ExitCode> {
     let result = match command {
         Command::Test(options) => test::run(&workspace, &options, &mut steps).await,
         Command::Ci => ci::run(&workspace, &mut steps).await,
+        Command::Mutants(options) if options.list => {
+            mutants::print_list();
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Mutants(options) => mutants::run(&workspace, &options, &mut steps).await,
         Command::Bench(options) => match bench::run(&workspace, &options)? {},
         Command::Torture(options) => match torture::run(&workspace, &options)? {},
     };

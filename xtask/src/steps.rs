@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -145,16 +145,21 @@ impl Done {
     }
 }
 
-async fn run_to_the_end(mut command: Command, limit: Duration) -> Result<()> {
-    // In a process group of its own it may not read from the terminal, and nothing here needs to.
-    command.stdin(Stdio::null());
-    let mut running = Running(OwnedProcess::spawn(&mut command, Signal::TERM, None)?);
-    let ended = tokio::time::timeout(limit, running.0.wait()).await;
+async fn run_to_the_end(command: Command, limit: Duration) -> Result<()> {
+    let ended = tokio::time::timeout(limit, end_of(command)).await;
     let status = ended.with_context(|| format!("did not end within {} s", limit.as_secs()))??;
     if !status.success() {
         bail!("{}", describe(status));
     }
     Ok(())
+}
+
+/// Runs a command to its end. Whoever does not wait for that stops it.
+pub(crate) async fn end_of(mut command: Command) -> Result<ExitStatus> {
+    // In a process group of its own it may not read from the terminal, and nothing here needs to.
+    command.stdin(Stdio::null());
+    let mut running = Running(OwnedProcess::spawn(&mut command, Signal::TERM, None)?);
+    running.0.wait().await
 }
 
 // An interrupted step ends in order, so that its tests can still clean up.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -125,7 +125,7 @@ impl TestRun<'_> {
     }
 
     fn tests(&self) -> Command {
-        let mut command = if self.has_nextest() {
+        let mut command = if self.workspace.has_nextest() {
             self.cargo(&["nextest", "run", "--workspace", "--all-features", NO_FAIL_FAST])
         } else {
             self.cargo(&["test", "--workspace", "--all-features", "--all-targets", NO_FAIL_FAST])
@@ -134,12 +134,6 @@ impl TestRun<'_> {
             command.arg("--").args(&self.options.filters);
         }
         command
-    }
-
-    fn has_nextest(&self) -> bool {
-        let mut version = self.workspace.cargo();
-        version.args(["nextest", "--version"]).stdin(Stdio::null());
-        version.output().is_ok_and(|output| output.status.success())
     }
 
     // In a folder of its own, since an example may write files where it runs.

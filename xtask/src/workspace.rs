@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -38,6 +38,13 @@ impl Workspace {
         let mut command = cargo();
         command.current_dir(&self.root);
         command
+    }
+
+    /// Whether there is the faster runner for tests.
+    pub(crate) fn has_nextest(&self) -> bool {
+        let mut version = self.cargo();
+        version.args(["nextest", "--version"]).stdin(Stdio::null());
+        version.output().is_ok_and(|output| output.status.success())
     }
 
     /// Where build results go.

@@ -40,6 +40,9 @@ impl Key {
 
     /// The form in which stores keep and compare the key.
     pub fn stored(&self) -> StoredKey {
+        if mutant!("case_insensitive_key") {
+            return StoredKey::of(&Self(self.0.to_ascii_lowercase().into()));
+        }
         StoredKey::of(self)
     }
 }

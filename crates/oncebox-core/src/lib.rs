@@ -5,6 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+#[macro_use]
+pub mod mutant;
+
 mod backoff;
 mod content;
 mod envelope;

@@ -60,6 +60,9 @@ pub struct SweepReport {
 /// now. `None` if there has not been that much.
 pub(crate) fn cutoff(mut live: Vec<LiveTime>, period: Duration) -> Option<i64> {
     let mut missing = i64::try_from(period.as_millis()).unwrap_or(i64::MAX);
+    if mutant!("downtime_counts") {
+        return live.iter().map(|time| time.until_ms.saturating_sub(missing)).max();
+    }
     live.sort_by_key(|time| std::cmp::Reverse(time.until_ms));
     let mut counted_from = i64::MAX;
     for time in live {

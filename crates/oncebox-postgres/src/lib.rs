@@ -15,6 +15,7 @@ mod line;
 mod listen;
 mod log;
 mod migrate;
+mod mutants;
 mod operate;
 mod processes;
 mod registry;

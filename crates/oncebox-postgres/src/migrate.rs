@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use oncebox_core::mutant::edited;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::fault::failed;
 use crate::line::Line;
+use crate::mutants::EDITS;
 use crate::store::PostgresStore;
 
-/// Every step, in order; the first one leads to version 1.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_inbox.sql"), include_str!("migrations/0002_log.sql")];
+/// Every step, in order, by the name of its file; the first one leads to version 1.
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("0001_inbox", include_str!("migrations/0001_inbox.sql")),
+    ("0002_log", include_str!("migrations/0002_log.sql")),
+];
 const GRANTS: &str = include_str!("sql/grants.sql");
 
 impl PostgresStore {
@@ -39,7 +43,8 @@ impl PostgresStore {
     async fn migrate_in(&self, tx: &mut Line) -> Result<(), sqlx::Error> {
         tx.execute(sqlx::query(self.statements.migration_lock.clone())).await?;
         let from = usize::try_from(self.version(tx).await?).unwrap_or(0);
-        for step in MIGRATIONS.iter().skip(from) {
+        for (file, step) in MIGRATIONS.iter().skip(from) {
+            let step = edited(EDITS, file, step);
             tx.execute(sqlx::raw_sql(AssertSqlSafe(self.schema.within(step)))).await?;
         }
         tx.commit().await
@@ -47,7 +52,8 @@ impl PostgresStore {
 
     /// The SQL that `migrate` runs on an empty database, for those who migrate by other means.
     pub fn migration_sql(&self) -> String {
-        self.schema.within(&MIGRATIONS.join("\n"))
+        let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, step)| *step).collect();
+        self.schema.within(&steps.join("\n"))
     }
 
     /// The SQL that grants a role what the running program needs, and nothing more.

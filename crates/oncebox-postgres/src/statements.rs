@@ -1,8 +1,11 @@
 //! Every statement, with the schema's name put in once.
 
+use oncebox_core::mutant::edited;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use std::sync::Arc;
+
+use crate::mutants::EDITS;
 
 /// The schema in which the tables live; checked, so that it can be quoted without surprises.
 #[derive(Clone, Debug)]
@@ -47,7 +50,8 @@ macro_rules! statements {
             pub(crate) fn new(schema: &Schema) -> Self {
                 Self {
                     $($name: {
-                        let sql: Arc<str> = schema.within(include_str!(concat!("sql/", stringify!($name), ".sql"))).into();
+                        let sql = include_str!(concat!("sql/", stringify!($name), ".sql"));
+                        let sql: Arc<str> = schema.within(edited(EDITS, stringify!($name), sql)).into();
                         // Safe: the only thing put in is the schema's name, which was checked.
                         AssertSqlSafe(sql).into_sql_str()
                     },)*

@@ -22,12 +22,12 @@ pub(crate) async fn complete(
             Ok(ended)
         }
         End::Retry { failures, due_in, error } => {
-            let retry = bind_task(sqlx::query(include_str!("sql/retry_task.sql")), completion);
+            let retry = bind_task(sqlx::query(sql!("retry_task")), completion);
             let retry = retry.bind(failures).bind(as_ms(*due_in)).bind(error.as_deref()).bind(offset_ms);
             Ok(retry.execute(conn).await?.rows_affected() > 0)
         }
         End::Dead { failures, error } => {
-            let bury = bind_task(sqlx::query(include_str!("sql/bury_task.sql")), completion);
+            let bury = bind_task(sqlx::query(sql!("bury_task")), completion);
             bury.bind(failures).bind(error).bind(offset_ms).execute(&mut *conn).await?;
             end_task(conn, completion).await
         }
@@ -46,7 +46,7 @@ fn bind_task<'q>(statement: Statement<'q>, completion: &Completion) -> Statement
 }
 
 async fn end_task(conn: &mut SqliteConnection, completion: &Completion) -> Result<bool, sqlx::Error> {
-    let end = bind_task(sqlx::query(include_str!("sql/end_task.sql")), completion);
+    let end = bind_task(sqlx::query(sql!("end_task")), completion);
     Ok(end.execute(conn).await?.rows_affected() > 0)
 }
 

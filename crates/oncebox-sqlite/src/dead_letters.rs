@@ -24,7 +24,7 @@ impl DeadLetters for SqliteStore {
         let offset_ms = self.clock_offset_ms();
         self.write("act on dead letters", async |conn| {
             let runs_again = matches!(action, Action::Retry | Action::Edit(_));
-            let choose = bind_select(sqlx::query(include_str!("sql/choose_dead.sql")), select, limit);
+            let choose = bind_select(sqlx::query(sql!("choose_dead")), select, limit);
             let chosen = choose.bind(runs_again).fetch_one(&mut *conn).await?;
             let (count, chosen): (u64, &str) = (chosen.try_get(0)?, chosen.try_get(1)?);
             sqlx::query(include_str!("sql/audit_dead.sql"))

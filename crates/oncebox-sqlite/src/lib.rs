@@ -5,6 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod mutants;
+
 mod claims;
 mod complete;
 mod dead_letters;

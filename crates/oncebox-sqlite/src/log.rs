@@ -70,7 +70,7 @@ impl Log for SqliteStore {
                 .bind(before_ms)
                 .fetch_optional(&mut *conn)
                 .await?;
-            let deleted = sqlx::query(include_str!("sql/prune.sql"))
+            let deleted = sqlx::query(sql!("prune"))
                 .bind(lane)
                 .bind(behind)
                 .bind(positions)
@@ -89,7 +89,7 @@ impl Log for SqliteStore {
 
     async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         self.write("sweep old accept markers", async |conn| {
-            let sweep = sqlx::query(include_str!("sql/sweep_accepted.sql")).bind(before_ms).bind(limit);
+            let sweep = sqlx::query(sql!("sweep_accepted")).bind(before_ms).bind(limit);
             Ok(sweep.execute(conn).await?.rows_affected())
         })
         .await
@@ -144,10 +144,7 @@ async fn find_accepted(
             let key = message.key.as_ref().map(|key| hex(key.as_bytes()));
             vec![Some(message.kind.clone()), key]
         });
-        let rows = sqlx::query(include_str!("sql/find_accepted.sql"))
-            .bind(to_json(keys)?)
-            .fetch_all(&mut *conn)
-            .await?;
+        let rows = sqlx::query(sql!("find_accepted")).bind(to_json(keys)?).fetch_all(&mut *conn).await?;
         for row in &rows {
             let n: i64 = row.try_get(0)?;
             let (lane, pos): (Option<u16>, Option<i64>) = (row.try_get(1)?, row.try_get(2)?);

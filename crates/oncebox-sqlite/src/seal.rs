@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use oncebox_core::mutant;
 use sqlx::SqliteConnection;
 
 /// Instructions of SQLite's virtual machine between two looks at the clock.
@@ -46,7 +47,7 @@ impl Seal {
         let mut handle = conn.lock_handle().await?;
         let commit = seal.clone();
         handle.set_commit_hook(move || {
-            let closed = commit.0.closed.load(Ordering::SeqCst);
+            let closed = commit.0.closed.load(Ordering::SeqCst) && !mutant!("guard_removed_sqlite");
             commit.0.refused.fetch_or(closed, Ordering::SeqCst);
             !closed
         });

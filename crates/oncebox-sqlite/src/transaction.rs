@@ -3,7 +3,7 @@
 use std::fmt;
 
 use oncebox_core::store::Limits;
-use oncebox_core::{Error, ErrorKind};
+use oncebox_core::{Error, ErrorKind, mutant};
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
@@ -72,7 +72,7 @@ impl SqliteTx {
     pub(crate) async fn check_whole(&mut self) -> Result<(), Error> {
         // In turn: a nested transaction that was dropped rolls back in the background.
         drop(self.connection().lock_handle().await.map_err(failed("check the guard"))?);
-        if self.seal.has_rolled_back() {
+        if self.seal.has_rolled_back() && !mutant!("guard_removed_sqlite") {
             return Err(self.ended());
         }
         if Manager::get_transaction_depth(self.connection()) != 1 {

@@ -48,11 +48,7 @@ impl Upkeep for SqliteStore {
 
     async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         self.write("sweep old markers", async |conn| {
-            let swept = sqlx::query(include_str!("sql/sweep.sql"))
-                .bind(before_ms)
-                .bind(limit)
-                .fetch_all(&mut *conn)
-                .await?;
+            let swept = sqlx::query(sql!("sweep")).bind(before_ms).bind(limit).fetch_all(&mut *conn).await?;
             for row in &swept {
                 sqlx::query(include_str!("sql/sweep_result.sql"))
                     .bind(row.try_get::<&str, _>(0)?)

@@ -313,7 +313,7 @@ async fn take(
         return Ok(Some(Batch { epoch, from, reached: from, head, messages: Vec::new() }));
     }
     let looked = head.min(from.saturating_add(i64::from(limits.positions)));
-    let rows = sqlx::query(include_str!("sql/take.sql"))
+    let rows = sqlx::query(sql!("take"))
         .bind(taker.lane)
         .bind(from)
         .bind(looked)

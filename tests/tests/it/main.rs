@@ -24,6 +24,7 @@ mod handlers;
 mod hostile_input;
 mod observation;
 mod processes;
+mod stored_accept_batch;
 mod stored_acceptors;
 mod stored_commit_unknown;
 mod stored_conservation;

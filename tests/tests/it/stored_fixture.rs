@@ -92,6 +92,9 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
     /// Whether somebody who is stopped, and will not go on, keeps everybody else from writing.
     async fn is_stuck(&self) -> bool;
 
+    /// From now on the log takes no message with the body [`REFUSED`].
+    async fn refuse(&self);
+
     /// Where every message is, for each handler, in one snapshot.
     async fn balance(&self) -> Vec<Balance>;
 
@@ -101,6 +104,9 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
         sql: &'static str,
     ) -> impl Future<Output = ()> + Send;
 }
+
+/// A body that a log can be told to refuse.
+pub(crate) const REFUSED: &str = "refused";
 
 const TOTALS: &str = "select count(*), count(distinct name) from effect";
 
@@ -149,6 +155,13 @@ impl LogFixture for Sqlite {
         let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
         sqlx::query("pragma busy_timeout = 2000").execute(&mut conn).await.unwrap();
         sqlx::query("begin immediate").execute(&mut conn).await.is_err()
+    }
+
+    async fn refuse(&self) {
+        let refuse =
+            "create trigger refuse before insert on oncebox_message when new.body = cast('refused' as blob)
+            begin select raise(abort, 'refused'); end";
+        sqlx::raw_sql(refuse).execute(self.store.pool()).await.unwrap();
     }
 
     async fn balance(&self) -> Vec<Balance> {
@@ -200,6 +213,11 @@ impl LogFixture for Postgres {
     /// Rows are locked one by one.
     async fn is_stuck(&self) -> bool {
         false
+    }
+
+    async fn refuse(&self) {
+        let refuse = "alter table oncebox.message add check (body <> 'refused')";
+        sqlx::raw_sql(refuse).execute(self.store.pool()).await.unwrap();
     }
 
     async fn balance(&self) -> Vec<Balance> {

@@ -137,7 +137,7 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     async fn run_batch(&self, handler: &Registered<S>, mut jobs: Vec<Job>) {
-        if jobs.len() > 1 {
+        if jobs.len() > 1 && !mutant!("unsorted_claims") {
             // Sorted as every batch is: two that overlap never wait for each other in a circle.
             jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
             if handler.batches.state().duplicates {
@@ -395,7 +395,8 @@ impl<S: InboxStore> Inbox<S> {
                 Err(_elapsed) => return Err(Trouble::Overstayed),
             };
             clean = false;
-            store.undo(&mut claim.tx, Some(&claim.units[n]), next).await.map_err(broken_off)?;
+            let unit = Some(&claim.units[n]).filter(|_| !mutant!("failed_unit_keeps_its_marker"));
+            store.undo(&mut claim.tx, unit, next).await.map_err(broken_off)?;
             claim.ended[n] = Some(ended.into());
         }
         handler.batches.state().isolating = !clean;

@@ -79,6 +79,11 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Commits, and keeps the next transaction for whoever comes, if the store has begun one.
     pub(crate) async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
+        if mutant!("ack_before_commit") {
+            let inbox = self.clone();
+            drop(tokio::spawn(async move { inbox.inner.store.commit(tx).await }));
+            return Ok(());
+        }
         let begun = self.inner.store.commit_and_begin(tx).await?;
         self.keep_begun(begun);
         Ok(())

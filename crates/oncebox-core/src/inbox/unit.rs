@@ -116,7 +116,11 @@ impl<S: InboxStore> Inbox<S> {
         let dedup = !handler.settings.dedup_off && !self.inner.settings.dedup_off;
         let unit = match &key {
             Some(key) if dedup => Some(Unit {
-                handler: handler.origin.to_string(),
+                handler: if mutant!("key_without_handler") {
+                    "@any".into()
+                } else {
+                    handler.origin.to_string()
+                },
                 kind: envelope.kind().to_owned(),
                 key: key.stored(),
                 fingerprint: Some(envelope.fingerprint()),
@@ -267,6 +271,10 @@ impl<S: InboxStore> Inbox<S> {
         limits: Limits,
     ) -> Tried {
         let store = &self.inner.store;
+        let unseen = match unit {
+            Some(unit) if mutant!("check_then_insert") => matches!(store.marker(unit).await, Ok(None)),
+            _ => false,
+        };
         let mut tx = match self.begin(limits).await {
             Ok(tx) => tx,
             Err(error) => {
@@ -276,9 +284,10 @@ impl<S: InboxStore> Inbox<S> {
                 };
             }
         };
-        if let Some(unit) = unit {
+        if let Some(unit) = unit.filter(|_| !mutant!("marker_after_body")) {
             match store.claim(&mut tx, std::slice::from_ref(unit)).await.map(|mut claimed| claimed.pop()) {
                 Ok(Some(Claimed::Fresh)) => {}
+                Ok(Some(Claimed::Known(_))) if unseen => {}
                 Ok(Some(Claimed::Known(marker))) => {
                     store.rollback(tx).await;
                     return Tried::Ended(self.known(unit, marker));
@@ -296,6 +305,12 @@ impl<S: InboxStore> Inbox<S> {
                     return own_statement::<S>(error);
                 }
             }
+        }
+        if mutant!("marker_outside_transaction") {
+            let (Ok(()), Ok(another)) = (self.commit(tx).await, self.begin(limits).await) else {
+                return Tried::Locked;
+            };
+            tx = another;
         }
         if let Err(error) = store.arm(&mut tx).await {
             store.rollback(tx).await;
@@ -333,6 +348,13 @@ impl<S: InboxStore> Inbox<S> {
                 return Tried::Ended(failed(message.into()).into());
             }
         };
+        if mutant!("marker_after_body")
+            && let Some(unit) = unit
+            && let Ok([Claimed::Known(marker)]) =
+                store.claim(&mut tx, std::slice::from_ref(unit)).await.as_deref()
+        {
+            return Tried::Ended(self.known(unit, marker.clone()));
+        }
         self.finish(unit, tx, returned).await
     }
 
@@ -357,10 +379,12 @@ impl<S: InboxStore> Inbox<S> {
             Ok(()) => Tried::Ended(Ended { outcome: Outcome::Done, result, shared: false }),
             Err(error) if error.kind() == ErrorKind::Transaction => Tried::Ended(broken(error).into()),
             Err(error) => match S::classify(&error) {
-                Fault::Connection => Tried::CommitUnknown(error),
+                Fault::Connection if !mutant!("unknown_commit_is_a_failure") => Tried::CommitUnknown(error),
                 Fault::Transient | Fault::LockTimeout => Tried::BodyTransient(error.into()),
                 // A deferred constraint, for example: the handler's own data.
-                Fault::StatementTimeout | Fault::Other => Tried::Ended(failed(error.into()).into()),
+                Fault::Connection | Fault::StatementTimeout | Fault::Other => {
+                    Tried::Ended(failed(error.into()).into())
+                }
             },
         }
     }

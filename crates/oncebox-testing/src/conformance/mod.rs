@@ -188,6 +188,7 @@ macro_rules! conformance {
             a_worker_that_dies_with_tasks_in_hand_loses_none
             an_accept_whose_answer_was_lost_is_a_duplicate_when_repeated
             a_caller_of_accept_that_goes_away_can_come_back
+            workers_in_one_lane_take_turns_without_an_error
             workers_take_what_comes_in
             what_another_process_accepts_is_found
             what_another_process_announces_is_found
@@ -205,6 +206,7 @@ macro_rules! conformance {
             a_renamed_handler_goes_on_under_its_new_name
             a_renamed_inline_handler_knows_its_keys
             what_fails_inline_is_tried_again_from_the_log
+            a_sweep_leaves_what_is_not_done
             copies_at_once_are_set_apart_once
             what_fails_inline_for_good_is_a_dead_letter
             a_spilled_call_has_its_reply_when_it_is_done

@@ -20,6 +20,32 @@ async fn until_there<F: Fixture>(fixture: &F, effect: &str) {
     }
 }
 
+/// A lane goes from hand to hand after each message. Whoever has it sees how far the one before came: nothing runs twice, and
+/// nobody runs into what another one has written, which a later try would hide.
+pub async fn workers_in_one_lane_take_turns_without_an_error<F: Fixture<Store: LogStore>>(fixture: F) {
+    const MESSAGES: u64 = 60;
+    let mut inboxes = Vec::new();
+    for _ in 0..3 {
+        let builder = with_effect(&fixture, one_lane(&fixture).work_batch(1), "ledger");
+        inboxes.push(builder.build().await.unwrap());
+    }
+    for n in 0..MESSAGES {
+        accept_new(&inboxes[0], sample(&format!("m-{n}"))).await;
+    }
+    let working: Vec<_> = inboxes
+        .into_iter()
+        .map(|inbox| tokio::spawn(async move { inbox.work_until_idle().await.unwrap().done }))
+        .collect();
+    let mut done = 0;
+    for worker in working {
+        done += worker.await.unwrap();
+    }
+    assert_eq!(done, MESSAGES);
+    for n in 0..MESSAGES {
+        assert_eq!(fixture.effects(&format!("ledger m-{n}")).await, 1, "m-{n}");
+    }
+}
+
 /// They are told of what this process accepts, and do not wait for their next look.
 pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture).poll_every(NEVER), "ledger").build().await.unwrap();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use oncebox_core::store::{MarkerState, Select, Waits};
 use oncebox_core::{
-    Attempt, BoxError, EffectId, ErrorKind, Failure, Inbox, InboxBuilder, Key, LogStore, Mode, Once, Outcome,
-    PruneReport, Reply, Report, Retention, Settlement,
+    Accept, Attempt, BoxError, EffectId, ErrorKind, Failure, Inbox, InboxBuilder, Key, LogStore, Mode, Once,
+    Outcome, PruneReport, Reply, Report, Retention, Settlement,
 };
 
-use super::stored::{AT_ONCE, Conn, one_lane, sample, with_effect};
+use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample, with_effect};
 use super::stored_retention::live_for;
 use super::{Fixture, Sample};
 
@@ -81,6 +81,34 @@ pub async fn what_fails_inline_is_tried_again_from_the_log<F: Fixture<Store: Log
         assert_eq!(deliver(&inbox, id).await, "duplicate");
     }
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
+}
+
+/// Markers that say known and not done, and those of accepted messages, are not a sweep's business, however old.
+pub async fn a_sweep_leaves_what_is_not_done<F: Fixture<Store: LogStore>>(fixture: F) {
+    const PERIOD: Duration = Duration::from_secs(24 * 3600);
+    let retention = Retention { period: PERIOD, automatic: false, every: HOUR, batch: 10 };
+    let judge = |id: &str, n| match (id, n) {
+        ("later", 1) => Err(Failure::after(PERIOD * 2, "busy")),
+        _ => Ok(()),
+    };
+    let inline = spilling(&fixture).retention(retention);
+    let inline = with_ledger(&fixture, inline, judge).build().await.unwrap();
+    let stored = with_effect(&fixture, one_lane(&fixture).retention(retention), "stored");
+    let stored = stored.build().await.unwrap();
+    assert_eq!(deliver(&inline, "fine").await, "done");
+    assert_eq!(deliver(&inline, "later").await, "queued");
+    accept_new(&stored, sample("accepted")).await;
+
+    live_for(&fixture, PERIOD + HOUR).await;
+    assert_eq!(inline.sweep().await.unwrap().deleted, 1);
+    assert_eq!(state(&inline, "fine").await, None);
+    assert_eq!(state(&inline, "later").await, Some(MarkerState::Spilled));
+    assert_eq!(deliver(&inline, "later").await, "duplicate");
+    assert_eq!(stored.accept(sample("accepted")).await.unwrap(), Accept::Duplicate);
+    live_for(&fixture, PERIOD).await;
+    assert_eq!(inline.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(stored.work_until_idle().await.unwrap().done, 1);
+    assert_eq!((fixture.effects("later").await, fixture.effects("stored accepted").await), (1, 1));
 }
 
 /// Over two inboxes: one of them is set apart, whatever the others find.

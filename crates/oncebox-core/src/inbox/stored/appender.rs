@@ -14,7 +14,7 @@ use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::inbox::Inbox;
 use crate::inbox::stored::LogStore;
-use crate::store::{Appended, Fault, LaneChoice, NewMessage};
+use crate::store::{Appended, Fault, LaneChoice, NewMessage, Place};
 use crate::{Error, ErrorKind, StoredKey};
 
 /// The most that one transaction appends: messages, and bytes of bodies.
@@ -192,7 +192,7 @@ impl Collapsed {
                 let first = *seen.entry((message.kind.clone(), key.clone())).or_insert(next);
                 (first < next).then_some(first)
             });
-            match copy {
+            match copy.filter(|_| !mutant!("equal_keys_not_collapsed")) {
                 Some(first) => collapsed.answers[first].push(answer),
                 None => {
                     collapsed.messages.push(message);
@@ -271,6 +271,11 @@ impl<S: LogStore> Inbox<S> {
         while let Some(part) = parts.pop_front() {
             match self.append_part(lane, &part.messages).await {
                 Ok(appended) => part.tell(appended),
+                Err(_) if mutant!("whole_batch_ack") && part.messages.len() > 1 => {
+                    let known = Appended::Known { place: None, fingerprint: None };
+                    let known = vec![known; part.messages.len()];
+                    part.tell(known);
+                }
                 // One of them is not to the store's liking: the others can do without it.
                 Err(error) if part.messages.len() > 1 && S::classify(&error) == Fault::Other => {
                     for half in part.halves().into_iter().rev() {
@@ -283,6 +288,11 @@ impl<S: LogStore> Inbox<S> {
     }
 
     async fn append_part(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+        if mutant!("accept_before_commit") {
+            let (inbox, later) = (self.clone(), messages.to_vec());
+            drop(tokio::spawn(async move { inbox.inner.store.append(lane, &later).await }));
+            return Ok(vec![Appended::New(Place { lane: lane.lane(), pos: 0 }); messages.len()]);
+        }
         let mut troubled_since = None;
         let mut troubles = 0;
         loop {

@@ -159,7 +159,7 @@ impl<S: InboxStore> Inbox<S> {
         };
         Spill {
             handler: stored.ids[handler.index],
-            marker: unit.cloned(),
+            marker: unit.filter(|_| !mutant!("spill_without_marker")).cloned(),
             message: NewMessage {
                 kind: envelope.kind.clone(),
                 key,

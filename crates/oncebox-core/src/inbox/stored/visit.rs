@@ -335,7 +335,9 @@ impl<S: LogStore> Inbox<S> {
                 sleep(backoff(1, spread())).await;
                 return Ok(Visited::Worked { report: WorkReport::default(), more: true });
             };
-            progress.pos = taken.messages[last].place.pos;
+            if !mutant!("progress_past_the_unreached") {
+                progress.pos = taken.messages[last].place.pos;
+            }
         }
         let account = self.settle_up(stored, handler, &taken, &ran);
         if let Err(error) = self.write_account(&mut tx, taker, &account, course).await {
@@ -347,13 +349,15 @@ impl<S: LogStore> Inbox<S> {
         if let Err(error) = self.finish_visit(tx, taken.progress).await {
             let trouble = match (error.kind(), S::classify(&error)) {
                 (ErrorKind::Transaction, _) => Trouble::Broken(error),
-                (_, Fault::Connection) => {
+                (_, Fault::Connection) if !mutant!("unknown_commit_is_a_failure_in_lanes") => {
                     self.note_unknown(stored, handler, taker, &taken, ran.ended.len());
                     return Err(error);
                 }
                 (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended(error.into()),
                 // A constraint that waits for the commit, for example.
-                (_, Fault::StatementTimeout | Fault::Other) => Trouble::Failed(error.into()),
+                (_, Fault::Connection | Fault::StatementTimeout | Fault::Other) => {
+                    Trouble::Failed(error.into())
+                }
             };
             return self.learn(stored, handler, taker, taken, trouble, course).await;
         }

@@ -69,7 +69,7 @@ impl Order {
     /// Whether a message waits behind another one.
     pub(crate) fn holds(&self, message: &StoredMessage) -> bool {
         let waits = |key: &Key| message.held || self.waiting.contains(key);
-        self.is_kept && message.order_by.as_ref().is_some_and(waits)
+        self.is_kept && message.order_by.as_ref().is_some_and(waits) && !mutant!("failed_head_is_passed")
     }
 
     /// Those behind this one wait from now on.

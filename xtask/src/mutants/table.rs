@@ -1,0 +1,313 @@
+//! Every mutant, what it breaks, and which tests ought to notice.
+//!
+//! Of the mistakes that are known from other systems, these have no place here yet:
+//!
+//! - the highest offset is acknowledged instead of the contiguous one, and a whole batch of a broker although a part of it failed:
+//!   there are no brokers (what is the same in a lane is `progress_past_the_unreached` and `whole_batch_ack`),
+//! - a relay that reads `id > last` and never looks back, or from a floor without looking below it now and then: there is no
+//!   outbox (a lane's positions are given under its lock, see `position_read_with_the_lock`),
+//! - a publish that came back counts as confirmed: there is no outbox.
+
+/// One way in which the protocol breaks.
+#[derive(Debug)]
+pub(super) struct Mutant {
+    /// Its name in the code.
+    pub(super) name: &'static str,
+    /// What is wrong, in a sentence.
+    pub(super) breaks: &'static str,
+    /// Groups of tests, as filters of nextest: in each of them one has to fail.
+    pub(super) tests: &'static [&'static str],
+}
+
+/// A behaviour of the conformance suite, on both stores.
+macro_rules! conformance {
+    ($behaviour:literal) => {
+        &[concat!("test(=in_a_file::", $behaviour, ")"), concat!("test(=as_owner::", $behaviour, ")")]
+    };
+}
+
+/// A test that is there for each of the stores.
+macro_rules! on_every_store {
+    ($module:literal, $test:literal) => {
+        &[
+            concat!("test(=", $module, "::on_sqlite::", $test, ")"),
+            concat!("test(=", $module, "::on_postgres::", $test, ")"),
+        ]
+    };
+}
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "ack_before_commit",
+        breaks: "`process` answers before the database has answered `COMMIT`.",
+        tests: conformance!("a_crash_before_commit_leaves_nothing"),
+    },
+    Mutant {
+        name: "accept_before_commit",
+        breaks: "`accept` answers before the message is in the log.",
+        tests: on_every_store!(
+            "stored_accept_batch",
+            "a_message_that_the_store_refuses_is_not_acknowledged_and_its_neighbours_are"
+        ),
+    },
+    Mutant {
+        name: "marker_after_body",
+        breaks: "The marker is inserted after the handler has run.",
+        tests: on_every_store!("coming_from::semastery", "the_id_is_recorded_before_the_work_and_with_it"),
+    },
+    Mutant {
+        name: "check_then_insert",
+        breaks: "A look for the marker decides who runs, not the insert.",
+        tests: on_every_store!("processes", "copies_over_four_processes_take_effect_once_and_never_overlap"),
+    },
+    Mutant {
+        name: "marker_outside_transaction",
+        breaks: "The marker is committed before the handler runs.",
+        tests: conformance!("a_failed_handler_leaves_nothing_and_runs_again"),
+    },
+    Mutant {
+        name: "key_without_handler",
+        breaks: "A key counts for all handlers at once.",
+        tests: conformance!("three_handlers_of_one_message_run_once_each"),
+    },
+    Mutant {
+        name: "case_insensitive_key",
+        breaks: "Keys that differ in case are one.",
+        tests: conformance!("keys_compare_byte_by_byte"),
+    },
+    Mutant {
+        name: "guard_removed_sqlite",
+        breaks: "Nobody proves before the commit that it is still the engine's own transaction, on SQLite.",
+        tests: &[
+            "test(=engine::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect) & package(oncebox-sqlite)",
+            "test(=log::a_handler_cannot_commit_what_it_was_lent)",
+        ],
+    },
+    Mutant {
+        name: "guard_removed_postgres",
+        breaks: "Nobody proves before the commit that it is still the engine's own transaction, on PostgreSQL.",
+        tests: &[
+            "test(=server::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect)",
+            "test(=stored_hostile::on_postgres::neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once)",
+        ],
+    },
+    Mutant {
+        name: "unsorted_claims",
+        breaks: "A batch claims its keys in the order in which they came.",
+        tests: &["test(=claims::a_batch_is_claimed_in_the_order_of_its_keys)"],
+    },
+    Mutant {
+        name: "failed_unit_keeps_its_marker",
+        breaks: "A unit of a batch that failed is rolled back, and its marker stays.",
+        tests: on_every_store!("batching", "neighbours_of_failing_units_are_unharmed"),
+    },
+    Mutant {
+        name: "unknown_commit_is_a_failure",
+        breaks: "A commit whose answer was lost counts as failed, inline.",
+        tests: on_every_store!("commit_unknown", "a_commit_that_happened_is_done"),
+    },
+    Mutant {
+        name: "unknown_commit_is_a_failure_in_lanes",
+        breaks: "A commit whose answer was lost counts as failed, in the log.",
+        tests: on_every_store!("stored_commit_unknown", "work_whose_commit_is_cut_takes_effect_once"),
+    },
+    Mutant {
+        name: "equal_keys_not_collapsed",
+        breaks: "Copies in one batch of accepts go to the store each.",
+        tests: on_every_store!("stored_accept_batch", "equal_keys_in_one_batch_are_one_message"),
+    },
+    Mutant {
+        name: "whole_batch_ack",
+        breaks: "All of a batch of accepts are acknowledged although the store refused one.",
+        tests: on_every_store!(
+            "stored_accept_batch",
+            "a_message_that_the_store_refuses_is_not_acknowledged_and_its_neighbours_are"
+        ),
+    },
+    Mutant {
+        name: "accept_without_kind_sqlite",
+        breaks: "A key that was accepted counts for all kinds, on SQLite.",
+        tests: &["test(=in_a_file::an_accepted_key_counts_for_its_kind_only)"],
+    },
+    Mutant {
+        name: "accept_without_kind_postgres",
+        breaks: "A key that was accepted counts for all kinds, on PostgreSQL.",
+        tests: &["test(=as_owner::an_accepted_key_counts_for_its_kind_only)"],
+    },
+    Mutant {
+        name: "position_read_with_the_lock",
+        breaks: "The newest position is read by the statement that waits for the lane's lock.",
+        tests: &["test(=stored_acceptors::acceptors_of_distinct_keys_roll_nothing_back)"],
+    },
+    Mutant {
+        name: "progress_read_with_the_lock",
+        breaks: "The progress is read by the statement that takes the lane's lock.",
+        tests: &["test(=as_owner::workers_in_one_lane_take_turns_without_an_error)"],
+    },
+    Mutant {
+        name: "progress_past_the_unreached",
+        breaks: "The progress passes messages of a batch that were not come to.",
+        tests: on_every_store!("stored_transient", "a_transient_error_spends_no_attempt"),
+    },
+    Mutant {
+        name: "failed_message_dropped",
+        breaks: "The progress passes a message that failed, and no task is written.",
+        tests: conformance!("a_failed_message_runs_again_and_its_neighbours_do_not"),
+    },
+    Mutant {
+        name: "failed_head_is_passed",
+        breaks: "Messages of an ordering key run although one before them waits.",
+        tests: conformance!("only_the_key_of_a_failed_message_waits"),
+    },
+    Mutant {
+        name: "lane_takes_targeted_sqlite",
+        breaks: "What was set apart for one handler is taken from the lane too, on SQLite.",
+        tests: &["test(=in_a_file::what_is_set_apart_is_for_its_handler_alone)"],
+    },
+    Mutant {
+        name: "lane_takes_targeted_postgres",
+        breaks: "What was set apart for one handler is taken from the lane too, on PostgreSQL.",
+        tests: &["test(=as_owner::what_is_set_apart_is_for_its_handler_alone)"],
+    },
+    Mutant {
+        name: "spill_without_marker",
+        breaks: "What is set apart from inline leaves no marker for its copies.",
+        tests: conformance!("what_fails_inline_is_tried_again_from_the_log"),
+    },
+    Mutant {
+        name: "notify_is_the_only_wake_up",
+        breaks: "Workers look for messages only when they are told of some.",
+        tests: conformance!("what_another_process_accepts_is_found"),
+    },
+    Mutant {
+        name: "unfenced_completion_sqlite",
+        breaks: "A run outside of transactions ends a task that is leased to somebody else by now, on SQLite.",
+        tests: &[
+            "test(=stored_leases::on_sqlite::a_process_that_is_taken_for_dead_changes_nothing_any_more)",
+        ],
+    },
+    Mutant {
+        name: "unfenced_completion_postgres",
+        breaks: "A run outside of transactions ends a task that is leased to somebody else by now, on PostgreSQL.",
+        tests: &[
+            "test(=stored_leases::on_postgres::a_process_that_is_taken_for_dead_changes_nothing_any_more)",
+        ],
+    },
+    Mutant {
+        name: "lease_by_the_process_s_clock_sqlite",
+        breaks: "The machine's clock, not the store's, tells whether a process is dead, on SQLite.",
+        tests: &["test(=in_a_file::what_a_process_ran_when_it_died_runs_again)"],
+    },
+    Mutant {
+        name: "lease_by_the_process_s_clock_postgres",
+        breaks: "The machine's clock, not the store's, tells whether a process is dead, on PostgreSQL.",
+        tests: &["test(=as_owner::what_a_process_ran_when_it_died_runs_again)"],
+    },
+    Mutant {
+        name: "dead_letter_run_unasked_sqlite",
+        breaks: "A dead letter whose handler turns out to be done is run again, on SQLite.",
+        tests: &["test(=in_a_file::letters_that_were_dealt_with_count_as_done)"],
+    },
+    Mutant {
+        name: "dead_letter_run_unasked_postgres",
+        breaks: "A dead letter whose handler turns out to be done is run again, on PostgreSQL.",
+        tests: &["test(=as_owner::letters_that_were_dealt_with_count_as_done)"],
+    },
+    Mutant {
+        name: "newest_message_pruned_sqlite",
+        breaks: "The newest message of a lane is pruned, so that positions begin again, on SQLite.",
+        tests: &["test(=in_a_file::what_everybody_has_passed_is_pruned_after_its_time)"],
+    },
+    Mutant {
+        name: "newest_message_pruned_postgres",
+        breaks: "The newest message of a lane is pruned, so that positions begin again, on PostgreSQL.",
+        tests: &["test(=as_owner::what_everybody_has_passed_is_pruned_after_its_time)"],
+    },
+    Mutant {
+        name: "sweep_ignores_state_sqlite",
+        breaks: "A sweep takes markers that do not say done, on SQLite.",
+        tests: &["test(=in_a_file::a_sweep_leaves_what_is_not_done)"],
+    },
+    Mutant {
+        name: "sweep_ignores_state_postgres",
+        breaks: "A sweep takes markers that do not say done, on PostgreSQL.",
+        tests: &["test(=as_owner::a_sweep_leaves_what_is_not_done)"],
+    },
+    Mutant {
+        name: "accept_marker_swept_before_its_message_sqlite",
+        breaks: "The marker of an accepted message goes while the message is still there, on SQLite.",
+        tests: &["test(=in_a_file::what_everybody_has_passed_is_pruned_after_its_time)"],
+    },
+    Mutant {
+        name: "accept_marker_swept_before_its_message_postgres",
+        breaks: "The marker of an accepted message goes while the message is still there, on PostgreSQL.",
+        tests: &["test(=as_owner::what_everybody_has_passed_is_pruned_after_its_time)"],
+    },
+    Mutant {
+        name: "downtime_counts",
+        breaks: "Markers and messages expire while no process is alive.",
+        tests: &[
+            "test(=in_a_file::downtime_expires_nothing)",
+            "test(=as_owner::downtime_expires_nothing)",
+            "test(=in_a_file::downtime_prunes_nothing)",
+            "test(=as_owner::downtime_prunes_nothing)",
+        ],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn root() -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    }
+
+    /// What stands in quotes behind `before`, wherever that is in the sources of a folder.
+    fn names_behind(before: &[&str], folder: &Path, names: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() {
+                names_behind(before, &path, names);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(path).unwrap();
+                let named = before.iter().flat_map(|before| text.split(before).skip(1));
+                names.extend(named.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn the_mutants_of_the_code_are_those_of_the_table() {
+        let mut in_code = BTreeSet::new();
+        for package in ["oncebox-core", "oncebox-sqlite", "oncebox-postgres"] {
+            let sources = root().join("crates").join(package).join("src");
+            names_behind(&["mutant!(\"", "mutant: \""], &sources, &mut in_code);
+        }
+        // The one by which the switch itself is tested.
+        in_code.remove("none_of_the_list");
+        let in_table: BTreeSet<String> = MUTANTS.iter().map(|mutant| mutant.name.to_owned()).collect();
+        assert_eq!(in_code, in_table);
+        assert_eq!(in_table.len(), MUTANTS.len(), "each name once");
+    }
+
+    #[test]
+    fn the_documented_table_is_the_code_s() {
+        let document = fs::read_to_string(root().join("docs/mutants.md")).unwrap();
+        for Mutant { name, breaks, tests } in MUTANTS {
+            let row = document.lines().find(|line| line.starts_with(&format!("| `{name}` | {breaks} |")));
+            let row = row.unwrap_or_else(|| panic!("docs/mutants.md has no row for {name}"));
+            for tests in *tests {
+                let (_, test) = tests.trim_end_matches(')').rsplit_once("::").unwrap();
+                let test = test.split(')').next().unwrap();
+                assert!(row.contains(test), "docs/mutants.md does not say that {name} is caught by {test}");
+            }
+        }
+        let rows = document.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(rows, MUTANTS.len(), "docs/mutants.md has rows for what there is not");
+    }
+}
