@@ -93,3 +93,31 @@ async fn an_outage_spends_no_attempts_and_is_told_quietly() {
         sqlx::query_scalar("select count(distinct name) from effect").fetch_one(store.pool()).await.unwrap();
     assert_eq!((effects().await, distinct), (messages, messages));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_begin_on_dead_connections_begin_all_the_same() {
+    if crate::postgres::as_owner("workers_that_begin_on_dead_connections").await.is_none() {
+        return;
+    }
+    let mut server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
+    let store = PostgresStore::connect(&server.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let handler = async move |order: OrderPaid, _: &mut PgConnection| -> Result<(), sqlx::Error> {
+        let _ = tell.send(order.order_id);
+        Ok(())
+    };
+    let inbox = Inbox::builder(store).stored().on("h", handler).build().await.unwrap();
+    assert!(inbox.accept(envelope("o-1")).await.unwrap().is_new());
+    // The pool knows nothing of it.
+    server.kill().unwrap();
+    server.restart().await.unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut running = std::pin::pin!(inbox.run(async { drop(stopped.await) }));
+    tokio::select! {
+        told = told.recv() => assert_eq!(told.as_deref(), Some("o-1")),
+        ended = &mut running => panic!("nobody asked it to end: {ended:?}"),
+    }
+    stop.send(()).unwrap();
+    assert_eq!(running.await.unwrap().done, 1);
+}

@@ -51,7 +51,18 @@ const BATCH: usize = 32;
 type Store<S> = Faulty<S, Points>;
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() {
+    let Err(error) = start().await;
+    eprintln!("{error:?}");
+    end(1)
+}
+
+/// Ends at once: the thread that reads standard input would be waited for.
+fn end(code: i32) -> ! {
+    std::process::exit(code)
+}
+
+async fn start() -> Result<Infallible> {
     // Even a stopped worker goes with its harness.
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process to its parent")?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,8 +74,8 @@ async fn main() -> Result<()> {
     let pool = pool.parse().context("the size of the pool")?;
     metrics::set_global_recorder(Telling).ok().context("counting unknown commits")?;
     match url.starts_with("postgres:") {
-        true => match work(stores::postgres(url, pool, schema).await?, plan).await? {},
-        false => match work(stores::sqlite(url, pool).await?, plan).await? {},
+        true => work(stores::postgres(url, pool, schema).await?, plan).await,
+        false => work(stores::sqlite(url, pool).await?, plan).await,
     }
 }
 
@@ -112,8 +123,7 @@ async fn work<S: Effects>(store: S, plan: Plan) -> Result<Infallible> {
         working.await??;
     }
     inbox.close().await;
-    // The thread that reads standard input would be waited for.
-    std::process::exit(0)
+    end(0)
 }
 
 fn in_mode<S: Effects>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuilder<Store<S>> {

@@ -11,12 +11,13 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::Error;
+use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::handler::{Cancel, Cancellation};
 use crate::inbox::Inbox;
 use crate::inbox::stored::incarnation::Incarnation;
 use crate::inbox::stored::{LogStore, Stored};
-use crate::store::{HandlerId, NewProcess, Peer, ProcessId};
+use crate::store::{Fault, HandlerId, NewProcess, Peer, ProcessId};
 
 /// So many times a process says that it is alive, before its silence is too long.
 const BEATS_IN_LEASE: u32 = 5;
@@ -203,6 +204,24 @@ impl<S: LogStore> Inbox<S> {
         Ok(Present { inbox: Some(self.clone()) })
     }
 
+    /// The same, however long the store does not answer.
+    pub(super) async fn be_present_at_last(&self, stored: &Stored) -> Result<Present<S>, Error> {
+        let mut troubles = 0;
+        loop {
+            match self.be_present(stored).await {
+                Err(error) if S::classify(&error) != Fault::Other => {
+                    troubles += 1;
+                    stored.note_trouble(Some(chain(&error)));
+                    sleep(backoff(troubles, spread())).await;
+                }
+                present => {
+                    stored.note_trouble(None);
+                    return present;
+                }
+            }
+        }
+    }
+
     /// Stays present for as long as something runs, whoever started it and does not wait for it. `None` if nobody is.
     pub(super) fn stay_present(&self, stored: &Stored) -> Option<Present<S>> {
         let mut state = stored.presence.state();
@@ -244,11 +263,14 @@ impl<S: LogStore> Inbox<S> {
             lease: stored.settings.lease,
             in_hand: u32::try_from(stored.settings.work_batch).unwrap_or(u32::MAX),
         };
-        store.enter(&process).await?;
-        match store.peers(process.id).await {
+        let entered = match store.enter(&process).await {
+            Ok(()) => store.peers(process.id).await,
+            Err(error) => Err(error),
+        };
+        match entered {
             Ok(peers) => stored.presence.meet(&peers),
             Err(error) => {
-                // Nobody is to be mourned who never worked.
+                // Nobody is to be mourned who never worked; that it is written down may be all that was not answered.
                 let _ = store.leave(process.id).await;
                 return Err(error);
             }

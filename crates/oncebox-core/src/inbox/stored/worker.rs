@@ -109,17 +109,11 @@ impl<S: LogStore> Inbox<S> {
     /// Works until `shutdown` is ready (or the inbox is closed), then finishes what is in hand. Run it in as many processes as
     /// there are: they share the work.
     ///
-    /// While the store does not answer, the workers wait for it; an error means that they cannot begin.
+    /// While the store does not answer, be it at the very beginning, the workers wait for it; an error means that they can never
+    /// begin.
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
         let stored = self.stored()?;
         let _visit = self.inner.doors.enter()?;
-        let present = self.be_present(stored).await?;
-        let mut background = JoinSet::new();
-        let inbox = self.clone();
-        background.spawn(async move { inbox.listen().await });
-        let inbox = self.clone();
-        background.spawn(async move { inbox.measure_lag().await });
-
         let shutdown = async {
             tokio::select! {
                 () = shutdown => {}
@@ -127,6 +121,17 @@ impl<S: LogStore> Inbox<S> {
             }
         };
         let mut shutdown = std::pin::pin!(shutdown);
+        let present = tokio::select! {
+            biased;
+            () = &mut shutdown => return Ok(WorkReport::default()),
+            present = self.be_present_at_last(stored) => present?,
+        };
+        let mut background = JoinSet::new();
+        let inbox = self.clone();
+        background.spawn(async move { inbox.listen().await });
+        let inbox = self.clone();
+        background.spawn(async move { inbox.measure_lag().await });
+
         let workers = self.workers(stored);
         let mut plan = Plan::default();
         let mut visits = JoinSet::new();
