@@ -29,9 +29,7 @@ impl PostgresStore {
             let mut tx = store.begin_line(doing).await?;
             // As long as the tables are large, or another process migrates.
             tx.may_take(Duration::MAX);
-            store.migrate_in(&mut tx).await.map_err(failed(doing))?;
-            tx.may_take(Duration::ZERO);
-            Ok(())
+            store.migrate_in(&mut tx).await.map_err(failed(doing))
         });
         match migrated.await {
             Ok(migrated) => migrated?,
