@@ -102,11 +102,13 @@ impl Deliverer {
             self.again.push_back(entry.remove());
         }
         let mut deliveries = Vec::new();
-        if open.is_empty() {
-            return deliveries;
-        }
-        while open.iter().any(|&worker| self.in_hand(worker) < IN_HAND) {
-            let worker = open[self.chance.below(open.len())];
+        loop {
+            let has_room = |worker: &usize| self.in_hand(*worker) < IN_HAND;
+            let room: Vec<usize> = open.iter().copied().filter(has_room).collect();
+            if room.is_empty() {
+                break;
+            }
+            let worker = room[self.chance.below(room.len())];
             if let Some(id) = self.again.pop_front() {
                 deliveries.push(self.deliver(worker, id, false));
                 continue;
@@ -278,5 +280,21 @@ mod tests {
         assert_eq!(source.in_hand(1), 0);
         assert!(!source.is_done());
         assert!(source.deliveries(&[0], Instant::now()).len() >= IN_HAND);
+    }
+
+    #[test]
+    fn a_slow_worker_gets_no_more_than_it_can_have_in_hand() {
+        let mut source = deliverer(Mode::Inline, 10_000);
+        let now = Instant::now();
+        for _ in 0..20 {
+            for Delivery { worker, id, .. } in source.deliveries(&[0, 1], now) {
+                if worker == 0 {
+                    source.settled(worker, id, Answer::Ack, now);
+                }
+            }
+        }
+        // Copies go to anybody.
+        assert!(source.in_hand(1) < IN_HAND * 10, "{}", source.in_hand(1));
+        assert!(source.acknowledged() > 500);
     }
 }
