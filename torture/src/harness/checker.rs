@@ -121,6 +121,11 @@ pub(crate) fn check(
                         .add(format!("of {STARTERS} starters {ready} were ready, with {effects} effects"));
                 }
             }
+            Event::Left { waiting, tasks, dead } => {
+                verdict.stuck += waiting + tasks + dead;
+                complaints
+                    .add(format!("{waiting} messages, {tasks} tasks and {dead} dead letters were left"));
+            }
             Event::Gone { worker, how } => {
                 if !how.starts_with("as asked") {
                     verdict.stuck += 1;
@@ -291,6 +296,8 @@ mod tests {
     #[test]
     fn who_is_never_answered_or_ends_by_himself_is_stuck() {
         assert_eq!(judge(INLINE, vec![Event::Sent { id: 1 }], &effects(&[])).stuck, 1);
+        let left = Event::Left { waiting: 1, tasks: 2, dead: 0 };
+        assert_eq!(judge(INLINE, vec![left], &effects(&[])).stuck, 3);
         let gone = |how: &str| vec![Event::Gone { worker: 1, how: how.into() }];
         assert_eq!(judge(INLINE, gone("ended with exit code 1"), &effects(&[])).stuck, 1);
         assert_eq!(judge(INLINE, gone("as asked: was ended by signal 9"), &effects(&[])).stuck, 0);

@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Fault { id: String },
     /// Processes started where nothing was: how many were ready, and how often they took effect on one message.
     Started { ready: u64, effects: u64 },
+    /// Nothing moved any more, and this was left: messages ahead of the handlers, set apart, and dead.
+    Left { waiting: u64, tasks: u64, dead: u64 },
     /// A worker ended; nobody had asked it to unless `how` says so.
     Gone { worker: usize, how: String },
 }
@@ -64,6 +66,7 @@ impl std::fmt::Display for Event {
             Self::Recovered { commits } => write!(f, "recovered {commits}"),
             Self::Fault { id } => write!(f, "fault {id}"),
             Self::Started { ready, effects } => write!(f, "started {ready} {effects}"),
+            Self::Left { waiting, tasks, dead } => write!(f, "left {waiting} {tasks} {dead}"),
             Self::Gone { worker, how } => write!(f, "gone {worker} {how}"),
         }
     }
@@ -97,6 +100,11 @@ impl Event {
             ("started", [ready, effects]) => {
                 Self::Started { ready: ready.parse().ok()?, effects: effects.parse().ok()? }
             }
+            ("left", [waiting, tasks, dead]) => Self::Left {
+                waiting: waiting.parse().ok()?,
+                tasks: tasks.parse().ok()?,
+                dead: dead.parse().ok()?,
+            },
             ("gone", [worker, how @ ..]) => Self::Gone { worker: worker.parse().ok()?, how: how.join(" ") },
             _ => return None,
         })
@@ -152,6 +160,7 @@ mod tests {
             Event::Recovered { commits: 2 },
             Event::Fault { id: "disk_full".into() },
             Event::Started { ready: 20, effects: 1 },
+            Event::Left { waiting: 1, tasks: 2, dead: 3 },
             Event::Gone { worker: 3, how: "was ended by signal 9".into() },
         ];
         let mut history = History::create(folder.path().join("history")).unwrap();

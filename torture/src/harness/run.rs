@@ -410,6 +410,9 @@ impl Run {
             while self.status.is_none() && Instant::now() < until {
                 self.listen().await?;
             }
+            if self.verbose {
+                eprintln!("waiting, tasks, dead: {:?}", self.status);
+            }
             match self.status {
                 Some([0, 0, 0]) => return Ok(()),
                 status if status != last.1 => last = (Instant::now(), status),
@@ -417,7 +420,8 @@ impl Run {
             }
             sleep(TICK * 10).await;
         }
-        Ok(())
+        let [waiting, tasks, dead] = last.1.unwrap_or_default();
+        self.history.write(&Event::Left { waiting, tasks, dead })
     }
 
     /// Asks all workers to end, and waits for it.
