@@ -128,7 +128,7 @@ impl Database {
                         .bind(id);
                 let count = count.fetch_one(&mut conn).await?;
                 conn.close().await?;
-                for end in ["", "-wal", "-shm", ".oncebox-turn", "-turn"] {
+                for end in ["", "-wal", "-shm", "-oncebox-line", "-oncebox-turn"] {
                     let _ = std::fs::remove_file(format!("{}{end}", file.display()));
                 }
                 Ok(count)

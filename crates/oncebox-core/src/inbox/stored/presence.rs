@@ -204,20 +204,28 @@ impl<S: LogStore> Inbox<S> {
         Ok(Present { inbox: Some(self.clone()) })
     }
 
-    /// The same, however long the store does not answer.
-    pub(super) async fn be_present_at_last(&self, stored: &Stored) -> Result<Present<S>, Error> {
+    /// The same, however long the store does not answer; nothing if `shutdown` is ready before that.
+    pub(super) async fn be_present_at_last(
+        &self,
+        stored: &Stored,
+        mut shutdown: impl Future<Output = ()> + Unpin + Send,
+    ) -> Result<Option<Present<S>>, Error> {
         let mut troubles = 0;
         loop {
+            // To its end, whatever else happens: whoever stopped half way would be there to others, and taken for dead later.
             match self.be_present(stored).await {
                 Err(error) if S::classify(&error) != Fault::Other => {
                     troubles += 1;
                     stored.note_trouble(Some(chain(&error)));
-                    sleep(backoff(troubles, spread())).await;
                 }
                 present => {
                     stored.note_trouble(None);
-                    return present;
+                    return present.map(Some);
                 }
+            }
+            tokio::select! {
+                () = &mut shutdown => return Ok(None),
+                () = sleep(backoff(troubles, spread())) => {}
             }
         }
     }

@@ -121,10 +121,8 @@ impl<S: LogStore> Inbox<S> {
             }
         };
         let mut shutdown = std::pin::pin!(shutdown);
-        let present = tokio::select! {
-            biased;
-            () = &mut shutdown => return Ok(WorkReport::default()),
-            present = self.be_present_at_last(stored) => present?,
+        let Some(present) = self.be_present_at_last(stored, &mut shutdown).await? else {
+            return Ok(WorkReport::default());
         };
         let mut background = JoinSet::new();
         let inbox = self.clone();
