@@ -157,8 +157,11 @@ impl<S: LogStore> Inbox<S> {
                         plan.left(spot);
                         match visited {
                             Ok(Visited::Worked { report: one, more }) => {
-                                stored.note_trouble(None);
-                                troubles = 0;
+                                // Who has done nothing may only have learnt that the store does not answer.
+                                if !one.is_empty() {
+                                    stored.note_trouble(None);
+                                    troubles = 0;
+                                }
                                 report += one;
                                 pause = SHORTEST_PAUSE;
                                 next_look = next_look.min(Instant::now() + pause);
