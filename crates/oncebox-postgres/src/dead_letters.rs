@@ -1,7 +1,9 @@
 //! Dead letters, and what operators do.
 
 use oncebox_core::Error;
-use oncebox_core::store::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Place, Select};
+use oncebox_core::store::{
+    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, PastAttempt, Place, Select,
+};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
@@ -20,13 +22,27 @@ impl DeadLetters for PostgresStore {
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
-    async fn act(&self, select: &Select, action: &Action, operator: &str, limit: u32) -> Result<u64, Error> {
+    async fn act(
+        &self,
+        select: &Select,
+        action: &Action,
+        operator: &str,
+        after: Option<(HandlerId, Place)>,
+        limit: u32,
+    ) -> Result<Acted, Error> {
+        let after_handler = after.map(|(handler, _)| handler.0);
+        let after_lane = after.map(|(_, place)| i32::from(place.lane));
+        let after_pos = after.map(|(_, place)| place.pos);
         self.in_transaction("act on dead letters", LONG, async |tx: &mut Line| {
             let body = match action {
                 Action::Edit(body) => Some(&body[..]),
                 Action::Retry | Action::Discard | Action::MarkProcessed => None,
             };
-            let lock = select_by(&self.statements.lock_dead, select).bind(i64::from(limit));
+            let lock = select_by(&self.statements.lock_dead, select)
+                .bind(i64::from(limit))
+                .bind(after_handler)
+                .bind(after_lane)
+                .bind(after_pos);
             let locked: Vec<(i32, i32)> = tx
                 .fetch_all(lock)
                 .await?
@@ -42,9 +58,16 @@ impl DeadLetters for PostgresStore {
                 .bind(i64::from(limit))
                 .bind(action.note())
                 .bind(handlers)
-                .bind(lanes);
-            let acted: i64 = tx.fetch_one(act).await?.try_get(0)?;
-            Ok(u64::try_from(acted).unwrap_or(0))
+                .bind(lanes)
+                .bind(after_handler)
+                .bind(after_lane)
+                .bind(after_pos);
+            let Some(last) = tx.fetch_optional(act).await? else { return Ok(Acted::default()) };
+            let place = Place { lane: lane(&last)?, pos: last.try_get(2)? };
+            Ok(Acted {
+                letters: u64::try_from(last.try_get::<i64, _>(3)?).unwrap_or(0),
+                last: Some((HandlerId(last.try_get(0)?), place)),
+            })
         })
         .await
     }

@@ -1,7 +1,9 @@
 //! What operators do with dead letters: each action in one transaction with its entry in the audit.
 
 use oncebox_core::Error;
-use oncebox_core::store::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Place, Select};
+use oncebox_core::store::{
+    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, PastAttempt, Place, Select,
+};
 use serde_json::Value;
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -20,13 +22,26 @@ impl DeadLetters for SqliteStore {
         letters.map_err(failed("read dead letters"))
     }
 
-    async fn act(&self, select: &Select, action: &Action, operator: &str, limit: u32) -> Result<u64, Error> {
+    async fn act(
+        &self,
+        select: &Select,
+        action: &Action,
+        operator: &str,
+        after: Option<(HandlerId, Place)>,
+        limit: u32,
+    ) -> Result<Acted, Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("act on dead letters", async |conn| {
             let runs_again = matches!(action, Action::Retry | Action::Edit(_));
             let choose = bind_select(sqlx::query(sql!("choose_dead")), select, limit);
-            let chosen = choose.bind(runs_again).fetch_one(&mut *conn).await?;
-            let (count, chosen): (u64, &str) = (chosen.try_get(0)?, chosen.try_get(1)?);
+            let chosen = choose
+                .bind(runs_again)
+                .bind(after.map(|(handler, _)| handler.0))
+                .bind(after.map(|(_, place)| place.lane))
+                .bind(after.map(|(_, place)| place.pos))
+                .fetch_one(&mut *conn)
+                .await?;
+            let chosen: &str = chosen.try_get(0)?;
             sqlx::query(include_str!("sql/audit_dead.sql"))
                 .bind(chosen)
                 .bind(operator)
@@ -54,7 +69,12 @@ impl DeadLetters for SqliteStore {
                 }
             }
             sqlx::query(include_str!("sql/remove_dead.sql")).bind(chosen).execute(conn).await?;
-            Ok(count)
+            let chosen: Vec<(i32, u16, i64, u8)> =
+                serde_json::from_str(chosen).map_err(|error| sqlx::Error::Decode(error.into()))?;
+            Ok(Acted {
+                letters: chosen.len() as u64,
+                last: chosen.last().map(|&(handler, lane, pos, _)| (HandlerId(handler), Place { lane, pos })),
+            })
         })
         .await
     }

@@ -7,8 +7,11 @@ use crate::fault::failed;
 use crate::store::SqliteStore;
 
 /// Every step, in order; the first one leads to version 1.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_inbox.sql"), include_str!("migrations/0002_log.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_inbox.sql"),
+    include_str!("migrations/0002_log.sql"),
+    include_str!("migrations/0003_set_at.sql"),
+];
 
 impl SqliteStore {
     /// Brings the database to the version of this crate. Any number of processes may do so at once; a database

@@ -5,12 +5,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Action, Appended, AuditEntry, Batch, Claimed, Claims, Completion, DeadLetter, DeadLetters, Fault, Fence,
-    Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout, Limits, LiveTime, Log, Look,
-    Marker, MarkerState, MessageStatus, NewMessage, NewProcess, Operate, Peer, Place, ProcessId, Processes,
-    Progress, Pruned, Registration, Registry, ReplayFrom, Replayed, Select, SetApart, Settled, Spill,
-    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit, Upkeep,
-    Work, find_cause,
+    Acted, Action, Appended, AuditEntry, Batch, Claimed, Claims, Completion, DeadLetter, DeadLetters, Fault,
+    Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout, Limits, LiveTime, Log,
+    Look, Marker, MarkerState, MessageStatus, NewMessage, NewProcess, Operate, Peer, Place, ProcessId,
+    Processes, Progress, Pruned, Registration, Registry, ReplayFrom, Replayed, Select, SetApart, Settled,
+    Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit,
+    Upkeep, Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
@@ -455,9 +455,10 @@ impl<S: DeadLetters, F: Faults> DeadLetters for Faulty<S, F> {
         select: &Select,
         action: &Action,
         operator: &str,
+        after: Option<(HandlerId, Place)>,
         limit: u32,
-    ) -> impl Future<Output = Result<u64, Error>> + Send {
-        self.store.act(select, action, operator, limit)
+    ) -> impl Future<Output = Result<Acted, Error>> + Send {
+        self.store.act(select, action, operator, after, limit)
     }
 
     fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use crate::store::{Place, Store};
+use crate::store::{HandlerId, Place, Store};
 use crate::{Error, Key};
 
 /// One failed try.
@@ -111,13 +111,6 @@ impl Select {
         self
     }
 
-    /// Those that have died by this time, in milliseconds since 1970.
-    pub(crate) fn died_by(mut self, now_ms: i64) -> Self {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now_ms + 1).unwrap_or(0));
-        self.died_before = Some(self.died_before.map_or(now, |before| before.min(now)));
-        self
-    }
-
     /// The handler, for stores.
     pub fn handler_name(&self) -> Option<&str> {
         self.handler.as_deref()
@@ -185,6 +178,15 @@ impl Action {
     }
 }
 
+/// What came of one step of an action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acted {
+    /// How many dead letters it was done with.
+    pub letters: u64,
+    /// The last one of them.
+    pub last: Option<(HandlerId, Place)>,
+}
+
 /// One operator's action on one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
@@ -213,15 +215,16 @@ pub trait DeadLetters: Store {
     ) -> impl Future<Output = Result<Vec<DeadLetter>, Error>> + Send;
 
     /// Does something with at most `limit` dead letters, and writes it down, in one transaction that holds the locks of their
-    /// lanes; how many. Those whose handler has a marker that says done are not run again: they leave as done. A marker that says
+    /// lanes: the first ones by handler, lane and position that come after `after`. Those whose handler has a marker that says done are not run again: they leave as done. A marker that says
     /// known and not done says done when its dead letter is discarded or counted as done.
     fn act(
         &self,
         select: &Select,
         action: &Action,
         operator: &str,
+        after: Option<(HandlerId, Place)>,
         limit: u32,
-    ) -> impl Future<Output = Result<u64, Error>> + Send;
+    ) -> impl Future<Output = Result<Acted, Error>> + Send;
 
     /// The latest actions, newest first.
     fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send;

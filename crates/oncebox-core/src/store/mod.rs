@@ -24,7 +24,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use claims::{Claimed, Claims, Unit};
-pub use dead_letters::{Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
+pub use dead_letters::{Acted, Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
 pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};
 pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};

@@ -1,6 +1,7 @@
 -- An operator's action on dead letters, with its entry in the audit. $8 is the action, $9 the operator, $10 a corrected body,
 -- $13 a note.
--- Those whose handler has a marker that says done are not run again. The lanes $14, $15 of the handlers are locked.
+-- Those whose handler has a marker that says done are not run again. The lanes $14, $15 of the handlers are locked. Those
+-- up to handler $16, lane $17, position $18 were there before. The last one, and how many.
 with now as materialized (
     select clock_timestamp() + $11::int8 * interval '1 ms' as at
 ), chosen as materialized (
@@ -20,7 +21,8 @@ with now as materialized (
       and ($6::int8 is null or d.died_at >= to_timestamp($6 / 1000.0))
       and ($7::int8 is null or d.died_at < to_timestamp($7 / 1000.0))
       and (d.handler, d.lane) in (select l.handler, l.lane from unnest($14::int4[], $15::int4[]) as l(handler, lane))
-    order by d.died_at, d.handler, d.lane, d.pos
+      and ($16::int4 is null or (d.handler, d.lane, d.pos) > ($16, $17::int4, $18::int8))
+    order by d.handler, d.lane, d.pos
     limit $12::int8
     for update of d
 ), left_behind as (
@@ -50,4 +52,4 @@ with now as materialized (
         b.name, b.lane, b.pos, concat_ws('; ', b.error, $13::text)
     from left_behind b cross join now
 )
-select count(*) from left_behind
+select b.handler, b.lane, b.pos, count(*) over () from left_behind b order by b.handler desc, b.lane desc, b.pos desc limit 1

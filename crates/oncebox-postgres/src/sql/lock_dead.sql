@@ -12,7 +12,8 @@ where (l.handler, l.lane) in (
           and ($5::text is null or position(lower($5) in lower(d.error)) > 0)
           and ($6::int8 is null or d.died_at >= to_timestamp($6 / 1000.0))
           and ($7::int8 is null or d.died_at < to_timestamp($7 / 1000.0))
-        order by d.died_at, d.handler, d.lane, d.pos
+          and ($9::int4 is null or (d.handler, d.lane, d.pos) > ($9, $10::int4, $11::int8))
+        order by d.handler, d.lane, d.pos
         limit $8::int8
     ) as c
 )

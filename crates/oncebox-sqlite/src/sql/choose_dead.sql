@@ -1,7 +1,7 @@
--- Chooses the dead letters of an action, by the conditions of dead_letters.sql: how many, and a JSON array of
--- [handler, lane, position, done]. One that is to run again (?9) is done if its handler has a marker that
+-- Chooses the dead letters of an action, by the conditions of dead_letters.sql, after a handler (?10), lane and position: a JSON array
+-- of [handler, lane, position, done]. One that is to run again (?9) is done if its handler has a marker that
 -- says so.
-select count(*), json_group_array(json_array(c.handler, c.lane, c.pos, c.is_done))
+select json_group_array(json_array(c.handler, c.lane, c.pos, c.is_done))
 from (
     select d.handler, d.lane, d.pos, ?9 and exists (
         select 1 from oncebox_marker k
@@ -17,6 +17,7 @@ from (
       and (?5 is null or instr(lower(d.error), lower(?5)) > 0)
       and (?6 is null or d.died_at >= ?6)
       and (?7 is null or d.died_at < ?7)
-    order by d.died_at, d.handler, d.lane, d.pos
+      and (?10 is null or (d.handler, d.lane, d.pos) > (?10, ?11, ?12))
+    order by d.handler, d.lane, d.pos
     limit ?8
 ) as c

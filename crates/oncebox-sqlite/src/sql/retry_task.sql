@@ -1,8 +1,8 @@
 -- Lets a task that is still under its fence run again: handler, lane, position, fence, failures, due in ms, error, offset of
 -- the clock. Without an error nothing is added to its tries.
 update oncebox_task set
-    failures = ?5, due_at = cast(unixepoch('subsec') * 1000 as integer) + ?8 + ?6, owner = null, fence = null,
-    error = coalesce(?7, error),
+    failures = ?5, due_at = cast(unixepoch('subsec') * 1000 as integer) + ?8 + ?6,
+    set_at = cast(unixepoch('subsec') * 1000 as integer) + ?8, owner = null, fence = null, error = coalesce(?7, error),
     attempts = case when ?7 is null then attempts
         else json_insert(attempts, '$[#]', json_object(
             'attempt', ?5, 'at', cast(unixepoch('subsec') * 1000 as integer) + ?8, 'error', ?7

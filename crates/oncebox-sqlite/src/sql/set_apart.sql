@@ -8,16 +8,16 @@ with one as materialized (
         ? as scheduled, ? as crashes, ? as owner, ? as fence
 )
 insert into oncebox_task (
-    handler, lane, pos, order_by, failures, due_at, error, attempts, body, scheduled, crashes, owner, fence
+    handler, lane, pos, order_by, failures, due_at, set_at, error, attempts, body, scheduled, crashes, owner, fence
 )
 select
-    handler, lane, pos, order_by, failures, now + due_in, coalesce(error, attempts ->> '$[#-1].error'),
+    handler, lane, pos, order_by, failures, now + due_in, now, coalesce(error, attempts ->> '$[#-1].error'),
     case when error is null then attempts
         else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
     end,
     body, scheduled, crashes, owner, fence
 from one where true
 on conflict (handler, lane, pos) do update set
-    order_by = excluded.order_by, failures = excluded.failures, due_at = excluded.due_at,
+    order_by = excluded.order_by, failures = excluded.failures, due_at = excluded.due_at, set_at = excluded.set_at,
     error = excluded.error, attempts = excluded.attempts, body = excluded.body, scheduled = excluded.scheduled,
     crashes = excluded.crashes, owner = excluded.owner, fence = excluded.fence

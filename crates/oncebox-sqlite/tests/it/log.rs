@@ -460,7 +460,7 @@ async fn only_what_everybody_has_passed_is_pruned_and_never_the_newest() {
     assert_eq!(prune(6, 2, now).await, (0, None));
     assert_eq!(log.positions(0).await, [1, 2, 4, 6]);
     // What has nothing to do with it any more may go; positions go on.
-    log.store.act(&Select::all(), &Action::Discard, "ann", 10).await.unwrap();
+    log.store.act(&Select::all(), &Action::Discard, "ann", None, 10).await.unwrap();
     let (tx, _) = log.take_tasks(0, 10).await;
     log.store.finish(tx, None).await.unwrap();
     assert_eq!(prune(0, 100, now).await, (2, None));
@@ -553,7 +553,7 @@ async fn every_action_on_dead_letters_leaves_its_entry() {
     log.bury(&[("1", "e1"), ("2", "e2"), ("3", "e3"), ("4", "e4"), ("5", "e5")]).await;
     let act = async |pos, action| {
         let select = Select::all().at(place(0, pos));
-        log.store.act(&select, &action, "ann", 10).await.unwrap()
+        log.store.act(&select, &action, "ann", None, 10).await.unwrap().letters
     };
     // The handler has done number 5 by other means.
     let five = [Key::from("5").stored()];
@@ -603,7 +603,7 @@ async fn every_action_on_dead_letters_leaves_its_entry() {
 async fn a_correction_stays_when_the_message_dies_again() {
     let log = OneHandler::new().await;
     log.bury(&[("1", "e1")]).await;
-    log.store.act(&Select::all(), &Action::Edit(b"better".to_vec()), "ann", 10).await.unwrap();
+    log.store.act(&Select::all(), &Action::Edit(b"better".to_vec()), "ann", None, 10).await.unwrap();
     let (mut tx, tasks) = log.take_tasks(0, 10).await;
     let dead = SetApart {
         attempts: tasks[0].attempts.clone(),
@@ -615,16 +615,16 @@ async fn a_correction_stays_when_the_message_dies_again() {
     log.store.finish(tx, None).await.unwrap();
     let dead = log.store.dead_letters(&Select::all(), 10).await.unwrap();
     assert_eq!((dead[0].body.as_slice(), dead[0].attempts.len()), (&b"better"[..], 2));
-    log.store.act(&Select::all(), &Action::Retry, "ann", 10).await.unwrap();
+    log.store.act(&Select::all(), &Action::Retry, "ann", None, 10).await.unwrap();
     let (_tx, tasks) = log.take_tasks(0, 10).await;
     assert_eq!((tasks[0].body.as_slice(), tasks[0].edited), (&b"better"[..], true));
 }
 
 #[tokio::test]
-async fn an_action_takes_the_oldest_and_no_more_than_its_limit() {
+async fn an_action_takes_the_first_and_no_more_than_its_limit() {
     let log = OneHandler::new().await;
     log.bury(&[("1", "e"), ("2", "e"), ("3", "e")]).await;
-    assert_eq!(log.store.act(&Select::all(), &Action::Discard, "ann", 2).await.unwrap(), 2);
+    assert_eq!(log.store.act(&Select::all(), &Action::Discard, "ann", None, 2).await.unwrap().letters, 2);
     let left = log.store.dead_letters(&Select::all(), 10).await.unwrap();
     assert_eq!(left.iter().map(|letter| letter.place.pos).collect::<Vec<_>>(), [3]);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod care;
+mod clocks;
 mod engine;
 mod fixture;
 mod handlers;

@@ -85,6 +85,12 @@ impl OneHandler {
         }
     }
 
+    /// The same log through another store.
+    pub(crate) fn seen_by(&self, store: SqliteStore) -> Self {
+        let (kinds, as_wanted) = (self.kinds.clone(), self.as_wanted.clone());
+        Self { store, handler: self.handler, kinds, as_wanted, _fixture: self._fixture.clone() }
+    }
+
     pub(crate) fn taker(&self, lane: u16) -> Taker<'_> {
         let Registration { mode, ordered, .. } = self.as_wanted;
         Taker { handler: self.handler, kinds: &self.kinds, mode, ordered, lane }

@@ -110,7 +110,7 @@ async fn a_dead_letter_holds_its_key_or_is_skipped() {
         assert_eq!(heads(&log).await, if is_held { vec![] } else { vec![3] });
         // The operator has dealt with it.
         let discard = oncebox_core::store::Action::Discard;
-        log.store.act(&oncebox_core::store::Select::all(), &discard, "ann", 10).await.unwrap();
+        log.store.act(&oncebox_core::store::Select::all(), &discard, "ann", None, 10).await.unwrap();
         assert_eq!(log.runnable().await, [3, 4]);
     }
 }

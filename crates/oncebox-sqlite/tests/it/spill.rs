@@ -99,7 +99,10 @@ async fn a_dead_letter_that_an_operator_has_dealt_with_is_done() {
         assert!(log.store.rename_handler("ledger", "book", "ann").await.unwrap());
         let before = log.store.marker(&log.unit("7")).await.unwrap().unwrap();
         log.store.travel(LATER);
-        assert_eq!(log.store.act(&Select::all().handler("book"), &action, "ann", 10).await.unwrap(), 1);
+        assert_eq!(
+            log.store.act(&Select::all().handler("book"), &action, "ann", None, 10).await.unwrap().letters,
+            1
+        );
         // By its first name, and from now on it may be swept.
         let marker = log.store.marker(&log.unit("7")).await.unwrap().unwrap();
         assert_eq!(marker.state, MarkerState::Done);
@@ -117,7 +120,7 @@ async fn a_dead_letter_that_runs_again_is_not_done_unless_its_marker_says_so() {
     let mut tx = log.store.begin(LIMITS).await.unwrap();
     log.store.settle_markers(&mut tx, &[&log.unit("8")], MarkerState::Done).await.unwrap();
     log.store.commit(tx).await.unwrap();
-    log.store.act(&Select::all(), &Action::Retry, "ann", 10).await.unwrap();
+    log.store.act(&Select::all(), &Action::Retry, "ann", None, 10).await.unwrap();
     let actions: Vec<_> = log.store.audit(2).await.unwrap().into_iter().map(|entry| entry.action).collect();
     assert_eq!(actions, ["already_done", "retry"]);
     let tasks = log.peek_tasks(1, at_most(10)).await.unwrap();

@@ -111,16 +111,15 @@ impl<S: LogStore> Inbox<S> {
     async fn act(&self, select: Select, action: &Action, operator: &str) -> Result<u64, Error> {
         let stored = self.stored()?;
         check_operator(operator)?;
-        // Those that die again meanwhile are not meant, or it might never end.
-        let (_, now_ms) = self.inner.store.live_time().await?;
-        let select = select.died_by(now_ms);
-        let mut acted = 0;
+        // From the first to the last place: those that die again meanwhile are not met again, or it might never end.
+        let (mut acted, mut after) = (0, None);
         loop {
-            let step = self.inner.store.act(&select, action, operator, STEP).await?;
-            acted += step;
-            if step < u64::from(STEP) {
+            let step = self.inner.store.act(&select, action, operator, after, STEP).await?;
+            acted += step.letters;
+            if step.letters < u64::from(STEP) {
                 break;
             }
+            after = step.last;
         }
         stored.wake.notify_one();
         Ok(acted)

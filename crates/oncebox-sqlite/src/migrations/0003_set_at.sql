@@ -1,0 +1,5 @@
+-- When a task was set apart, by the clock of whoever did it: one that was set apart in the future can be told.
+alter table oncebox_task add column set_at integer not null default 0;
+create index oncebox_task_set on oncebox_task (set_at) where owner is null and scheduled = 0;
+
+insert into oncebox_version (version, applied_at) values (3, cast(unixepoch('subsec') * 1000 as integer));
