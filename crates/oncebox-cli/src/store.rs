@@ -1,0 +1,146 @@
+//! The database that a command is about.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use oncebox::{Inbox, LogStore, PostgresStore, Retention, SqliteStore};
+
+use crate::cli::Common;
+use crate::exit::{NotFound, Usage};
+
+/// Where messages are, if nothing is said.
+pub(crate) const DEFAULT_URL: &str = "sqlite://oncebox.db";
+
+/// Which database is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) url: String,
+    pub(crate) schema: Option<String>,
+}
+
+/// An open database.
+#[derive(Clone, Debug)]
+pub(crate) enum Opened {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+/// Runs an expression with the store, whichever it is.
+macro_rules! with_store {
+    ($opened:expr, $store:ident => $body:expr) => {
+        match $opened {
+            $crate::store::Opened::Sqlite($store) => $body,
+            $crate::store::Opened::Postgres($store) => $body,
+        }
+    };
+}
+pub(crate) use with_store;
+
+impl Target {
+    /// What the command line says, else the default.
+    pub(crate) fn of(common: &Common) -> Result<Self> {
+        Ok(Self {
+            url: common.store.clone().unwrap_or_else(|| DEFAULT_URL.to_owned()),
+            schema: common.schema.clone(),
+        })
+    }
+
+    /// Opens it; a file that is not there is an error.
+    pub(crate) async fn open(&self) -> Result<Opened> {
+        if let Some(file) = self.file()
+            && !Path::new(file).exists()
+        {
+            return Err(NotFound(format!(
+                "there is no database {file}: `oncebox serve` makes one, `oncebox migrate up` too; --store names another"
+            ))
+            .into());
+        }
+        self.open_or_create().await
+    }
+
+    /// Opens it; a file that is not there is made.
+    pub(crate) async fn open_or_create(&self) -> Result<Opened> {
+        let doing = || format!("opening {}", self.shown());
+        match self.scheme() {
+            "sqlite" => {
+                if self.schema.is_some() {
+                    return Err(
+                        Usage("--schema is for PostgreSQL: give each SQLite inbox a file".into()).into()
+                    );
+                }
+                Ok(Opened::Sqlite(SqliteStore::connect(&self.url).await.with_context(doing)?))
+            }
+            "postgres" | "postgresql" => {
+                let mut store = PostgresStore::connect(&self.url).await.with_context(doing)?;
+                if let Some(schema) = &self.schema {
+                    store = store.with_schema(schema)?;
+                }
+                Ok(Opened::Postgres(store))
+            }
+            _ => Err(Usage(format!(
+                "{:?} names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE",
+                self.shown()
+            ))
+            .into()),
+        }
+    }
+
+    /// The URL without its password.
+    pub(crate) fn shown(&self) -> String {
+        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
+        let Some((user, host)) = rest.rsplit_once('@') else { return self.url.clone() };
+        let user = user.split_once(':').map_or(user, |(user, _)| user);
+        format!("{scheme}://{user}@{host}")
+    }
+
+    fn scheme(&self) -> &str {
+        self.url.split_once(':').map_or("", |(scheme, _)| scheme)
+    }
+
+    /// The file of an SQLite database that has one.
+    fn file(&self) -> Option<&str> {
+        let path = self.url.strip_prefix("sqlite:")?;
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let path = path.split('?').next().unwrap_or(path);
+        (!path.is_empty() && path != ":memory:").then_some(path)
+    }
+}
+
+/// An inbox with no handlers of its own, for looking and acting. It sweeps nothing.
+pub(crate) async fn operators_inbox<S: LogStore>(store: S) -> Result<Inbox<S>> {
+    let retention = Retention { automatic: false, every: Duration::from_secs(3600), ..Retention::default() };
+    Ok(Inbox::builder(store).stored().metrics(false).retention(retention).build().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str) -> Target {
+        Target { url: url.into(), schema: None }
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        assert_eq!(target("postgres://ann:s3cret@db/x").shown(), "postgres://ann@db/x");
+        assert_eq!(target("postgres://ann@db/x").shown(), "postgres://ann@db/x");
+        assert_eq!(target("sqlite://oncebox.db").shown(), "sqlite://oncebox.db");
+    }
+
+    #[test]
+    fn databases_in_files_have_a_path() {
+        assert_eq!(target("sqlite://a/b.db?mode=rwc").file(), Some("a/b.db"));
+        assert_eq!(target("sqlite:c.db").file(), Some("c.db"));
+        assert_eq!(target("sqlite::memory:").file(), None);
+        assert_eq!(target("postgres://db/x").file(), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_database_is_said_so() {
+        let error = target("mysql://db/x").open().await.unwrap_err();
+        assert!(error.to_string().contains("write sqlite://FILE or postgres://"), "{error}");
+        let error = target("sqlite://nowhere/at.db").open().await.unwrap_err();
+        assert!(error.is::<NotFound>(), "{error}");
+    }
+}
