@@ -7,8 +7,7 @@ use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::output::Output;
-use crate::store::Target;
-use crate::{demo, operate};
+use crate::{demo, operate, serve};
 
 /// Makes every message take effect once
 ///
@@ -63,6 +62,8 @@ impl Common {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Accept messages over HTTP, each once, and deliver them
+    Serve(serve::Options),
     /// How things stand: handlers, lag, tasks, dead letters, processes
     Status(operate::status::Options),
     /// List handlers; pause, resume, replay or remove one
@@ -71,6 +72,10 @@ enum Command {
     Messages(operate::messages::Options),
     /// List dead letters; show, retry, edit or discard them
     Dead(operate::dead::Options),
+    /// Accept messages from a file or standard input, one a line
+    Accept(operate::accept::Options),
+    /// Run the handlers of the configuration, without the gateway
+    Work(operate::work::Options),
     /// Create or update the tables
     Migrate(operate::migrate::Options),
     /// Remove what retention no longer needs, now
@@ -92,10 +97,13 @@ impl Cli {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let common = self.common;
         match self.command {
+            Command::Serve(options) => serve::run(&common, &options).await,
             Command::Status(options) => operate::status::run(&common, &options).await,
             Command::Handlers(options) => operate::handlers::run(&common, &options).await,
             Command::Messages(options) => operate::messages::run(&common, &options).await,
             Command::Dead(options) => operate::dead::run(&common, &options).await,
+            Command::Accept(options) => operate::accept::run(&common, &options).await,
+            Command::Work(options) => operate::work::run(&common, &options).await,
             Command::Migrate(options) => operate::migrate::run(&common, &options).await,
             Command::Prune(options) => operate::prune::run(&common, &options).await,
             Command::Doctor(options) => operate::doctor::run(&common, &options).await,

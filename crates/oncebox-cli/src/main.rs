@@ -3,10 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod config;
+mod deliver;
 mod demo;
 mod exit;
 mod operate;
 mod output;
+mod serve;
+mod source;
 mod store;
 mod table;
 mod times;
@@ -19,6 +23,8 @@ use crate::cli::Cli;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // Two libraries here could have brought another one: this is the one that is meant.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     match cli.run().await {
         Ok(code) => code,

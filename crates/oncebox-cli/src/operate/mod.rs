@@ -1,5 +1,6 @@
 //! What operators ask and do, on any database.
 
+pub(crate) mod accept;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod handlers;
@@ -8,3 +9,4 @@ pub(crate) mod migrate;
 pub(crate) mod prune;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod work;

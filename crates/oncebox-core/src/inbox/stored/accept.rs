@@ -123,7 +123,7 @@ impl<S: LogStore> Inbox<S> {
                 return Err(rejected(&Rejection::MissingKey));
             }
         }
-        if handlers.is_none() {
+        if handlers.is_none() && self.stored()?.is_news(&envelope.kind) {
             tracing::warn!(
                 kind = envelope.kind,
                 "nobody handles this kind of message here: it waits in the log"

@@ -21,7 +21,7 @@ mod visit;
 mod work;
 mod worker;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,6 +148,8 @@ pub(crate) struct Stored {
     has_suspect: AtomicBool,
     bodies: Arc<Bodies>,
     completer: Completer,
+    /// Kinds that nobody handles and of which it was said.
+    unhandled: Mutex<HashSet<String>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,11 +180,19 @@ impl Stored {
             has_suspect: AtomicBool::new(false),
             bodies: Arc::default(),
             completer: Completer::default(),
+            unhandled: Mutex::default(),
         }
     }
 
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
+    }
+
+    /// Whether it was not said before that nobody handles this kind. Of very many kinds it is said no more.
+    pub(crate) fn is_news(&self, kind: &str) -> bool {
+        const KINDS: usize = 1000;
+        let mut unhandled = lock(&self.unhandled);
+        !unhandled.contains(kind) && unhandled.len() < KINDS && unhandled.insert(kind.to_owned())
     }
 
     fn unknown(&self) -> MutexGuard<'_, HashMap<(HandlerId, u16), UnknownCommit>> {

@@ -1,0 +1,500 @@
+//! The configuration: read, checked, and with everything filled in.
+
+mod file;
+mod text;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use oncebox::{DeadHead, Retry, Start};
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::cli::Common;
+use crate::config::text::Text;
+use crate::deliver::is_public;
+use crate::exit::Usage;
+use crate::source::{Part, Source};
+use crate::store::{DEFAULT_URL, Target};
+
+/// Read if it is there and no other is named.
+const DEFAULT_FILE: &str = "oncebox.toml";
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
+const DEFAULT_MAX_BODY_BYTES: usize = 1 << 20;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the program is to do.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// Where it stands, if there is a file.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) target: Target,
+    /// Whether `serve` brings the tables to its version.
+    pub(crate) migrate: bool,
+    pub(crate) lanes: Option<u16>,
+    pub(crate) workers: Option<usize>,
+    pub(crate) http: Http,
+    /// How long copies are recognised, if that is said.
+    pub(crate) keep_markers: Option<Duration>,
+    /// How long messages stay that everybody has handled, if that is said.
+    pub(crate) keep_messages: Option<Duration>,
+    pub(crate) sources: Sources,
+    pub(crate) handlers: Vec<Handler>,
+    /// The longest time after which a source still delivers again, if one says.
+    pub(crate) redelivery: Option<Duration>,
+}
+
+/// The gateway.
+#[derive(Debug)]
+pub(crate) struct Http {
+    pub(crate) listen: SocketAddr,
+    pub(crate) token: Option<String>,
+    pub(crate) max_body_bytes: usize,
+}
+
+/// Where messages may come from.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    known: BTreeMap<String, Source>,
+    /// Whether any other name will do, with the rules that hold where nothing is said.
+    open: bool,
+}
+
+impl Sources {
+    /// The source of that name, if there may be one.
+    pub(crate) fn find(&self, name: &str) -> Option<Source> {
+        let unknown = || (self.open && is_source_name(name)).then(|| Source::named(name));
+        self.known.get(name).cloned().or_else(unknown)
+    }
+
+    /// The names that are configured.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.known.keys().map(String::as_str).collect()
+    }
+}
+
+/// Names stand in URLs and in front of keys.
+fn is_source_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// One handler.
+#[derive(Clone, Debug)]
+pub(crate) struct Handler {
+    pub(crate) name: String,
+    pub(crate) kinds: Vec<String>,
+    pub(crate) to: To,
+    pub(crate) timeout: Duration,
+    pub(crate) concurrency: usize,
+    pub(crate) max_open_tasks: Option<u32>,
+    pub(crate) ordered: Option<DeadHead>,
+    pub(crate) start: Start,
+    pub(crate) revive: bool,
+    pub(crate) retry: Retry,
+}
+
+/// Where a handler's messages go.
+#[derive(Clone, Debug)]
+pub(crate) enum To {
+    /// To an HTTP endpoint.
+    Endpoint {
+        url: Url,
+        headers: HeaderMap,
+        /// Whether it may be on this machine or in a private network.
+        allow_private: bool,
+    },
+    /// To a command's standard input.
+    Command { program: String, arguments: Vec<String>, folder: Option<PathBuf> },
+}
+
+impl Config {
+    /// What the command line and the file say together.
+    pub(crate) fn load(common: &Common) -> Result<Self> {
+        let path = match &common.config {
+            Some(path) => Some(path.clone()),
+            None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
+        };
+        let mut config = match path {
+            None => Self::check(file::File::default(), &Text::new(Path::new(DEFAULT_FILE), ""))?,
+            Some(path) => {
+                let read = std::fs::read_to_string(&path);
+                let content = read.map_err(|error| {
+                    Usage(format!("{}: {error}: name the configuration with --config", path.display()))
+                })?;
+                Self { file: Some(path.clone()), ..Self::parse(&path, &content)? }
+            }
+        };
+        if let Some(url) = &common.store {
+            config.target = Target { url: url.clone(), schema: None };
+        }
+        if common.schema.is_some() {
+            config.target.schema.clone_from(&common.schema);
+        }
+        Ok(config)
+    }
+
+    fn parse(path: &Path, content: &str) -> Result<Self, Usage> {
+        let text = Text::new(path, content);
+        let file: file::File = toml::from_str(content).map_err(|error| text.unreadable(&error))?;
+        Self::check(file, &text)
+    }
+
+    fn check(file: file::File, text: &Text<'_>) -> Result<Self, Usage> {
+        let target = Target {
+            url: file
+                .store
+                .url
+                .as_ref()
+                .map(|url| text.expand(url))
+                .transpose()?
+                .unwrap_or(DEFAULT_URL.to_owned()),
+            schema: file.store.schema,
+        };
+        if let Some(lanes) = &file.store.lanes
+            && *lanes.get_ref() == 0
+        {
+            return Err(text.at(lanes, "there has to be a lane: set 8, or leave it out"));
+        }
+        if let Some(workers) = &file.store.workers
+            && *workers.get_ref() == 0
+        {
+            return Err(text.at(workers, "there has to be a worker: set 1 or more, or leave it out"));
+        }
+        let redelivery = file.sources.values().filter_map(|source| source.redelivers_for.as_ref());
+        let redelivery = redelivery.max_by_key(|time| time.get_ref().0);
+        let keep_markers = file.retention.markers.map(|time| time.0);
+        if let (Some(kept), Some(again)) = (keep_markers, redelivery)
+            && kept < again.get_ref().0
+        {
+            return Err(text.at(
+                again,
+                "copies come for longer than they are recognised: set retention.markers to more than this",
+            ));
+        }
+        let redelivery = redelivery.map(|time| time.get_ref().0);
+        let open = file.sources.is_empty();
+        let sources = file.sources.iter().map(|(name, source)| check_source(name, source, text));
+        let handlers = file.handlers.iter().map(|(name, handler)| check_handler(name, handler, text));
+        Ok(Self {
+            file: None,
+            target,
+            migrate: file.store.migrate,
+            lanes: file.store.lanes.map(toml::Spanned::into_inner),
+            workers: file.store.workers.map(toml::Spanned::into_inner),
+            http: check_http(&file.http, text)?,
+            keep_markers,
+            keep_messages: file.retention.messages.map(|time| time.0),
+            sources: Sources { known: sources.collect::<Result<_, _>>()?, open },
+            handlers: handlers.collect::<Result<_, _>>()?,
+            redelivery,
+        })
+    }
+}
+
+fn check_http(http: &file::Http, text: &Text<'_>) -> Result<Http, Usage> {
+    let listen = match &http.listen {
+        None => DEFAULT_LISTEN,
+        Some(listen) => listen.get_ref().parse().map_err(|_| {
+            text.at(listen, "this is no address: write IP:PORT, as in 127.0.0.1:8080, or [::]:8080 for all")
+        })?,
+    };
+    let token = http.token.as_ref().map(|token| text.expand(token)).transpose()?;
+    if let (Some(written), Some(token)) = (&http.token, &token)
+        && (token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()))
+    {
+        return Err(
+            text.at(written, "a token has 16 printable characters or more: try `openssl rand -hex 32`")
+        );
+    }
+    Ok(Http { listen, token, max_body_bytes: http.max_body_bytes.unwrap_or(DEFAULT_MAX_BODY_BYTES) })
+}
+
+fn check_source(
+    name: &toml::Spanned<String>,
+    source: &file::Source,
+    text: &Text<'_>,
+) -> Result<(String, Source), Usage> {
+    if !is_source_name(name.get_ref()) {
+        return Err(text.at(
+            name,
+            "a source's name has up to 64 letters, digits, `-`, `_` and `.`: it stands in the URL",
+        ));
+    }
+    let part = |header: &Option<toml::Spanned<String>>, pointer: &Option<toml::Spanned<String>>| match (
+        header, pointer,
+    ) {
+        (Some(_), Some(pointer)) => {
+            Err(text.at(pointer, "there is a header for the same: keep one of the two"))
+        }
+        (Some(header), None) if HeaderName::from_bytes(header.get_ref().as_bytes()).is_err() => {
+            Err(text.at(header, "this is no header's name"))
+        }
+        (Some(header), None) => Ok(Some(Part::Header(header.get_ref().clone()))),
+        (None, Some(pointer)) if !pointer.get_ref().starts_with('/') => {
+            Err(text.at(pointer, "a JSON pointer begins with a slash, as in /data/id"))
+        }
+        (None, Some(pointer)) => Ok(Some(Part::Pointer(pointer.get_ref().clone()))),
+        (None, None) => Ok(None),
+    };
+    let checked = Source {
+        kind: part(&source.kind_header, &source.kind_pointer)?,
+        key: part(&source.key_header, &source.key_pointer)?,
+        order: part(&source.order_header, &source.order_pointer)?,
+        default_kind: source
+            .kind
+            .as_ref()
+            .map_or_else(|| name.get_ref().clone(), |kind| kind.get_ref().clone()),
+        ..Source::named(name.get_ref())
+    };
+    Ok((name.get_ref().clone(), checked))
+}
+
+fn check_handler(
+    name: &toml::Spanned<String>,
+    handler: &file::Handler,
+    text: &Text<'_>,
+) -> Result<Handler, Usage> {
+    if handler.kinds.get_ref().is_empty() {
+        return Err(text.at(&handler.kinds, "a handler takes at least one kind of message"));
+    }
+    let to = match (&handler.url, &handler.command) {
+        (Some(url), None) => check_endpoint(url, handler, text)?,
+        (None, Some(command)) => check_command(command, handler, text)?,
+        (Some(_), Some(command)) => {
+            return Err(text.at(command, "a handler has a url or a command: keep one of the two"));
+        }
+        (None, None) => {
+            return Err(text.at(name, "say where its messages go: url = \"https://…\" or command = [\"…\"]"));
+        }
+    };
+    for (number, what) in [
+        (handler.concurrency.as_ref().map(|n| (n.span(), *n.get_ref() == 0)), "concurrency"),
+        (handler.max_open_tasks.as_ref().map(|n| (n.span(), *n.get_ref() == 0)), "max_open_tasks"),
+        (handler.retry.max_attempts.as_ref().map(|n| (n.span(), *n.get_ref() == 0)), "max_attempts"),
+    ] {
+        if let Some((span, true)) = number {
+            return Err(text.at_span(span, &format!("with {what} = 0 nothing would ever run: set 1 or more")));
+        }
+    }
+    let ordered = match (handler.ordered, &handler.dead_head) {
+        (false, Some(policy)) => return Err(text.at(policy, "dead_head is for handlers with ordered = true")),
+        (false, None) => None,
+        (true, Some(policy)) if matches!(policy.get_ref(), file::DeadHead::Skip) => Some(DeadHead::Skip),
+        (true, _) => Some(DeadHead::Hold),
+    };
+    let defaults = Retry::default();
+    Ok(Handler {
+        name: name.get_ref().clone(),
+        kinds: handler.kinds.get_ref().clone(),
+        to,
+        timeout: handler.timeout.map_or(DEFAULT_TIMEOUT, |time| time.0),
+        concurrency: handler.concurrency.as_ref().map_or(16, |n| *n.get_ref()),
+        max_open_tasks: handler.max_open_tasks.as_ref().map(|n| *n.get_ref()),
+        ordered,
+        start: match handler.start {
+            file::Start::Beginning => Start::Beginning,
+            file::Start::Now => Start::Now,
+        },
+        revive: handler.revive,
+        retry: Retry {
+            max_attempts: handler.retry.max_attempts.as_ref().map_or(defaults.max_attempts, |n| *n.get_ref()),
+            first: handler.retry.first.map_or(defaults.first, |time| time.0),
+            longest: handler.retry.longest.map_or(defaults.longest, |time| time.0),
+        },
+    })
+}
+
+fn check_endpoint(
+    url: &toml::Spanned<String>,
+    handler: &file::Handler,
+    text: &Text<'_>,
+) -> Result<To, Usage> {
+    let expanded = text.expand(url)?;
+    let parsed =
+        Url::parse(&expanded).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let Some(parsed) = parsed else {
+        return Err(text.at(url, "this is no URL: write http://HOST/PATH or https://HOST/PATH"));
+    };
+    if let Some(folder) = &handler.folder {
+        return Err(text.at(folder, "folder is for commands"));
+    }
+    let host = parsed.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    if !handler.allow_private && (host == "localhost" || host.parse().is_ok_and(|ip| !is_public(ip))) {
+        return Err(text.at(
+            url,
+            "this address is on this machine or in a private network: set allow_private = true if that is meant",
+        ));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in &handler.headers {
+        let header = HeaderName::from_bytes(name.get_ref().as_bytes())
+            .map_err(|_| text.at(name, "this is no header's name"))?;
+        let mut expanded = HeaderValue::from_str(&text.expand(value)?)
+            .map_err(|_| text.at(value, "this cannot stand in a header"))?;
+        expanded.set_sensitive(true);
+        headers.insert(header, expanded);
+    }
+    Ok(To::Endpoint { url: parsed, headers, allow_private: handler.allow_private })
+}
+
+fn check_command(
+    command: &toml::Spanned<Vec<String>>,
+    handler: &file::Handler,
+    text: &Text<'_>,
+) -> Result<To, Usage> {
+    let Some((program, arguments)) =
+        command.get_ref().split_first().filter(|(program, _)| !program.is_empty())
+    else {
+        return Err(text.at(command, "say which program: command = [\"./charge\", \"--live\"]"));
+    };
+    if let Some(name) = handler.headers.keys().next() {
+        return Err(text.at(name, "headers are for urls: a command has its environment"));
+    }
+    let folder = handler.folder.as_ref();
+    if let Some(folder) = folder
+        && !folder.get_ref().is_dir()
+    {
+        return Err(text.at(folder, "there is no such folder"));
+    }
+    Ok(To::Command {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        folder: folder.map(|folder| folder.get_ref().clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(content: &str) -> Result<Config, Usage> {
+        Config::parse(Path::new("oncebox.toml"), content)
+    }
+
+    fn refused(content: &str) -> String {
+        parse(content).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nothing_at_all_will_do() {
+        let config = parse("").unwrap();
+        assert_eq!(config.target.url, DEFAULT_URL);
+        assert_eq!(config.http.listen.to_string(), "127.0.0.1:8080");
+        assert!(config.sources.find("anything").is_some() && config.handlers.is_empty());
+        assert!(config.sources.find("no/name").is_none() && config.sources.find("").is_none());
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let config = parse(
+            r#"
+            [store]
+            url = "postgres://ann@127.0.0.1/shop"
+            schema = "inbox"
+            migrate = false
+            lanes = 4
+            workers = 2
+            [http]
+            listen = "0.0.0.0:80"
+            token = "0123456789abcdef"
+            max_body_bytes = 10
+            [retention]
+            markers = "30d"
+            messages = "2d"
+            [sources.shop]
+            kind = "order.paid"
+            key_pointer = "/id"
+            kind_header = "x-event"
+            order_pointer = "/customer"
+            redelivers_for = "3d"
+            [handlers.receipts]
+            kinds = ["order.paid", "order.refunded"]
+            url = "https://example.com/hook"
+            headers = { authorization = "Bearer x" }
+            timeout = "5s"
+            concurrency = 4
+            max_open_tasks = 10
+            ordered = true
+            dead_head = "skip"
+            start = "now"
+            retry = { max_attempts = 3, first = "100ms", longest = "1m" }
+            [handlers.archive]
+            kinds = ["order.paid"]
+            command = ["cat", "-"]
+            folder = "/"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.target.schema.as_deref(), Some("inbox"));
+        assert!(!config.migrate && config.http.token.is_some());
+        assert_eq!(config.redelivery, Some(Duration::from_secs(3 * 86400)));
+        assert!(config.sources.find("shop").is_some() && config.sources.find("other").is_none());
+        let receipts = config.handlers.iter().find(|handler| handler.name == "receipts").unwrap();
+        assert_eq!(receipts.ordered, Some(DeadHead::Skip));
+        assert_eq!(receipts.retry.longest, Duration::from_secs(60));
+        assert!(matches!(receipts.to, To::Endpoint { allow_private: false, .. }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_what_to_do() {
+        let table = [
+            ("[stor]\n", "oncebox.toml:1", "unknown field `stor`"),
+            ("[http]\nlisten = \"here\"", "oncebox.toml:2", "IP:PORT"),
+            ("[http]\n\ntoken = \"short\"", "oncebox.toml:3", "16 printable"),
+            ("[sources.\"a b\"]\n", "oncebox.toml:1", "stands in the URL"),
+            ("[sources.s]\nkey_pointer = \"id\"", "oncebox.toml:2", "begins with a slash"),
+            (
+                "[sources.s]\nkey_pointer = \"/id\"\nkey_header = \"x\"",
+                "oncebox.toml:2",
+                "keep one of the two",
+            ),
+            ("[handlers.h]\nurl = \"http://example.com\"", "oncebox.toml:1", "missing field `kinds`"),
+            ("[handlers.h]\nkinds = [\"k\"]", "oncebox.toml:1", "where its messages go"),
+            ("[handlers.h]\nkinds = [\"k\"]\nurl = \"ftp://x\"", "oncebox.toml:3", "http://HOST"),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\nurl = \"http://127.0.0.1:1/\"",
+                "oncebox.toml:3",
+                "allow_private = true",
+            ),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\nurl = \"http://[::ffff:10.0.0.1]/\"",
+                "oncebox.toml:3",
+                "allow_private = true",
+            ),
+            ("[handlers.h]\nkinds = [\"k\"]\ncommand = []", "oncebox.toml:3", "which program"),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = \"5\"",
+                "oncebox.toml:4",
+                "500ms, 30s",
+            ),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\nconcurrency = 0",
+                "oncebox.toml:4",
+                "1 or more",
+            ),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ndead_head = \"skip\"",
+                "oncebox.toml:4",
+                "ordered = true",
+            ),
+            (
+                "[store]\nurl = \"postgres://${ONCEBOX_NO_SUCH_VARIABLE}@x/y\"",
+                "oncebox.toml:2",
+                "ONCEBOX_NO_SUCH_VARIABLE",
+            ),
+            (
+                "[retention]\nmarkers = \"1d\"\n[sources.s]\nredelivers_for = \"3d\"",
+                "oncebox.toml:4",
+                "retention.markers",
+            ),
+        ];
+        for (content, place, advice) in table {
+            let error = refused(content);
+            assert!(error.starts_with(place) && error.contains(advice), "{content}\n{error}");
+        }
+    }
+}

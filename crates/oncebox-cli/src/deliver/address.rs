@@ -1,0 +1,128 @@
+//! Where the gateway may deliver to: a URL in a configuration must not reach what only this machine or its network can reach,
+//! unless that is meant.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+/// Whether an address is one that anybody on the internet can reach.
+pub(crate) fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let is_special = ip.is_loopback()
+        || ip.is_private()
+        || ip.is_link_local()
+        || ip.is_multicast()
+        || ip.is_documentation()
+        || a == 0
+        || a >= 240
+        // Shared by a provider's customers.
+        || (a == 100 && b & 0xc0 == 64)
+        || (a == 192 && b == 0 && c == 0)
+        // For measurements.
+        || (a == 198 && b & 0xfe == 18);
+    !is_special
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let segments = ip.segments();
+    let v4 = |high: u16, low: u16| is_public_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    match segments {
+        // An address of the other family in disguise.
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => v4(high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => v4(high, low),
+        // Local to a link, a site or an organisation; many at once; for documents.
+        [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xffc0 == 0xfec0 => false,
+        [first, ..] if first & 0xfe00 == 0xfc00 || first & 0xff00 == 0xff00 => false,
+        [0x2001, 0xdb8, ..] | [0x64, 0xff9b, 1, ..] => false,
+        _ => true,
+    }
+}
+
+/// Finds addresses as the system does, and leaves out those that are not public: a name may lead anywhere.
+#[derive(Debug)]
+pub(super) struct PublicOnly;
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let public: Vec<_> = found.into_iter().filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() {
+                let message = format!(
+                    "{} is on this machine or in a private network: set allow_private = true if that is meant",
+                    name.as_str()
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message).into());
+            }
+            let public: Addrs = Box::new(public.into_iter());
+            Ok(public)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_private_is_not_public_in_any_disguise() {
+        for private in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "0.1.2.3",
+            "100.64.0.1",
+            "192.0.0.8",
+            "198.18.0.1",
+            "198.19.255.255",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "192.0.2.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fec0::1",
+            "fc00::1",
+            "fdff::1",
+            "ff02::1",
+            "2001:db8::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::1",
+            "2002:7f00:0001::",
+            "2002:0a00:0001::1",
+        ] {
+            assert!(!is_public(private.parse().unwrap()), "{private}");
+        }
+        for public in [
+            "1.1.1.1",
+            "8.8.8.8",
+            "100.63.0.1",
+            "100.128.0.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "198.20.0.1",
+            "2606:4700::1111",
+            "::ffff:8.8.8.8",
+            "64:ff9b::8.8.8.8",
+            "2002:0808:0808::",
+        ] {
+            assert!(is_public(public.parse().unwrap()), "{public}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Delivery to an HTTP endpoint.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use oncebox::{Envelope, Failure, Headers};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode, Url, redirect};
+
+use crate::deliver::address::PublicOnly;
+use crate::deliver::beginning;
+use crate::deliver::told::Told;
+
+/// So much of an answer is read, to say what is wrong.
+const ANSWER_BYTES: usize = 4096;
+/// Whoever asks for more patience than this gets this.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An endpoint, with connections that are kept.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+}
+
+impl Endpoint {
+    pub(super) fn new(url: Url, headers: HeaderMap, allow_private: bool) -> Result<Self> {
+        let mut client = Client::builder()
+            .user_agent(concat!("oncebox/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::none())
+            // A proxy would look names up itself.
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT);
+        if !allow_private {
+            client = client.dns_resolver(Arc::new(PublicOnly));
+        }
+        let client = client.build().context("making an HTTP client")?;
+        Ok(Self { client, url, headers })
+    }
+
+    /// Posts the message; what the answer means.
+    pub(super) async fn deliver(&self, envelope: Envelope, told: &Told) -> Result<(), Failure> {
+        let mut headers = passed_on(envelope.headers());
+        for (name, value) in [
+            ("idempotency-key", Some(&*told.effect_id)),
+            ("oncebox-effect-id", Some(&*told.effect_id)),
+            ("oncebox-attempt", Some(&*told.attempt.to_string())),
+            ("oncebox-handler", Some(&*told.handler)),
+            ("oncebox-kind", Some(&*told.kind)),
+            ("oncebox-key", told.key.as_deref()),
+            ("oncebox-source", told.source.as_deref()),
+            ("traceparent", Some(&*told.traceparent)),
+        ] {
+            headers.remove(name);
+            // A key or a kind need not be fit for a header: it is left out then.
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        headers.extend(self.headers.clone());
+        let request = self.client.post(self.url.clone()).headers(headers).body(envelope.body().to_vec());
+        match request.send().await {
+            Ok(answer) => judge(answer).await,
+            Err(error) => Err(explained(&error).into()),
+        }
+    }
+}
+
+/// What came with the message, as far as it is fit for another request.
+fn passed_on(headers: &Headers) -> HeaderMap {
+    let mut passed_on = HeaderMap::new();
+    for (name, value) in headers.iter() {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok();
+        if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+            passed_on.append(name, value);
+        }
+    }
+    passed_on
+}
+
+/// What an answer means: done, dead, or again, and when.
+async fn judge(answer: Response) -> Result<(), Failure> {
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(());
+    }
+    let wait = answer
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| retry_after(value.to_str().ok()?, SystemTime::now()));
+    let error = format!("{status}{}", said(answer).await);
+    Err(match (is_final(status), wait) {
+        (true, _) => Failure::permanent(error),
+        (false, Some(wait)) => Failure::after(wait, error),
+        (false, None) => error.into(),
+    })
+}
+
+/// Whether another try would get the same answer.
+fn is_final(status: StatusCode) -> bool {
+    status.is_client_error()
+        && !matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT
+                | StatusCode::CONFLICT
+                | StatusCode::TOO_EARLY
+                | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
+/// How long to wait: seconds, or until a date.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let wait = match value.trim().parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = jiff::fmt::rfc2822::parse(value.trim()).ok()?.timestamp();
+            SystemTime::from(date).duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(wait.min(LONGEST_WAIT))
+}
+
+/// The beginning of what the service says.
+async fn said(mut answer: Response) -> String {
+    let mut read = Vec::new();
+    while read.len() < ANSWER_BYTES
+        && let Ok(Some(chunk)) = answer.chunk().await
+    {
+        read.extend_from_slice(&chunk);
+    }
+    read.truncate(ANSWER_BYTES);
+    match beginning(&String::from_utf8_lossy(&read)) {
+        nothing if nothing.is_empty() => nothing,
+        text => format!(": {text}"),
+    }
+}
+
+/// The error with its causes: "error sending request" alone helps nobody.
+fn explained(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    beginning(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_means_done_dead_or_again() {
+        for code in [400, 401, 403, 404, 405, 410, 413, 415, 422, 451] {
+            assert!(is_final(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+        for code in [301, 302, 307, 408, 409, 425, 429, 500, 502, 503, 504] {
+            assert!(!is_final(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        assert_eq!(retry_after("120", now), Some(Duration::from_secs(120)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("99999999", now), Some(LONGEST_WAIT));
+        assert_eq!(retry_after("soon", now), None);
+    }
+}

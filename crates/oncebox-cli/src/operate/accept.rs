@@ -1,0 +1,221 @@
+//! `oncebox accept`: takes messages from a file or standard input, one a line, each once.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oncebox::{Accept, Envelope, Error, ErrorKind, Headers, Inbox, LogStore};
+use serde::Serialize;
+use tokio::fs::File;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, Lines};
+
+use crate::cli::Common;
+use crate::config::Config;
+use crate::exit::Usage;
+use crate::output::Output;
+use crate::serve::inbox;
+use crate::source::{Part, Source};
+use crate::store::with_store;
+
+/// So many are under way at once; they share transactions, and stay in their order.
+const AT_ONCE: usize = 512;
+
+/// What to accept.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// One message a line; `-` is standard input
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// The source whose rules and key space hold, as in POST /in/SOURCE
+    #[arg(long)]
+    source: String,
+    /// Where the key stands in each line, as in /id [default: as the source is configured]
+    #[arg(long, value_name = "POINTER")]
+    key_pointer: Option<String>,
+    /// Where the kind stands in each line, as in /type [default: as the source is configured]
+    #[arg(long, value_name = "POINTER")]
+    kind_pointer: Option<String>,
+    /// The kind of all messages that do not say another
+    #[arg(long)]
+    kind: Option<String>,
+    /// A header of all messages, as in 'content-type: application/json'
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+}
+
+/// What became of the lines.
+#[derive(Debug, Default, Serialize)]
+struct Tally {
+    accepted: u64,
+    duplicates: u64,
+    refused: u64,
+}
+
+/// Accepts every line that can be; says which cannot.
+pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+    let config = Config::load(common)?;
+    let source = source(&config, options)?;
+    let headers = headers(&options.headers)?;
+    let bar = bar(common.json, &options.file).await;
+    let opened = config.target.open().await?;
+    let tally = with_store!(opened, store => {
+        let inbox = inbox(store, &config, false).await?;
+        let out = Intake { inbox, source, headers, bar: bar.clone() };
+        if options.file.as_os_str() == "-" {
+            out.take(BufReader::new(tokio::io::stdin())).await?
+        } else {
+            let file = File::open(&options.file).await;
+            let file = file.with_context(|| format!("opening {}", options.file.display()))?;
+            out.take(BufReader::new(file)).await?
+        }
+    });
+    bar.finish_and_clear();
+    report(common.output(), &tally)
+}
+
+fn report(out: Output, tally: &Tally) -> Result<ExitCode> {
+    let Tally { accepted, duplicates, refused } = tally;
+    out.say(format_args!("{accepted} accepted, {duplicates} duplicates, {refused} refused"))?;
+    out.object(tally)?;
+    Ok(if *refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn source(config: &Config, options: &Options) -> Result<Source> {
+    let Some(mut source) = config.sources.find(&options.source) else {
+        let names = config.sources.names().join(", ");
+        return Err(Usage(format!("there is no source {:?}: configured are {names}", options.source)).into());
+    };
+    for pointer in [&options.key_pointer, &options.kind_pointer].into_iter().flatten() {
+        if !pointer.starts_with('/') {
+            return Err(
+                Usage(format!("{pointer:?} is no JSON pointer: it begins with a slash, as in /id")).into()
+            );
+        }
+    }
+    if let Some(pointer) = &options.key_pointer {
+        source.key = Some(Part::Pointer(pointer.clone()));
+    }
+    if let Some(pointer) = &options.kind_pointer {
+        source.kind = Some(Part::Pointer(pointer.clone()));
+    }
+    if let Some(kind) = &options.kind {
+        source.default_kind.clone_from(kind);
+    }
+    Ok(source)
+}
+
+fn headers(given: &[String]) -> Result<Headers> {
+    let mut headers = Headers::new();
+    for header in given {
+        let Some((name, value)) = header.split_once(':') else {
+            return Err(Usage(format!("{header:?} is no header: write NAME: VALUE")).into());
+        };
+        headers.append(name.trim(), value.trim());
+    }
+    Ok(headers)
+}
+
+/// For a person who waits.
+async fn bar(json: bool, file: &PathBuf) -> ProgressBar {
+    let bytes = tokio::fs::metadata(file).await.map(|file| file.len()).unwrap_or(0);
+    let (bar, style) = match bytes {
+        0 => (ProgressBar::new_spinner(), "{spinner} {msg}  {elapsed}"),
+        bytes => (ProgressBar::new(bytes), "{bar:30} {percent}%  {msg}  {elapsed}, {eta} left"),
+    };
+    if json {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    // The template is a constant.
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Lines on their way into an inbox.
+struct Intake<S: LogStore> {
+    inbox: Inbox<S>,
+    source: Source,
+    headers: Headers,
+    bar: ProgressBar,
+}
+
+impl<S: LogStore> Intake<S> {
+    async fn take(self, input: BufReader<impl AsyncRead + Unpin>) -> Result<Tally> {
+        let (mut lines, mut tally, mut number) = (input.lines(), Tally::default(), 0);
+        loop {
+            let (numbers, envelopes) = self.next(&mut lines, &mut number, &mut tally).await?;
+            if envelopes.is_empty() {
+                break;
+            }
+            let answers = self.inbox.accept_all(envelopes).await;
+            for (line, answer) in numbers.into_iter().zip(answers) {
+                self.note(line, answer, &mut tally)?;
+            }
+            self.bar.set_message(format!("{} accepted, {} duplicates", tally.accepted, tally.duplicates));
+        }
+        self.inbox.close().await;
+        Ok(tally)
+    }
+
+    /// The next messages with the numbers of their lines; none at the end.
+    async fn next<R: AsyncRead + Unpin>(
+        &self,
+        lines: &mut Lines<BufReader<R>>,
+        number: &mut u64,
+        tally: &mut Tally,
+    ) -> Result<(Vec<u64>, Vec<Envelope>)> {
+        let (mut numbers, mut envelopes) = (Vec::new(), Vec::new());
+        while envelopes.len() < AT_ONCE {
+            let Some(line) =
+                lines.next_line().await.with_context(|| format!("reading line {}", *number + 1))?
+            else {
+                break;
+            };
+            *number += 1;
+            self.bar.inc(line.len() as u64 + 1);
+            if line.is_empty() {
+                continue;
+            }
+            match self.source.envelope(self.headers.clone(), line.into_bytes()) {
+                Ok(envelope) => {
+                    numbers.push(*number);
+                    envelopes.push(envelope);
+                }
+                Err(refusal) => self.refuse(*number, &refusal.to_string(), tally),
+            }
+        }
+        Ok((numbers, envelopes))
+    }
+
+    fn note(&self, line: u64, answer: Result<Accept, Error>, tally: &mut Tally) -> Result<()> {
+        match answer {
+            Ok(Accept::Accepted { .. }) => tally.accepted += 1,
+            Ok(Accept::Duplicate | Accept::KeyReuse) => tally.duplicates += 1,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Key | ErrorKind::KeyReuse | ErrorKind::TooLarge | ErrorKind::Configuration
+                ) =>
+            {
+                self.refuse(line, &error.to_string(), tally);
+            }
+            Err(error) => {
+                let advice = "at this line; run the same again, what was accepted is recognised";
+                return Err(error).with_context(|| format!("line {line}: {advice}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, line: u64, why: &str, tally: &mut Tally) {
+        tally.refused += 1;
+        self.bar.suspend(|| {
+            #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
+            {
+                eprintln!("oncebox: line {line}: {why}");
+            }
+        });
+    }
+}

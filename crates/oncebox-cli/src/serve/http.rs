@@ -1,0 +1,202 @@
+//! The gateway's routes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use metrics_exporter_prometheus::PrometheusHandle;
+use oncebox::{Accept, Headers, Inbox, LogStore};
+use sha2::{Digest, Sha256};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::serve::answer::{Kept, Refused, Status};
+use crate::source::Source;
+
+/// A sender has so long to send a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Headers that are about the connection, or nobody else's business.
+const LEFT_OUT: [&str; 17] = [
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+
+/// What the routes share.
+pub(super) struct Gateway<S: LogStore> {
+    inbox: Inbox<S>,
+    config: Config,
+    metrics: PrometheusHandle,
+    /// The workers, if there are any.
+    workers: Option<AbortHandle>,
+}
+
+impl<S: LogStore> Gateway<S> {
+    pub(super) fn new(
+        inbox: Inbox<S>,
+        config: Config,
+        metrics: PrometheusHandle,
+        workers: Option<AbortHandle>,
+    ) -> Self {
+        Self { inbox, config, metrics, workers }
+    }
+}
+
+type Shared<S> = State<Arc<Gateway<S>>>;
+
+pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
+    Router::new()
+        .route("/in/{source}", post(accept))
+        .route("/metrics", get(metrics))
+        .route_layer(middleware::from_fn_with_state(gateway.clone(), check_token))
+        .route("/healthz", get(healthz))
+        .fallback(async || {
+            Refused::new(StatusCode::NOT_FOUND, "no_such_page", "messages go to POST /in/SOURCE")
+        })
+        .method_not_allowed_fallback(async || {
+            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method", "messages go to POST /in/SOURCE")
+        })
+        .with_state(gateway)
+}
+
+/// Whoever has to show a token shows the right one.
+async fn check_token<S: LogStore>(State(gateway): Shared<S>, request: Request, next: Next) -> Response {
+    let Some(token) = &gateway.config.http.token else { return next.run(request).await };
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    match shown.and_then(|value| value.strip_prefix("Bearer ")) {
+        // Digests: how long a comparison takes tells nothing.
+        Some(shown) if Sha256::digest(shown) == Sha256::digest(token) => next.run(request).await,
+        _ => Refused::new(StatusCode::UNAUTHORIZED, "token", "send the header Authorization: Bearer TOKEN")
+            .into_response(),
+    }
+}
+
+/// Takes a message, once.
+async fn accept<S: LogStore>(
+    State(gateway): Shared<S>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Kept, Refused> {
+    let Some(source) = gateway.config.sources.find(&name) else {
+        return Err(no_such_source(&gateway.config, &name));
+    };
+    let body = read(body, &headers, gateway.config.http.max_body_bytes).await?;
+    let envelope = source.envelope(to_keep(&headers)?, body)?;
+    let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
+    let accepted = gateway.inbox.accept(envelope).await?;
+    let (status, place) = match accepted {
+        Accept::Accepted { lane, pos } => (Status::Accepted, Some((lane, pos))),
+        Accept::Duplicate | Accept::KeyReuse => {
+            // Where the first one is helps people only: no answer is no reason to refuse.
+            let first = match &key {
+                Some(key) => gateway.inbox.find_message(&kind, key.clone()).await.ok().flatten(),
+                None => None,
+            };
+            (Status::Duplicate, first.map(|place| (place.lane, place.pos)))
+        }
+    };
+    let key = key.map(|key| shown_key(&source, key.as_bytes())).unwrap_or_default();
+    let (lane, position) = place.unzip();
+    Ok(Kept { status, source: source.name, kind, key, lane, position })
+}
+
+/// The key as it was sent.
+fn shown_key(source: &Source, stored: &[u8]) -> String {
+    let stored = String::from_utf8_lossy(stored);
+    stored.strip_prefix(&source.stored_key("")).unwrap_or(&stored).to_owned()
+}
+
+fn no_such_source(config: &Config, name: &str) -> Refused {
+    let names = config.sources.names();
+    let message = match names.is_empty() {
+        true => format!("{name:?} cannot be a source's name: use letters, digits, `-`, `_` and `.`"),
+        false => format!("there is no source {name:?}: configured are {}", names.join(", ")),
+    };
+    Refused::new(StatusCode::NOT_FOUND, "no_such_source", message)
+}
+
+async fn read(body: Body, headers: &HeaderMap, limit: usize) -> Result<Vec<u8>, Refused> {
+    let too_large = || {
+        let message = format!("the limit is {limit} bytes: raise http.max_body_bytes, or send a reference");
+        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    };
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|bytes| bytes > limit) {
+        return Err(too_large());
+    }
+    match timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes.into()),
+        Ok(Err(error)) if is_about_length(&error) => Err(too_large()),
+        Ok(Err(error)) => {
+            Err(Refused::new(StatusCode::BAD_REQUEST, "broken_off", format!("the body broke off: {error}")))
+        }
+        Err(_elapsed) => Err(Refused::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "too_slow",
+            "the body did not come in time: send it again",
+        )),
+    }
+}
+
+fn is_about_length(error: &axum::Error) -> bool {
+    std::error::Error::source(error).is_some_and(|cause| cause.to_string().contains("length limit exceeded"))
+}
+
+/// What is kept beside the body.
+fn to_keep(headers: &HeaderMap) -> Result<Headers, Refused> {
+    let mut kept = Headers::new();
+    for (name, value) in headers {
+        if LEFT_OUT.contains(&name.as_str()) {
+            continue;
+        }
+        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| {
+            Refused::new(StatusCode::BAD_REQUEST, "malformed", format!("the header {name} is no UTF-8"))
+        })?;
+        kept.append(name.as_str(), text);
+    }
+    Ok(kept)
+}
+
+async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
+    let health = match &gateway.workers {
+        Some(workers) if workers.is_finished() => {
+            Err("the workers have ended: start the program again".to_owned())
+        }
+        _ => gateway.inbox.health().await.map_err(|error| error.to_string()),
+    };
+    match health {
+        Ok(()) => Json(serde_json::json!({ "status": "ok" })).into_response(),
+        Err(message) => {
+            let body = serde_json::json!({ "status": "failing", "message": message });
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+        }
+    }
+}
+
+async fn metrics<S: LogStore>(State(gateway): Shared<S>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], gateway.metrics.render())
+}

@@ -1,0 +1,214 @@
+//! `oncebox serve`: the gateway. Messages come in over HTTP, are kept once, and go out to handlers until they are done.
+
+mod answer;
+mod http;
+mod welcome;
+
+use std::future::Future;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use oncebox::{Inbox, KeyReuse, LogStore, Retention};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::cli::Common;
+use crate::config::Config;
+use crate::deliver;
+use crate::exit::Usage;
+use crate::serve::http::Gateway;
+use crate::store::{Opened, with_store};
+
+/// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
+const GRACE: Duration = Duration::from_secs(30);
+/// How often metrics are made smaller.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+/// How to serve.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Where to listen [default: http.listen of the configuration, else 127.0.0.1:8080]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Accept only: leave the handlers to other processes
+    #[arg(long)]
+    accept_only: bool,
+}
+
+/// Serves until it is told to stop.
+pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+    let mut config = Config::load(common)?;
+    if let Some(listen) = options.listen {
+        config.http.listen = listen;
+    }
+    check_listen(&config)?;
+    log_to_stderr();
+    let metrics = install_metrics()?;
+    // Before the database: a second gateway by mistake should not even open it.
+    let listener = TcpListener::bind(config.http.listen).await.with_context(|| {
+        format!("listening on {}: if something else does, choose another with --listen", config.http.listen)
+    })?;
+    let opened = config.target.open_or_create().await?;
+    if config.migrate {
+        match &opened {
+            Opened::Sqlite(store) => store.migrate().await,
+            Opened::Postgres(store) => store.migrate().await,
+        }
+        .context("bringing the tables to this version (with store.migrate = false they are only checked)")?;
+    }
+    let stop = stop_signals()?;
+    with_store!(opened, store => {
+        let inbox = inbox(store, &config, !options.accept_only).await?;
+        serve(inbox, config, listener, metrics, stop, !options.accept_only).await
+    })
+}
+
+/// The inbox of a configuration, with its handlers or without.
+pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers: bool) -> Result<Inbox<S>> {
+    let mut builder = Inbox::builder(store)
+        .stored()
+        .key_reuse(KeyReuse::Reject)
+        .max_body_bytes(config.http.max_body_bytes)
+        .notify(true)
+        .on_dead(|letter| {
+            tracing::error!(
+                handler = letter.handler,
+                kind = letter.kind,
+                place = format!("{}/{}", letter.place.lane, letter.place.pos),
+                error = letter.error,
+                "a message is a dead letter: see `oncebox dead`"
+            );
+        });
+    if let Some(period) = config.keep_markers {
+        builder = builder.retention(Retention { period, ..Retention::default() });
+    }
+    if let Some(time) = config.keep_messages {
+        builder = builder.keep_messages(time);
+    }
+    if let Some(lanes) = config.lanes {
+        builder = builder.lanes(lanes);
+    }
+    if let Some(workers) = config.workers {
+        builder = builder.workers(workers);
+    }
+    if with_handlers {
+        for handler in &config.handlers {
+            builder = deliver::register(builder, handler)?;
+        }
+    }
+    Ok(builder.build().await?)
+}
+
+async fn serve<S: LogStore>(
+    inbox: Inbox<S>,
+    config: Config,
+    listener: TcpListener,
+    metrics: PrometheusHandle,
+    stop: watch::Receiver<bool>,
+    with_handlers: bool,
+) -> Result<ExitCode> {
+    let address = listener.local_addr().context("listening")?;
+    welcome::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
+    let workers = with_handlers && !config.handlers.is_empty();
+    let working = workers.then(|| {
+        let (inbox, stop) = (inbox.clone(), stopped(stop.clone()));
+        tokio::spawn(async move { inbox.run(stop).await })
+    });
+    let gateway =
+        Gateway::new(inbox.clone(), config, metrics, working.as_ref().map(|task| task.abort_handle()));
+    let serving = axum::serve(listener, http::router(Arc::new(gateway)));
+    let serving = serving.with_graceful_shutdown(stopped(stop.clone()));
+    let all = async {
+        serving.await.context("serving")?;
+        if let Some(working) = working {
+            let report = working.await.context("the workers broke down")??;
+            tracing::info!(
+                done = report.done,
+                failed = report.failed,
+                dead = report.dead,
+                "the workers have ended"
+            );
+        }
+        inbox.close().await;
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        ended = all => ended?,
+        () = async { stopped(stop).await; tokio::time::sleep(GRACE).await } => {
+            tracing::warn!("not everything in hand has ended in time: it will be delivered again");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Anybody who can reach it may send messages: beyond this machine that takes a token.
+fn check_listen(config: &Config) -> Result<(), Usage> {
+    let listen = config.http.listen;
+    if listen.ip().is_loopback() || config.http.token.is_some() {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "{listen} can be reached from other machines, and there is no token: set one in oncebox.toml, as in\n\n    [http]\n    \
+         token = \"${{ONCEBOX_TOKEN}}\"\n\nor listen on 127.0.0.1"
+    )))
+}
+
+/// Becomes true with SIGTERM or Ctrl-C; the second one ends the program at once.
+pub(crate) fn stop_signals() -> Result<watch::Receiver<bool>> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        for times in 0.. {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if times > 0 {
+                std::process::exit(130);
+            }
+            tracing::info!("stopping: what is in hand is brought to an end; once more to end at once");
+            stop.send_replace(true);
+        }
+    });
+    Ok(stopped)
+}
+
+pub(crate) fn stopped(mut stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send {
+    async move {
+        // The sender lives as long as the program.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+}
+
+fn install_metrics() -> Result<PrometheusHandle> {
+    const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+    let builder = PrometheusBuilder::new();
+    let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS);
+    let handle = builder.context("setting up metrics")?.install_recorder().context("setting up metrics")?;
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(METRICS_UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+pub(crate) fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ONCEBOX_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second one is a mistake of the program, not of its user.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .try_init();
+}
