@@ -72,6 +72,12 @@ impl Resolve for PublicOnly {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_name_does_not_lead_to_this_machine() {
+        let error = PublicOnly.resolve("localhost".parse().unwrap()).await.err().expect("it is this machine");
+        assert!(error.to_string().contains("allow_private = true"), "{error}");
+    }
+
     #[test]
     fn what_is_private_is_not_public_in_any_disguise() {
         for private in [

@@ -1,0 +1,58 @@
+//! Messages from files, and handlers without the gateway.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::gateway::{json, oncebox, run};
+
+#[test]
+fn every_line_is_a_message_and_each_is_taken_once() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    let lines: String = (0..1500).map(|n| format!("{{\"id\":{n},\"type\":\"paid\"}}\n")).collect();
+    std::fs::write(folder.path().join("messages.jsonl"), &lines).unwrap();
+    let accept =
+        ["accept", "messages.jsonl", "--source", "shop", "--key-pointer", "/id", "--kind-pointer", "/type"];
+    let first = json(folder.path(), &accept).pop().unwrap();
+    assert_eq!(
+        (&first["accepted"], &first["duplicates"], &first["refused"]),
+        (&1500.into(), &0.into(), &0.into())
+    );
+    let again = json(folder.path(), &accept).pop().unwrap();
+    assert_eq!((&again["accepted"], &again["duplicates"]), (&0.into(), &1500.into()));
+
+    // From standard input; what is refused is named by its line, and the others are taken.
+    let mut command = oncebox(folder.path());
+    command.args(["accept", "-", "--source", "shop", "--key-pointer", "/id", "--json"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let input = "{\"id\":\"new\"}\n\nnonsense\n{\"no\":\"id\"}\n{\"id\":\"newer\"}\n";
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("line 3: the body of 8 bytes is no JSON")
+            && said.contains("line 4: there is nothing at /id"),
+        "{said}"
+    );
+    let tally: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&tally["accepted"], &tally["refused"]), (&2.into(), &2.into()));
+}
+
+#[test]
+fn what_is_due_is_done_once_and_the_program_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = run(folder.path(), &["work", "--once"]);
+    assert_eq!(nothing.status.code(), Some(2), "{nothing:?}");
+    let config = "[handlers.archive]\nkinds = [\"shop\"]\ncommand = [\"sh\", \"-c\", \"cat >> archive\"]\n";
+    std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    std::fs::write(folder.path().join("in"), "{\"id\":1}\n{\"id\":2}\n{\"id\":3}\n").unwrap();
+    json(folder.path(), &["accept", "in", "--source", "shop", "--key-pointer", "/id"]);
+    let report = json(folder.path(), &["work", "--once"]).pop().unwrap();
+    assert_eq!((&report["done"], &report["dead"]), (&3.into(), &0.into()));
+    assert_eq!(std::fs::read_to_string(folder.path().join("archive")).unwrap().matches("id").count(), 3);
+    let report = json(folder.path(), &["work", "--once"]).pop().unwrap();
+    assert_eq!(report["done"], 0);
+}

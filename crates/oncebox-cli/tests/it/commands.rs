@@ -1,0 +1,78 @@
+//! Handlers that are commands.
+
+use std::time::Duration;
+
+use crate::gateway::{Gateway, json};
+
+fn running(script: &str, more: &str) -> String {
+    let script = serde_json::to_string(script).unwrap();
+    format!(
+        "[handlers.archive]\nkinds = [\"shop\"]\ncommand = [\"sh\", \"-c\", {script}]\n\
+         retry = {{ max_attempts = 3, first = \"10ms\", longest = \"10ms\" }}\n{more}"
+    )
+}
+
+async fn wait_for_file(gateway: &Gateway, name: &str, lines: usize) -> Vec<String> {
+    loop {
+        let content = std::fs::read_to_string(gateway.path().join(name)).unwrap_or_default();
+        let found: Vec<String> = content.lines().map(str::to_owned).collect();
+        if found.len() >= lines {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn wait_for_dead(gateway: &Gateway) -> serde_json::Value {
+    loop {
+        if let Some(letter) = json(gateway.path(), &["dead", "list"]).pop() {
+            return letter;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_message_is_its_input_and_its_exit_code_the_outcome() {
+    // Fails the first time.
+    let script = "read body; echo \"$ONCEBOX_ATTEMPT $ONCEBOX_KEY $ONCEBOX_SOURCE $ONCEBOX_KIND $ONCEBOX_HANDLER $body\" >> runs; \
+                  echo $ONCEBOX_EFFECT_ID >> ids; test $ONCEBOX_ATTEMPT -gt 1";
+    let gateway = Gateway::start(&running(script, ""));
+    gateway.accept("shop", "o-1", "{\"order\":1}\n").await;
+    let runs = wait_for_file(&gateway, "runs", 2).await;
+    assert_eq!(runs, ["1 o-1 shop shop archive {\"order\":1}", "2 o-1 shop shop archive {\"order\":1}"]);
+    let ids = wait_for_file(&gateway, "ids", 2).await;
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[tokio::test]
+async fn exit_code_65_is_final_and_its_last_words_are_kept() {
+    let gateway = Gateway::start(&running("echo run >> runs; echo 'no such account' >&2; exit 65", ""));
+    gateway.accept("shop", "o-1", "x").await;
+    let letter = wait_for_dead(&gateway).await;
+    assert_eq!(letter["error"], "exit code 65: no such account");
+    assert_eq!(wait_for_file(&gateway, "runs", 1).await.len(), 1);
+}
+
+/// With all that it has started, and it does not read its input either.
+#[tokio::test]
+async fn one_that_takes_too_long_is_killed() {
+    let script = "echo run >> runs; (sleep 3; echo late >> late) & sleep 60";
+    let gateway = Gateway::start(&running(script, "timeout = \"300ms\"\n"));
+    gateway.accept("shop", "o-1", &"x".repeat(1 << 20)).await;
+    let letter = wait_for_dead(&gateway).await;
+    assert_eq!(wait_for_file(&gateway, "runs", 3).await.len(), 3);
+    assert!(letter["error"].as_str().unwrap().contains("300"), "{letter}");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!gateway.path().join("late").exists(), "what it has started lived on");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_said_so() {
+    let config =
+        "[handlers.h]\nkinds = [\"shop\"]\ncommand = [\"no-such-program\"]\nretry = { max_attempts = 1 }\n";
+    let gateway = Gateway::start(config);
+    gateway.accept("shop", "o-1", "x").await;
+    let letter = wait_for_dead(&gateway).await;
+    assert!(letter["error"].as_str().unwrap().contains("no-such-program cannot be started"), "{letter}");
+}

@@ -1,0 +1,140 @@
+//! A gateway in a folder of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use reqwest::{Client, Response, StatusCode};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program, in a folder.
+pub(crate) fn oncebox(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncebox"));
+    command.current_dir(folder);
+    for variable in ["ONCEBOX_STORE", "ONCEBOX_CONFIG", "ONCEBOX_OPERATOR", "ONCEBOX_LOG"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Runs a command of the program to its end.
+pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
+    oncebox(folder).args(arguments).output().unwrap()
+}
+
+/// What a command says with `--json`, of which it succeeds.
+pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Vec<Value> {
+    let output = run(folder, &[arguments, &["--json"]].concat());
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {out}{err}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+pub(crate) struct Gateway {
+    pub(crate) folder: TempDir,
+    child: Child,
+    pub(crate) address: String,
+    pub(crate) client: Client,
+}
+
+impl Gateway {
+    /// With this configuration, on a port that is free.
+    pub(crate) fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+        Self::start_in(folder)
+    }
+
+    /// As it is configured there.
+    pub(crate) fn start_in(folder: TempDir) -> Self {
+        let (child, address) = spawn(folder.path());
+        Self { folder, child, address, client: Client::builder().no_proxy().build().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Sends a message.
+    pub(crate) async fn post(&self, source: &str, key: &str, body: &str) -> Response {
+        let request = self.client.post(format!("http://{}/in/{source}", self.address));
+        request.header("Idempotency-Key", key).body(body.to_owned()).send().await.unwrap()
+    }
+
+    pub(crate) async fn accept(&self, source: &str, key: &str, body: &str) {
+        assert_eq!(self.post(source, key, body).await.status(), StatusCode::ACCEPTED);
+    }
+
+    pub(crate) async fn get(&self, page: &str) -> Response {
+        self.client.get(format!("http://{}{page}", self.address)).send().await.unwrap()
+    }
+
+    /// Kills it without warning, and starts it again.
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        (self.child, self.address) = spawn(self.folder.path());
+    }
+
+    /// Asks it to stop, and waits until it has; its exit code.
+    pub(crate) async fn stop(mut self) -> (Option<i32>, TempDir) {
+        self.terminate();
+        let (child, folder) = (&mut self.child, self.folder);
+        let code = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status.code();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        (code, folder)
+    }
+
+    pub(crate) fn terminate(&self) {
+        let id = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(id, Signal::TERM).unwrap();
+    }
+}
+
+/// Ended with its test, whatever becomes of that.
+struct Ended<'a>(&'a mut Child);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn(folder: &Path) -> (Child, String) {
+    let mut command = oncebox(folder);
+    command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let log = std::thread::spawn(move || {
+        // Seen where a test fails.
+        for line in BufReader::new(err).lines().map_while(Result::ok) {
+            eprintln!("gateway: {line}");
+        }
+    });
+    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| {
+        let address = line.trim().strip_prefix("messages in")?.trim().strip_prefix("http://")?.to_owned();
+        Some(address.strip_suffix("/in/SOURCE")?.to_owned())
+    });
+    let Some(address) = address else {
+        drop(Ended(&mut child));
+        log.join().unwrap();
+        panic!("the gateway does not start");
+    };
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, address)
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        drop(Ended(&mut self.child));
+    }
+}

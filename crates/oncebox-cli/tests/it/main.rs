@@ -1,0 +1,10 @@
+//! The program as its users have it: started, asked, killed.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod accept;
+mod commands;
+mod gateway;
+mod killed;
+mod receiver;
+mod serve;

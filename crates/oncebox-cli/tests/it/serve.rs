@@ -1,0 +1,242 @@
+//! What comes in, and what goes out.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::gateway::{Gateway, json as answers, run};
+use crate::receiver::{Answer, Receiver, status};
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// A handler that posts to a receiver, and does not wait long for another try.
+fn posting_to(receiver: &Receiver, more: &str) -> String {
+    format!(
+        "[handlers.receipts]\nkinds = [\"paid\"]\nurl = \"http://{}/receipts\"\nallow_private = true\n\
+         retry = {{ max_attempts = 4, first = \"10ms\", longest = \"50ms\" }}\n{more}",
+        receiver.address
+    )
+}
+
+#[tokio::test]
+async fn with_no_configuration_messages_are_accepted_once() {
+    let gateway = Gateway::start("");
+    let first = gateway.post("shop", "o-1", "{\"order\":1}").await;
+    assert_eq!(first.status(), StatusCode::ACCEPTED);
+    let first: Value = first.json().await.unwrap();
+    let again = gateway.post("shop", "o-1", "{\"order\":1}").await;
+    assert_eq!(again.status(), StatusCode::OK);
+    let again: Value = again.json().await.unwrap();
+    assert_eq!(keys(&first), keys(&again));
+    assert_eq!((&first["status"], &again["status"]), (&json!("accepted"), &json!("duplicate")));
+    for same in ["source", "kind", "key", "lane", "position"] {
+        assert_eq!(first[same], again[same], "{same}");
+    }
+    // The same key from elsewhere is another message.
+    assert_eq!(gateway.post("bank", "o-1", "{\"order\":1}").await.status(), StatusCode::ACCEPTED);
+
+    assert_eq!(gateway.post("shop", "o-1", "{\"order\":2}").await.status(), StatusCode::CONFLICT);
+    let without_key =
+        gateway.client.post(format!("http://{}/in/shop", gateway.address)).body("x").send().await.unwrap();
+    assert_eq!(without_key.status(), StatusCode::BAD_REQUEST);
+    let without_key: Value = without_key.json().await.unwrap();
+    assert_eq!(without_key["error"], "missing_key");
+    let large = "x".repeat(1 << 20) + "x";
+    assert_eq!(gateway.post("shop", "large", &large).await.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(gateway.post("shop", "as large as can be", &large[1..]).await.status(), StatusCode::ACCEPTED);
+    assert_eq!(gateway.post("a%20b", "1", "x").await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(gateway.get("/in/shop").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
+    let metrics = gateway.get("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains("oncebox_accepted_total{kind=\"shop\"} 2"), "{metrics}");
+
+    let (code, folder) = gateway.stop().await;
+    assert_eq!(code, Some(0));
+    // What was accepted is there after a restart.
+    let gateway = Gateway::start_in(folder);
+    assert_eq!(gateway.post("shop", "o-1", "{\"order\":1}").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_token_keeps_strangers_out() {
+    let gateway = Gateway::start("[http]\ntoken = \"0123456789abcdef\"");
+    let request = |token: Option<&str>| {
+        let request =
+            gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "1");
+        token
+            .map_or_else(
+                || request.try_clone().unwrap(),
+                |token| request.try_clone().unwrap().bearer_auth(token),
+            )
+            .send()
+    };
+    assert_eq!(request(None).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(request(Some("0123456789abcdeX")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(request(Some("0123456789abcdef")).await.unwrap().status(), StatusCode::ACCEPTED);
+    assert_eq!(gateway.get("/metrics").await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(open.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&open.stderr).contains("ONCEBOX_TOKEN"), "{open:?}");
+    std::fs::write(folder.path().join("oncebox.toml"), "[handlers.h]\nkinds = [\"k\"]\nurl = 7\n").unwrap();
+    let wrong = run(folder.path(), &["serve"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("oncebox.toml:3"), "{wrong:?}");
+    let missing = run(folder.path(), &["serve", "--config", "other.toml"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(!folder.path().join("oncebox.db").exists());
+    let no_store = run(
+        folder.path(),
+        &["--config", "/dev/null", "serve", "--store", "mysql://x/y", "--listen", "127.0.0.1:0"],
+    );
+    assert_eq!(no_store.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn a_message_is_delivered_until_it_is_done() {
+    let later = Answer { headers: vec![("retry-after", "1".to_owned())], ..status(429) };
+    let receiver = Receiver::start([status(500), later]).await;
+    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
+    let request = request.header("ce-id", "e-1").header("ce-source", "/orders").header("ce-type", "paid");
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let request = request.header("traceparent", trace).header("content-type", "application/json");
+    let request = request.header("authorization", "Bearer not for others").body("{\"order\":1}");
+    assert_eq!(request.send().await.unwrap().status(), StatusCode::ACCEPTED);
+    let started = std::time::Instant::now();
+    let got = receiver.wait_for(3).await;
+    assert!(started.elapsed() >= Duration::from_millis(900), "it was asked to wait for a second");
+    let effects: HashSet<&str> = got.iter().map(|request| request.header("idempotency-key")).collect();
+    assert_eq!(effects.len(), 1);
+    for (request, attempt) in got.iter().zip(["1", "2", "3"]) {
+        assert_eq!((&*request.body, &*request.path), ("{\"order\":1}", "/receipts"));
+        assert_eq!(request.header("oncebox-attempt"), attempt);
+        assert_eq!(request.header("oncebox-effect-id"), request.header("idempotency-key"));
+        assert_eq!((request.header("oncebox-handler"), request.header("oncebox-kind")), ("receipts", "paid"));
+        assert_eq!(
+            (request.header("oncebox-source"), request.header("oncebox-key")),
+            ("shop", "/orders e-1")
+        );
+        assert_eq!((request.header("content-type"), request.header("ce-id")), ("application/json", "e-1"));
+        assert!(request.header("traceparent").starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
+        assert!(!request.headers.contains_key("authorization"));
+    }
+    let spans: HashSet<&str> = got.iter().map(|request| request.header("traceparent")).collect();
+    assert_eq!(spans.len(), 3);
+    let (code, folder) = gateway.stop().await;
+    assert_eq!(code, Some(0));
+    assert_eq!(receiver.got().len(), 3, "and no more often");
+    let statuses = answers(folder.path(), &["handlers", "list"]);
+    assert!(statuses.iter().all(|line| !line.to_string().contains("\"dead\":1")), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn what_the_service_refuses_is_a_dead_letter_until_somebody_sees_to_it() {
+    let receiver = Receiver::start([status(422), status(500), status(500), status(500), status(302)]).await;
+    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let folder = gateway.path().to_owned();
+    let dead = |id: &str| {
+        let (folder, id) = (folder.clone(), id.to_owned());
+        async move {
+            loop {
+                let letters = answers(&folder, &["dead", "list"]);
+                let found = letters
+                    .iter()
+                    .find(|letter| letter["key"].as_str().is_some_and(|key| key.ends_with(&id)));
+                if let Some(letter) = found {
+                    return letter.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    send(&gateway, "refused").await;
+    let letter = dead("refused").await;
+    assert!(letter["error"].as_str().unwrap().starts_with("422"), "{letter}");
+    assert_eq!(receiver.got().len(), 1, "another try would get the same answer");
+    // A redirect is not followed, and the last of four tries.
+    send(&gateway, "flaky").await;
+    let letter = dead("flaky").await;
+    assert!(letter["error"].as_str().unwrap().starts_with("302"), "{letter}");
+    assert_eq!(receiver.got().len(), 5);
+
+    let retried = answers(&folder, &["dead", "retry", "--handler", "receipts", "--error", "422"]);
+    assert_eq!(retried.len(), 1);
+    let got = receiver.wait_for(6).await;
+    assert_eq!(got[5].header("idempotency-key"), got[0].header("idempotency-key"));
+    assert_eq!(got[5].header("oncebox-attempt"), "1", "all attempts are ahead of it");
+}
+
+async fn send(gateway: &Gateway, key: &str) {
+    let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
+    let sent = request.header("webhook-id", key).header("ce-type", "paid").body("{}").send().await.unwrap();
+    assert_eq!(sent.status(), StatusCode::ACCEPTED);
+}
+
+/// The third one waits for the first, of the same customer; the second one does not.
+#[tokio::test]
+async fn order_is_kept_where_it_is_asked_for() {
+    let receiver = Receiver::start([status(503), status(503)]).await;
+    let source = "[sources.shop]\nkind = \"paid\"\norder_pointer = \"/customer\"\n";
+    let gateway =
+        Gateway::start(&format!("{source}{}", posting_to(&receiver, "ordered = true\nconcurrency = 1\n")));
+    for (key, body) in
+        [("1", "{\"customer\":1}"), ("2", "{\"customer\":1,\"n\":2}"), ("3", "{\"customer\":1,\"n\":3}")]
+    {
+        gateway.accept("shop", key, body).await;
+    }
+    let got = receiver.wait_for(5).await;
+    let keys: Vec<&str> = got.iter().map(|request| request.header("oncebox-key")).collect();
+    assert_eq!(keys, ["1", "1", "1", "2", "3"]);
+}
+
+/// What is under way when it is told to stop is brought to an end, and not repeated.
+#[tokio::test]
+async fn it_stops_gracefully() {
+    let slow = Answer { after: Duration::from_secs(1), ..status(200) };
+    let receiver = Receiver::start([slow]).await;
+    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    send(&gateway, "slow").await;
+    receiver.wait_for(1).await;
+    let (code, folder) = gateway.stop().await;
+    assert_eq!(code, Some(0));
+    let gateway = Gateway::start_in(folder);
+    send(&gateway, "next").await;
+    let got = receiver.wait_for(2).await;
+    assert_eq!(got[1].header("oncebox-key"), "next");
+    assert_eq!(got.len(), 2);
+}
+
+/// The database cannot be written: the sender is told to come again, and nothing is lost or doubled.
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_no_acknowledgement() {
+    let gateway = Gateway::start("");
+    gateway.accept("shop", "before", "x").await;
+    let url = format!("sqlite://{}", gateway.path().join("oncebox.db").display());
+    let other = sqlx::SqlitePool::connect(&url).await.unwrap();
+    let mut held = other.acquire().await.unwrap();
+    sqlx::query("begin immediate").execute(&mut *held).await.unwrap();
+    let refused = gateway.post("shop", "during", "x").await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.headers().contains_key("retry-after"));
+    sqlx::query("rollback").execute(&mut *held).await.unwrap();
+    drop(held);
+    loop {
+        match gateway.post("shop", "during", "x").await.status() {
+            StatusCode::ACCEPTED | StatusCode::OK => break,
+            status => assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+    let kept: i64 =
+        sqlx::query_scalar("select count(*) from oncebox_message").fetch_one(&other).await.unwrap();
+    assert_eq!(kept, 2);
+}
