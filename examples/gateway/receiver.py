@@ -51,10 +51,13 @@ class Receiver(BaseHTTPRequestHandler):
 
     def answer(self, status, text):
         body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        except OSError:
+            pass  # the gateway is gone: it will deliver again
 
     def log_message(self, *_):
         pass

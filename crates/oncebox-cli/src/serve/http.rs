@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
-use oncebox::{Accept, Headers, Inbox, LogStore};
+use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -22,6 +22,9 @@ use crate::source::Source;
 
 /// A sender has so long to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The store has so long to answer, before the sender is told to come again.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Headers that are about the connection, or nobody else's business.
 const LEFT_OUT: [&str; 17] = [
@@ -106,7 +109,9 @@ async fn accept<S: LogStore>(
     let body = read(body, &headers, gateway.config.http.max_body_bytes).await?;
     let envelope = source.envelope(to_keep(&headers)?, body)?;
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
-    let accepted = gateway.inbox.accept(envelope).await?;
+    // It may be accepted after all: then the next copy is a duplicate.
+    let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
+    let accepted = accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")))?;
     let (status, place) = match accepted {
         Accept::Accepted { lane, pos } => (Status::Accepted, Some((lane, pos))),
         Accept::Duplicate | Accept::KeyReuse => {
@@ -186,7 +191,10 @@ async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
         Some(workers) if workers.is_finished() => {
             Err("the workers have ended: start the program again".to_owned())
         }
-        _ => gateway.inbox.health().await.map_err(|error| error.to_string()),
+        _ => match timeout(STORE_TIMEOUT, gateway.inbox.health()).await {
+            Ok(health) => health.map_err(|error| error.to_string()),
+            Err(_elapsed) => Err("the store does not answer".to_owned()),
+        },
     };
     match health {
         Ok(()) => Json(serde_json::json!({ "status": "ok" })).into_response(),

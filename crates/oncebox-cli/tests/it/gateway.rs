@@ -25,6 +25,11 @@ pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
     oncebox(folder).args(arguments).output().unwrap()
 }
 
+/// The body of an answer.
+pub(crate) async fn body_of(answer: Response) -> Value {
+    serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+}
+
 /// What a command says with `--json`, of which it succeeds.
 pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     let output = run(folder, &[arguments, &["--json"]].concat());
@@ -33,9 +38,15 @@ pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+fn client() -> Client {
+    // As the program does.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().no_proxy().build().unwrap()
+}
+
 pub(crate) struct Gateway {
     pub(crate) folder: TempDir,
-    child: Child,
+    running: Running,
     pub(crate) address: String,
     pub(crate) client: Client,
 }
@@ -50,8 +61,8 @@ impl Gateway {
 
     /// As it is configured there.
     pub(crate) fn start_in(folder: TempDir) -> Self {
-        let (child, address) = spawn(folder.path());
-        Self { folder, child, address, client: Client::builder().no_proxy().build().unwrap() }
+        let (running, address) = spawn(folder.path());
+        Self { folder, running, address, client: client() }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -74,41 +85,40 @@ impl Gateway {
 
     /// Kills it without warning, and starts it again.
     pub(crate) fn kill_and_restart(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        (self.child, self.address) = spawn(self.folder.path());
+        self.running.end();
+        (self.running, self.address) = spawn(self.folder.path());
     }
 
-    /// Asks it to stop, and waits until it has; its exit code.
+    /// Asks it to stop, and waits until it has; its exit code, and its folder.
     pub(crate) async fn stop(mut self) -> (Option<i32>, TempDir) {
-        self.terminate();
-        let (child, folder) = (&mut self.child, self.folder);
-        let code = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status.code();
+        let id = Pid::from_raw(i32::try_from(self.running.0.id()).unwrap()).unwrap();
+        kill_process(id, Signal::TERM).unwrap();
+        loop {
+            if let Some(status) = self.running.0.try_wait().unwrap() {
+                return (status.code(), self.folder);
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
-        };
-        (code, folder)
-    }
-
-    pub(crate) fn terminate(&self) {
-        let id = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(id, Signal::TERM).unwrap();
+        }
     }
 }
 
 /// Ended with its test, whatever becomes of that.
-struct Ended<'a>(&'a mut Child);
+struct Running(Child);
 
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
+impl Running {
+    fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn spawn(folder: &Path) -> (Child, String) {
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn spawn(folder: &Path) -> (Running, String) {
     let mut command = oncebox(folder);
     command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -125,16 +135,10 @@ fn spawn(folder: &Path) -> (Child, String) {
         Some(address.strip_suffix("/in/SOURCE")?.to_owned())
     });
     let Some(address) = address else {
-        drop(Ended(&mut child));
+        Running(child).end();
         log.join().unwrap();
         panic!("the gateway does not start");
     };
     std::thread::spawn(move || lines.for_each(drop));
-    (child, address)
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        drop(Ended(&mut self.child));
-    }
+    (Running(child), address)
 }

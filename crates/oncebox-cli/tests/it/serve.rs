@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, json as answers, run};
+use crate::gateway::{Gateway, body_of, json as answers, run};
 use crate::receiver::{Answer, Receiver, status};
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -27,10 +27,10 @@ async fn with_no_configuration_messages_are_accepted_once() {
     let gateway = Gateway::start("");
     let first = gateway.post("shop", "o-1", "{\"order\":1}").await;
     assert_eq!(first.status(), StatusCode::ACCEPTED);
-    let first: Value = first.json().await.unwrap();
+    let first: Value = body_of(first).await;
     let again = gateway.post("shop", "o-1", "{\"order\":1}").await;
     assert_eq!(again.status(), StatusCode::OK);
-    let again: Value = again.json().await.unwrap();
+    let again: Value = body_of(again).await;
     assert_eq!(keys(&first), keys(&again));
     assert_eq!((&first["status"], &again["status"]), (&json!("accepted"), &json!("duplicate")));
     for same in ["source", "kind", "key", "lane", "position"] {
@@ -43,7 +43,7 @@ async fn with_no_configuration_messages_are_accepted_once() {
     let without_key =
         gateway.client.post(format!("http://{}/in/shop", gateway.address)).body("x").send().await.unwrap();
     assert_eq!(without_key.status(), StatusCode::BAD_REQUEST);
-    let without_key: Value = without_key.json().await.unwrap();
+    let without_key: Value = body_of(without_key).await;
     assert_eq!(without_key["error"], "missing_key");
     let large = "x".repeat(1 << 20) + "x";
     assert_eq!(gateway.post("shop", "large", &large).await.status(), StatusCode::PAYLOAD_TOO_LARGE);
