@@ -73,10 +73,14 @@ impl Target {
         let message = match there {
             0 => format!("{shown} has no Oncebox tables{}: run `oncebox migrate up`", self.in_schema()),
             _ if there < needed => {
-                format!("the tables of {shown} have version {there}, and {needed} is needed: run `oncebox migrate up`")
+                format!(
+                    "the tables of {shown} have version {there}, and {needed} is needed: run `oncebox migrate up`"
+                )
             }
             _ if there > needed => {
-                format!("the tables of {shown} have version {there}, and this program knows {needed}: update it")
+                format!(
+                    "the tables of {shown} have version {there}, and this program knows {needed}: update it"
+                )
             }
             _ => return Ok(opened),
         };
@@ -94,6 +98,11 @@ impl Target {
     /// Whether it is a file, or in memory.
     pub(crate) fn is_sqlite(&self) -> bool {
         self.scheme() == "sqlite"
+    }
+
+    /// Whether it is a server.
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self.scheme(), "postgres" | "postgresql")
     }
 
     /// The schema on PostgreSQL.
