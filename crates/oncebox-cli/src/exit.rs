@@ -39,8 +39,20 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
     {
         eprintln!("oncebox: {error:#}");
+        if is_denied(error) {
+            eprintln!(
+                "oncebox: the role lacks a privilege: `oncebox migrate grants ROLE` prints what it needs, for the owner of the \
+                 schema to run"
+            );
+        }
     }
     ExitCode::from(code(error))
+}
+
+/// Whether PostgreSQL says insufficient_privilege.
+fn is_denied(error: &anyhow::Error) -> bool {
+    let code = |cause: &sqlx::Error| cause.as_database_error()?.code().map(|code| code == "42501");
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(|cause| code(cause) == Some(true))
 }
 
 fn code(error: &anyhow::Error) -> u8 {

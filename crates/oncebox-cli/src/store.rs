@@ -1,10 +1,9 @@
 //! The database that a command is about.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use oncebox::{Inbox, LogStore, PostgresStore, Retention, SqliteStore};
+use oncebox::{Error, ErrorKind, Inbox, LogStore, PostgresStore, SqliteStore};
 
 use crate::cli::Common;
 use crate::exit::{NotFound, Usage};
@@ -37,6 +36,13 @@ macro_rules! with_store {
 }
 pub(crate) use with_store;
 
+impl Opened {
+    /// The version of the tables that is there, 0 where there are none, and the one that this program needs.
+    pub(crate) async fn schema_version(&self) -> Result<(i64, i64)> {
+        with_store!(self, store => Ok(store.schema_version().await?))
+    }
+}
+
 impl Target {
     /// What the command line says, else the default.
     pub(crate) fn of(common: &Common) -> Result<Self> {
@@ -57,6 +63,51 @@ impl Target {
             .into());
         }
         self.open_or_create().await
+    }
+
+    /// Opens it; tables that are not there, or not those that this program needs, are an error.
+    pub(crate) async fn open_ready(&self) -> Result<Opened> {
+        let opened = self.open().await?;
+        let (there, needed) = opened.schema_version().await?;
+        let shown = self.shown();
+        let message = match there {
+            0 => format!("{shown} has no Oncebox tables{}: run `oncebox migrate up`", self.in_schema()),
+            _ if there < needed => {
+                format!(
+                    "the tables of {shown} have version {there}, and {needed} is needed: run `oncebox migrate up`"
+                )
+            }
+            _ if there > needed => {
+                format!(
+                    "the tables of {shown} have version {there}, and this program knows {needed}: update it"
+                )
+            }
+            _ => return Ok(opened),
+        };
+        Err(Error::new(ErrorKind::Schema, message).into())
+    }
+
+    /// Where tables are looked for, on PostgreSQL.
+    fn in_schema(&self) -> String {
+        match self.is_sqlite() {
+            true => String::new(),
+            false => format!(" in the schema {}", self.schema_name()),
+        }
+    }
+
+    /// Whether it is a file, or in memory.
+    pub(crate) fn is_sqlite(&self) -> bool {
+        self.scheme() == "sqlite"
+    }
+
+    /// Whether it is a server.
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self.scheme(), "postgres" | "postgresql")
+    }
+
+    /// The schema on PostgreSQL.
+    pub(crate) fn schema_name(&self) -> &str {
+        self.schema.as_deref().unwrap_or("oncebox")
     }
 
     /// Opens it; a file that is not there is made.
@@ -99,7 +150,7 @@ impl Target {
     }
 
     /// The file of an SQLite database that has one.
-    fn file(&self) -> Option<&str> {
+    pub(crate) fn file(&self) -> Option<&str> {
         let path = self.url.strip_prefix("sqlite:")?;
         let path = path.strip_prefix("//").unwrap_or(path);
         let path = path.split('?').next().unwrap_or(path);
@@ -107,10 +158,10 @@ impl Target {
     }
 }
 
-/// An inbox with no handlers of its own, for looking and acting. It sweeps nothing.
+/// An inbox with no handlers of its own, for looking and acting. It makes no lanes, signs no life and sweeps nothing by itself.
 pub(crate) async fn operators_inbox<S: LogStore>(store: S) -> Result<Inbox<S>> {
-    let retention = Retention { automatic: false, every: Duration::from_secs(3600), ..Retention::default() };
-    Ok(Inbox::builder(store).stored().metrics(false).retention(retention).build().await?)
+    // How large a body may be is said by those who accept.
+    Ok(Inbox::builder(store).for_operators().metrics(false).max_body_bytes(usize::MAX).build().await?)
 }
 
 #[cfg(test)]

@@ -59,10 +59,15 @@ impl PostgresStore {
         self.schema.within(GRANTS).replace("{role}", &role.replace('"', "\"\""))
     }
 
-    pub(crate) async fn check_version(&self) -> Result<(), Error> {
+    /// The version of the schema that is there (0 where there is none), and the one that this crate needs.
+    pub async fn schema_version(&self) -> Result<(i64, i64), Error> {
         let mut line = self.line("connect").await?;
         let there = self.version(&mut line).await.map_err(failed("read the version of the schema"))?;
-        let needed = MIGRATIONS.len() as i64;
+        Ok((there, MIGRATIONS.len() as i64))
+    }
+
+    pub(crate) async fn check_version(&self) -> Result<(), Error> {
+        let (there, needed) = self.schema_version().await?;
         let schema = self.schema.name();
         let message = match there {
             0 => format!(

@@ -93,6 +93,7 @@ fn read_status(row: &PgRow) -> Result<HandlerStatus, sqlx::Error> {
         oldest_waiting: row.try_get::<Option<i64>, _>("oldest_ms")?.map(millis),
         tasks: count(row, "tasks")?,
         dead: count(row, "dead")?,
+        passed: count(row, "passed")?,
     })
 }
 

@@ -33,10 +33,15 @@ impl SqliteStore {
         MIGRATIONS.join("\n")
     }
 
-    pub(crate) async fn check_version(&self) -> Result<(), Error> {
+    /// The version of the schema that is there (0 where there is none), and the one that this crate needs.
+    pub async fn schema_version(&self) -> Result<(i64, i64), Error> {
         let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
         let there = version(&mut conn).await.map_err(failed("read the version of the schema"))?;
-        let needed = MIGRATIONS.len() as i64;
+        Ok((there, MIGRATIONS.len() as i64))
+    }
+
+    pub(crate) async fn check_version(&self) -> Result<(), Error> {
+        let (there, needed) = self.schema_version().await?;
         let message = match there {
             0 => "the database has no Oncebox tables: run store.migrate(), or the SQL of SqliteStore::migration_sql()"
                 .to_owned(),

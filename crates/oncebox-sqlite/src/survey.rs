@@ -71,6 +71,7 @@ fn read_status(row: &SqliteRow) -> Result<HandlerStatus, sqlx::Error> {
         oldest_waiting: row.try_get::<Option<i64>, _>(8)?.map(duration),
         tasks: row.try_get(9)?,
         dead: row.try_get(10)?,
+        passed: row.try_get(11)?,
     })
 }
 

@@ -1,15 +1,182 @@
-//! `oncebox handlers`.
+//! `oncebox handlers`: pause, resume, replay, rename or remove one.
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use anyhow::Result;
+use clap::{Args, Subcommand};
+use oncebox::store::{Place, ReplayFrom};
+use oncebox::{Inbox, LogStore};
+use serde_json::json;
 
 use crate::cli::Common;
+use crate::operate::confirm::confirm;
+use crate::operate::known::{self, find_handler};
+use crate::operate::place::parse_place;
+use crate::operate::status::{HandlerField, handler_table};
+use crate::output::Output;
+use crate::store::{Target, operators_inbox, with_store};
+use crate::times::parse_time;
 
-/// What to do.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {}
+/// What to do; without anything: list.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
 
-pub(crate) async fn run(_common: &Common, _options: &Options) -> Result<ExitCode> {
-    anyhow::bail!("not there yet")
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// The handlers that the database knows
+    List {
+        /// Those that were removed too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Stop one for a while: it takes nothing more from the log, in no process
+    Pause {
+        /// The handler
+        name: String,
+    },
+    /// Let one go on that was paused
+    Resume {
+        /// The handler
+        name: String,
+    },
+    /// Run one again on messages that are still there
+    Replay(Replay),
+    /// End one for good: what it has not done is dropped, and its name stays taken
+    Remove {
+        /// The handler
+        name: String,
+        /// Ask no questions
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Give one another name; the old one stays taken
+    Rename {
+        /// The name that it has
+        name: String,
+        /// The name that it gets
+        new: String,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Replay {
+    /// The handler
+    name: String,
+    #[command(flatten)]
+    from: From,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct From {
+    /// What was received since then: how long ago, as in 30m or 2d, or a time as in 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    since: Option<SystemTime>,
+    /// Everything that is still there
+    #[arg(long)]
+    all: bool,
+    /// From this message on, in its lane only
+    #[arg(long, value_name = "LANE/POSITION", value_parser = parse_place)]
+    at: Option<Place>,
+}
+
+impl From {
+    fn place(&self) -> ReplayFrom {
+        match (self.since, self.at) {
+            (Some(time), _) => ReplayFrom::Time(time),
+            (_, Some(place)) => ReplayFrom::Place(place),
+            (None, None) => ReplayFrom::Beginning,
+        }
+    }
+}
+
+pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+    let opened = Target::of(common)?.open_ready().await?;
+    with_store!(opened, store => act(store, common, options).await)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act<S: LogStore>(store: S, common: &Common, options: &Options) -> Result<()> {
+    let output = common.output();
+    let Some(action) = &options.action else { return list(&store, false, output).await };
+    if let Action::List { all } = action {
+        return list(&store, *all, output).await;
+    }
+    let inbox = operators_inbox(store).await?;
+    let operator = common.operator();
+    match action {
+        Action::List { .. } => Ok(()),
+        Action::Pause { name } => {
+            find_handler(inbox.store(), name).await?;
+            let changed = inbox.pause_handler(name, &operator).await?;
+            let text = if changed { "is paused: its messages wait" } else { "was paused already" };
+            report("pause", name, changed, text, output)
+        }
+        Action::Resume { name } => {
+            find_handler(inbox.store(), name).await?;
+            let changed = inbox.resume_handler(name, &operator).await?;
+            report("resume", name, changed, if changed { "goes on" } else { "was not paused" }, output)
+        }
+        Action::Replay(replay) => run_again(&inbox, replay, &operator, output).await,
+        Action::Remove { name, yes } => {
+            let status = find_handler(inbox.store(), name).await?;
+            let (lag, tasks, dead) = (status.lag, status.tasks, status.dead);
+            confirm(
+                &format!(
+                    "Remove the handler {name}, with a lag of {lag}, {tasks} tasks and {dead} dead letters"
+                ),
+                *yes,
+            )?;
+            let changed = inbox.remove_handler(name, &operator).await?;
+            report("remove", name, changed, "is removed: its name stays taken", output)
+        }
+        Action::Rename { name, new } => {
+            find_handler(inbox.store(), name).await?;
+            let changed = inbox.rename_handler(name, new, &operator).await?;
+            let text = format!("is {new} from now on: programs need the new name when they start again");
+            report("rename", name, changed, &text, output)
+        }
+    }
+}
+
+async fn list<S: LogStore>(store: &S, all: bool, output: Output) -> Result<()> {
+    let handlers = if all { store.handler_statuses().await? } else { known::handlers(store).await? };
+    for status in &handlers {
+        output.object(&HandlerField::new(status))?;
+    }
+    match handlers.is_empty() {
+        true => output.say("No handlers yet: a program registers them when it starts."),
+        false => output.say(handler_table(&handlers)),
+    }
+}
+
+async fn run_again<S: LogStore>(
+    inbox: &Inbox<S>,
+    replay: &Replay,
+    operator: &str,
+    output: Output,
+) -> Result<()> {
+    let name = &replay.name;
+    find_handler(inbox.store(), name).await?;
+    let replayed = inbox.replay(name, replay.from.place(), operator).await?;
+    output.object(&json!({
+        "action": "replay",
+        "handler": name,
+        "positions": replayed.positions,
+        "tasks": replayed.tasks,
+        "dead": replayed.dead,
+    }))?;
+    output.say(format_args!(
+        "{name} goes over {} positions again; {} of its tasks and {} of its dead letters wait as messages again",
+        replayed.positions, replayed.tasks, replayed.dead
+    ))
+}
+
+fn report(action: &str, name: &str, changed: bool, text: &str, output: Output) -> Result<()> {
+    output.object(&json!({ "action": action, "handler": name, "changed": changed }))?;
+    output.say(format_args!("{name} {text}"))
 }

@@ -1,11 +1,16 @@
 //! What operators ask and do, on any database.
 
 pub(crate) mod accept;
+mod bytes;
+mod confirm;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod handlers;
+mod json_layout;
+mod known;
 pub(crate) mod messages;
 pub(crate) mod migrate;
+mod place;
 pub(crate) mod prune;
 pub(crate) mod status;
 pub(crate) mod top;

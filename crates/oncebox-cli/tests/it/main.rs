@@ -6,5 +6,6 @@ mod accept;
 mod commands;
 mod gateway;
 mod killed;
+mod operate;
 mod receiver;
 mod serve;

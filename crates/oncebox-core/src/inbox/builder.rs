@@ -99,6 +99,8 @@ pub struct InboxBuilder<S: InboxStore> {
     pub(super) mode: Mode,
     /// What is done with the log; with it there is one.
     pub(super) log: Option<LogAccess<S>>,
+    /// Whether it only looks and acts.
+    pub(super) for_operators: bool,
     metrics: bool,
 }
 
@@ -113,6 +115,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             stored: StoredSettings::default(),
             mode: Mode::inline(),
             log: None,
+            for_operators: false,
             metrics: true,
         }
     }
@@ -326,7 +329,9 @@ impl<S: InboxStore> InboxBuilder<S> {
                 None => size,
             }));
         }
-        let layout = self.store.register(self.log.map(|_| self.stored.lanes), &self.registrations()).await?;
+        // Operators make no lanes: how many there are is said by who accepts.
+        let lanes = self.log.filter(|_| !self.for_operators).map(|_| self.stored.lanes);
+        let layout = self.store.register(lanes, &self.registrations()).await?;
         let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();
         for (n, handler) in self.handlers.iter().enumerate() {
             for kind in &handler.kinds {
@@ -342,7 +347,10 @@ impl<S: InboxStore> InboxBuilder<S> {
             let (lanes, keep_messages) = (layout.lanes, self.stored.keep_messages);
             (log.prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
         });
-        let sweeper = Sweeper::start(self.store.clone(), self.settings.retention, log, observer);
+        let sweeper = match self.for_operators {
+            true => Sweeper::idle(),
+            false => Sweeper::start(self.store.clone(), self.settings.retention, log, observer),
+        };
         let stored = self.log.map(|_| {
             let workers = self.stored.workers_of(capacity);
             let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
@@ -362,6 +370,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             sweeper,
             mode: self.mode,
             log: self.log,
+            for_operators: self.for_operators,
             stored,
         }))
     }
@@ -426,6 +435,11 @@ impl<S: InboxStore> InboxBuilder<S> {
             return Err(Error::configuration(
                 "without_dedup() is for inline inboxes: a stored one takes each key once. For messages without keys, set \
                  missing_key(MissingKey::RunWithoutDedup)",
+            ));
+        }
+        if self.for_operators && !self.handlers.is_empty() {
+            return Err(Error::configuration(
+                "an inbox for operators has no handlers: leave them out, or leave for_operators() out",
             ));
         }
         if self.stored.lease.is_zero() {

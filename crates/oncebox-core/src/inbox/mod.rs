@@ -57,6 +57,8 @@ pub(crate) struct Inner<S: InboxStore> {
     mode: Mode,
     /// Where there is a log.
     log: Option<LogAccess<S>>,
+    /// Whether it only looks and acts.
+    for_operators: bool,
     stored: Option<Stored>,
 }
 

@@ -16,7 +16,8 @@ use crate::store::Upkeep;
 /// The background task of an inbox; ends with it.
 #[derive(Debug)]
 pub(crate) struct Sweeper {
-    task: JoinHandle<()>,
+    /// None in an inbox for operators.
+    task: Option<JoinHandle<()>>,
     troubles: Arc<Troubles>,
 }
 
@@ -39,12 +40,19 @@ impl Sweeper {
     ) -> Self {
         let troubles = Arc::<Troubles>::default();
         let task = tokio::spawn(run(store, retention, log, observer, troubles.clone()));
-        Self { task, troubles }
+        Self { task: Some(task), troubles }
+    }
+
+    /// One that does nothing, and signs no life.
+    pub(crate) fn idle() -> Self {
+        Self { task: None, troubles: Arc::default() }
     }
 
     /// Sweeps no more.
     pub(crate) fn stop(&self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 
     /// What does not work, if anything.

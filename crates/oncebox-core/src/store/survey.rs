@@ -10,6 +10,9 @@ use crate::{Error, Key};
 pub struct HandlerStatus {
     /// Which one.
     pub handler: KnownHandler,
+    /// How many positions it has passed, over all lanes, those of other kinds and from before its start included: what it grows by
+    /// is what the handler got done. A replay takes some back.
+    pub passed: u64,
     /// How many positions are ahead of its progress, over all lanes; those of other kinds included.
     pub lag: u64,
     /// How long the oldest message ahead of its progress has waited.

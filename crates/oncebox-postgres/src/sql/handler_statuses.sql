@@ -2,6 +2,7 @@
 select
     h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state,
     coalesce(sum(greatest(head.pos - progress.pos, 0)), 0)::int8 as lag,
+    coalesce(sum(progress.pos), 0)::int8 as passed,
     floor(extract(epoch from clock_timestamp() - min(next.received_at)) * 1000)::int8 + $1::int8 as oldest_ms,
     (select count(*) from "{schema}".task t where t.handler = h.id) as tasks,
     (select count(*) from "{schema}".dead d where d.handler = h.id) as dead

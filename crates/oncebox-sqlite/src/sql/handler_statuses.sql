@@ -16,7 +16,7 @@ with recursive lane(n) as (
     cross join lane
 ), behind as materialized (
     select
-        r.handler, sum(max(r.head - r.pos, 0)) as lag,
+        r.handler, sum(max(r.head - r.pos, 0)) as lag, sum(r.pos) as passed,
         min((
             select m.received_at from oncebox_message m
             where m.lane = r.lane and m.pos > r.pos
@@ -30,7 +30,8 @@ select
     coalesce(b.lag, 0),
     max(cast(unixepoch('subsec') * 1000 as integer) + ?1 - b.oldest, 0),
     (select count(*) from oncebox_task t where t.handler = h.id),
-    (select count(*) from oncebox_dead d where d.handler = h.id)
+    (select count(*) from oncebox_dead d where d.handler = h.id),
+    coalesce(b.passed, 0)
 from oncebox_handler h
 left join behind b on b.handler = h.id
 where h.state <> 'renamed'

@@ -47,6 +47,17 @@ async fn the_printed_sql_is_all_that_is_needed() {
 }
 
 #[tokio::test]
+async fn the_version_there_and_the_one_needed_can_be_asked_for() {
+    let store = SqliteStore::connect("sqlite::memory:").await.unwrap();
+    let (there, needed) = store.schema_version().await.unwrap();
+    assert_eq!(there, 0);
+    store.migrate().await.unwrap();
+    assert_eq!(store.schema_version().await.unwrap(), (needed, needed));
+    sqlx::query("insert into oncebox_version values (99, 0)").execute(store.pool()).await.unwrap();
+    assert_eq!(store.schema_version().await.unwrap(), (99, needed));
+}
+
+#[tokio::test]
 async fn a_database_from_the_future_is_refused() {
     let store = SqliteStore::connect("sqlite::memory:").await.unwrap();
     store.migrate().await.unwrap();

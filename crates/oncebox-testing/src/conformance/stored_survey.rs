@@ -28,6 +28,7 @@ pub async fn lag_says_what_is_ahead_of_a_handler<F: Fixture<Store: LogStore>>(fi
     assert_eq!((&*ledger.handler.name, ledger.handler.mode), ("ledger", Mode::Stored));
     assert_eq!(ledger.handler.kinds, ["sample"]);
     assert_eq!((ledger.lag, of_slow.lag), (3, 3));
+    assert_eq!((ledger.passed, of_slow.passed), (0, 0));
     let waiting = ledger.oldest_waiting.unwrap();
     assert!(waiting >= HOUR && waiting < HOUR * 2, "{waiting:?}");
 
@@ -40,6 +41,7 @@ pub async fn lag_says_what_is_ahead_of_a_handler<F: Fixture<Store: LogStore>>(fi
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
     let [ledger, of_slow] = &inbox.handler_statuses().await.unwrap()[..] else { panic!("two handlers") };
     assert_eq!((ledger.lag, of_slow.lag), (0, 3));
+    assert_eq!((ledger.passed, of_slow.passed), (3, 0));
     assert!(inbox.pending("ledger", 2).await.unwrap().is_empty());
     assert_eq!(slow.work_until_idle().await.unwrap().done, 3);
 }

@@ -52,6 +52,7 @@ impl<S: LogStore> Inbox<S> {
         let _visit = self.inner.doors.enter()?;
         let stored = self.stored()?;
         self.refuse_inline()?;
+        self.refuse_operators()?;
         let kind = envelope.kind.clone();
         let message = self.to_append(envelope)?;
         let fingerprint = message.fingerprint;
@@ -95,6 +96,16 @@ impl<S: LogStore> Inbox<S> {
             true => Ok(()),
             false => Err(Error::configuration(
                 "this inbox handles messages inline: call process(). Its log is for what is set apart",
+            )),
+        }
+    }
+
+    /// Whoever only looks and acts has not said how many lanes there are to be.
+    pub(crate) fn refuse_operators(&self) -> Result<(), Error> {
+        match self.inner.for_operators {
+            false => Ok(()),
+            true => Err(Error::configuration(
+                "this inbox is for operators, and takes and handles no messages: build one without for_operators()",
             )),
         }
     }

@@ -113,6 +113,7 @@ impl<S: LogStore> Inbox<S> {
     /// begin.
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
         let stored = self.stored()?;
+        self.refuse_operators()?;
         let _visit = self.inner.doors.enter()?;
         let shutdown = async {
             tokio::select! {

@@ -1,0 +1,113 @@
+//! `oncebox dead retry`, `discard` and `mark-processed`.
+
+use anyhow::Result;
+use clap::Args;
+use oncebox::LogStore;
+use serde_json::json;
+
+use super::filters::Filters;
+use crate::cli::Common;
+use crate::exit::{NotFound, Usage};
+use crate::operate::confirm::confirm;
+use crate::store::operators_inbox;
+
+/// Some of them, or all.
+#[derive(Args, Debug)]
+pub(super) struct Which {
+    #[command(flatten)]
+    filters: Filters,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Discard {
+    #[command(flatten)]
+    pub(super) which: Which,
+    /// Ask no questions
+    #[arg(long)]
+    yes: bool,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    Retry,
+    Discard,
+    MarkProcessed,
+}
+
+impl Deed {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Discard => "discard",
+            Self::MarkProcessed => "mark_processed",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Self::Retry => "will be tried again",
+            Self::Discard => "discarded",
+            Self::MarkProcessed => "counted as done",
+        }
+    }
+}
+
+impl Which {
+    /// Nobody means all by saying nothing.
+    pub(super) fn check(&self, command: &str) -> Result<()> {
+        match (self.filters.is_empty(), self.all) {
+            (true, false) => Err(Usage(format!(
+                "which dead letters? Say `oncebox dead {command} --at LANE/POSITION`, --handler NAME, --kind KIND, \
+                 --error TEXT, --since TIME or --before TIME; or --all for all of them"
+            ))
+            .into()),
+            (false, true) => Err(Usage("--all means all: leave it out, or the conditions".into()).into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Asks first.
+pub(super) async fn discard<S: LogStore>(store: S, discard: &Discard, common: &Common) -> Result<()> {
+    let filters = &discard.which.filters;
+    filters.check(&store).await?;
+    if store.dead_letters(&filters.select(), 1).await?.is_empty() {
+        return Err(none_matches(filters));
+    }
+    let question = format!("Discard the dead letters that match {}, for good", filters.described());
+    confirm(&question, discard.yes)?;
+    run(store, Deed::Discard, &discard.which, common).await
+}
+
+pub(super) async fn run<S: LogStore>(store: S, deed: Deed, which: &Which, common: &Common) -> Result<()> {
+    let filters = &which.filters;
+    filters.check(&store).await?;
+    let (inbox, operator) = (operators_inbox(store).await?, common.operator());
+    let letters = match deed {
+        Deed::Retry => inbox.retry_dead(filters.select(), &operator).await?,
+        Deed::Discard => inbox.discard_dead(filters.select(), &operator).await?,
+        Deed::MarkProcessed => inbox.mark_dead_processed(filters.select(), &operator).await?,
+    };
+    if letters == 0 {
+        return Err(none_matches(filters));
+    }
+    let output = common.output();
+    output.object(&json!({ "action": deed.name(), "letters": letters }))?;
+    output.say(format_args!("{}: {}", counted(letters), deed.done()))
+}
+
+fn none_matches(filters: &Filters) -> anyhow::Error {
+    NotFound(match filters.is_empty() {
+        true => "there are no dead letters".to_owned(),
+        false => format!("no dead letter matches {}", filters.described()),
+    })
+    .into()
+}
+
+fn counted(letters: u64) -> String {
+    if letters == 1 { "1 dead letter".to_owned() } else { format!("{letters} dead letters") }
+}

@@ -1,0 +1,63 @@
+//! `oncebox dead edit`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use oncebox::LogStore;
+use oncebox::store::{Place, Select};
+use serde_json::json;
+
+use super::show::none_at;
+use crate::cli::Common;
+use crate::operate::known::find_handler;
+use crate::operate::place::{parse_place, shown};
+use crate::store::operators_inbox;
+
+#[derive(Args, Debug)]
+pub(super) struct Edit {
+    /// Where its message sits
+    #[arg(value_name = "LANE/POSITION", value_parser = parse_place)]
+    place: Place,
+    /// Whose dead letter it is
+    #[arg(long, value_name = "NAME")]
+    handler: String,
+    /// The corrected body; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    body: PathBuf,
+}
+
+pub(super) async fn run<S: LogStore>(store: S, edit: &Edit, common: &Common) -> Result<()> {
+    let Edit { place, handler, body } = edit;
+    find_handler(&store, handler).await?;
+    let select = Select::all().at(*place).handler(handler);
+    if store.dead_letters(&select, 1).await?.is_empty() {
+        return Err(none_at(*place, Some(handler)));
+    }
+    let body = read(body)?;
+    let bytes = body.len();
+    let inbox = operators_inbox(store).await?;
+    if inbox.edit_dead(select, body, &common.operator()).await? == 0 {
+        // Somebody else was faster.
+        return Err(none_at(*place, Some(handler)));
+    }
+    let output = common.output();
+    output.object(&json!({
+        "action": "edit",
+        "handler": handler,
+        "place": shown(*place),
+        "letters": 1,
+        "body_bytes": bytes,
+    }))?;
+    output.say(format_args!("{handler} will try {} again, with a body of {bytes} bytes", shown(*place)))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    if file != Path::new("-") {
+        return std::fs::read(file).with_context(|| format!("reading the body from {}", file.display()));
+    }
+    let mut body = Vec::new();
+    std::io::stdin().read_to_end(&mut body).context("reading the body from standard input")?;
+    Ok(body)
+}

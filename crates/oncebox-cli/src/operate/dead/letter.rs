@@ -1,0 +1,61 @@
+//! A dead letter for programs.
+
+use oncebox::store::DeadLetter;
+use serde::Serialize;
+
+use crate::operate::bytes::{BodyField, KeyField};
+use crate::operate::place::shown;
+use crate::times::rfc3339;
+
+#[derive(Debug, Serialize)]
+pub(super) struct LetterField<'a> {
+    handler: &'a str,
+    place: String,
+    lane: u16,
+    position: i64,
+    kind: &'a str,
+    #[serde(flatten)]
+    key: KeyField,
+    received_at: String,
+    died_at: String,
+    error: &'a str,
+    attempts: Vec<AttemptField<'a>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    body: Option<BodyField>,
+}
+
+#[derive(Debug, Serialize)]
+struct AttemptField<'a> {
+    attempt: u32,
+    at: String,
+    error: &'a str,
+}
+
+impl<'a> LetterField<'a> {
+    /// Without its body.
+    pub(super) fn new(letter: &'a DeadLetter) -> Self {
+        let attempts = letter.attempts.iter().map(|past| AttemptField {
+            attempt: past.attempt,
+            at: rfc3339(past.at),
+            error: &past.error,
+        });
+        Self {
+            handler: &letter.handler,
+            place: shown(letter.place),
+            lane: letter.place.lane,
+            position: letter.place.pos,
+            kind: &letter.kind,
+            key: KeyField::new(letter.key.as_ref()),
+            received_at: rfc3339(letter.received_at),
+            died_at: rfc3339(letter.died_at),
+            error: &letter.error,
+            attempts: attempts.collect(),
+            body: None,
+        }
+    }
+
+    /// With its body.
+    pub(super) fn whole(letter: &'a DeadLetter) -> Self {
+        Self { body: Some(BodyField::new(&letter.body)), ..Self::new(letter) }
+    }
+}

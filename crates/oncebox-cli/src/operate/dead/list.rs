@@ -1,0 +1,67 @@
+//! `oncebox dead list`.
+
+use anyhow::Result;
+use clap::Args;
+use oncebox::LogStore;
+
+use super::filters::Filters;
+use super::letter::LetterField;
+use crate::operate::bytes::{harmless, key_or_none};
+use crate::operate::place::shown;
+use crate::output::Output;
+use crate::table::Table;
+use crate::times::ago;
+
+#[derive(Args, Debug)]
+pub(super) struct List {
+    #[command(flatten)]
+    filters: Filters,
+    /// At most so many
+    #[arg(long, value_name = "NUMBER", default_value_t = LIMIT)]
+    limit: u32,
+}
+
+const LIMIT: u32 = 20;
+
+/// Errors are as long as they like; a table is not.
+const ERROR_LETTERS: usize = 80;
+
+impl Default for List {
+    fn default() -> Self {
+        Self { filters: Filters::default(), limit: LIMIT }
+    }
+}
+
+pub(super) async fn run<S: LogStore>(store: &S, list: &List, output: Output) -> Result<()> {
+    list.filters.check(store).await?;
+    let letters = store.dead_letters(&list.filters.select(), list.limit).await?;
+    let mut table = Table::new(["place", "handler", "kind", "key", "died", "tries", "error"]).right([5]);
+    for letter in &letters {
+        output.object(&LetterField::new(letter))?;
+        table.row([
+            shown(letter.place),
+            letter.handler.clone(),
+            letter.kind.clone(),
+            key_or_none(letter.key.as_ref()),
+            ago(letter.died_at),
+            letter.attempts.len().to_string(),
+            shortened(&letter.error),
+        ]);
+    }
+    if letters.is_empty() {
+        return output.say("No dead letters.");
+    }
+    output.say(table)?;
+    if letters.len() == usize::try_from(list.limit).unwrap_or(usize::MAX) {
+        output.say(format_args!("There may be more: --limit shows more than {}.", list.limit))?;
+    }
+    Ok(())
+}
+
+fn shortened(error: &str) -> String {
+    let error = harmless(error);
+    match error.char_indices().nth(ERROR_LETTERS) {
+        Some((end, _)) => format!("{}…", &error[..end]),
+        None => error,
+    }
+}

@@ -1,0 +1,74 @@
+//! `oncebox dead`: the letters that handlers gave up on.
+
+mod act;
+mod edit;
+mod filters;
+mod letter;
+mod list;
+mod show;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use oncebox::LogStore;
+
+use crate::cli::Common;
+use crate::store::{Target, with_store};
+
+/// What to do; without anything: list.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Dead letters, the oldest first
+    List(list::List),
+    /// One dead letter: its error, every attempt, its body
+    Show(show::Show),
+    /// Run them again, with all attempts ahead of them
+    Retry(act::Which),
+    /// Drop them: their handlers will never run for them
+    Discard(act::Discard),
+    /// Count them as done, because somebody saw to it
+    MarkProcessed(act::Which),
+    /// Run one again with a corrected body; the log keeps the original
+    Edit(edit::Edit),
+}
+
+pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+    let target = Target::of(common)?;
+    if let Some(action) = &options.action {
+        action.check()?;
+    }
+    let opened = target.open_ready().await?;
+    with_store!(opened, store => act_on(store, &target, common, options).await)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Action {
+    /// What can be wrong without a look at the database.
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Retry(which) => which.check("retry"),
+            Self::MarkProcessed(which) => which.check("mark-processed"),
+            Self::Discard(discard) => discard.which.check("discard"),
+            Self::List(_) | Self::Show(_) | Self::Edit(_) => Ok(()),
+        }
+    }
+}
+
+async fn act_on<S: LogStore>(store: S, target: &Target, common: &Common, options: &Options) -> Result<()> {
+    match &options.action {
+        None => list::run(&store, &list::List::default(), common.output()).await,
+        Some(Action::List(list)) => list::run(&store, list, common.output()).await,
+        Some(Action::Show(show)) => show::run(&store, show, target, common.output()).await,
+        Some(Action::Retry(which)) => act::run(store, act::Deed::Retry, which, common).await,
+        Some(Action::MarkProcessed(which)) => act::run(store, act::Deed::MarkProcessed, which, common).await,
+        Some(Action::Discard(discard)) => act::discard(store, discard, common).await,
+        Some(Action::Edit(edit)) => edit::run(store, edit, common).await,
+    }
+}

@@ -1,0 +1,82 @@
+//! The handlers that the database knows, by name.
+
+use anyhow::Result;
+use oncebox::LogStore;
+use oncebox::store::{HandlerState, HandlerStatus};
+
+use crate::exit::NotFound;
+
+/// All handlers but those that were removed.
+pub(crate) async fn handlers<S: LogStore>(store: &S) -> Result<Vec<HandlerStatus>> {
+    let mut statuses = store.handler_statuses().await?;
+    statuses.retain(|status| status.handler.state != HandlerState::Removed);
+    Ok(statuses)
+}
+
+/// The handler of that name; else an error that says which ones there are.
+pub(crate) async fn find_handler<S: LogStore>(store: &S, name: &str) -> Result<HandlerStatus> {
+    let statuses = handlers(store).await?;
+    let names: Vec<String> = statuses.iter().map(|status| status.handler.name.clone()).collect();
+    let found = statuses.into_iter().find(|status| status.handler.name == name);
+    found.ok_or_else(|| NotFound(no_handler(name, &names)).into())
+}
+
+/// The state's name for people and programs.
+pub(crate) fn state_name(state: HandlerState) -> &'static str {
+    match state {
+        HandlerState::Active => "active",
+        HandlerState::Paused => "paused",
+        HandlerState::Removed => "removed",
+        HandlerState::Renamed => "renamed",
+    }
+}
+
+fn no_handler(name: &str, names: &[String]) -> String {
+    let there = match names {
+        [] => "the database knows none".to_owned(),
+        names => format!("there are {}", names.join(", ")),
+    };
+    match nearest(name, names) {
+        Some(similar) => format!("there is no handler {name:?}. Did you mean {similar:?}? ({there})"),
+        None => format!("there is no handler {name:?}: {there}"),
+    }
+}
+
+/// The name that was probably meant: it takes few changes of letters to get there.
+fn nearest<'n>(name: &str, names: &'n [String]) -> Option<&'n str> {
+    let most = (name.chars().count() / 3).max(1);
+    let near = names.iter().map(|known| (distance(name, known), known.as_str()));
+    near.filter(|(changes, _)| *changes <= most).min().map(|(_, known)| known)
+}
+
+/// How many letters have to be added, left out or replaced (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, letter) in from.chars().enumerate() {
+        let mut before = i;
+        row[0] = i + 1;
+        for (j, other) in to.iter().enumerate() {
+            let replaced = before + usize::from(letter != *other);
+            before = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(before + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_is_found() {
+        let names = ["ledger".to_owned(), "receipts".to_owned()];
+        assert_eq!(nearest("legder", &names), Some("ledger"));
+        assert_eq!(nearest("receipt", &names), Some("receipts"));
+        assert_eq!(nearest("mail", &names), None);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert!(no_handler("legder", &names).contains("Did you mean \"ledger\""));
+    }
+}

@@ -1,0 +1,230 @@
+//! Databases that the library fills and the program looks at.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use oncebox::{BoxError, Envelope, Inbox, LogStore, PostgresStore, Retry, SqliteStore};
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// One database, which is gone after the test.
+pub(super) struct Database {
+    pub(super) folder: TempDir,
+    pub(super) url: String,
+    pub(super) schema: Option<String>,
+}
+
+/// How the program ended, and what it said.
+pub(super) struct Answer {
+    pub(super) code: Option<i32>,
+    pub(super) out: String,
+    pub(super) err: String,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Answer {
+    /// It ended as it should.
+    #[track_caller]
+    pub(super) fn ok(self) -> Self {
+        self.ends_with_code(0)
+    }
+
+    #[track_caller]
+    pub(super) fn ends_with_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub(super) fn says(self, text: &str) -> Self {
+        assert!(self.out.contains(text), "{text:?} is missing: {}{}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub(super) fn complains(self, text: &str) -> Self {
+        assert!(self.err.contains(text), "{text:?} is missing: {}", self.err);
+        self
+    }
+
+    /// Every line as JSON.
+    #[track_caller]
+    pub(super) fn json(&self) -> Vec<Value> {
+        let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.out.lines().map(parse).collect()
+    }
+}
+
+impl Database {
+    pub(super) fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", folder.path().join("inbox.db").display());
+        Self { folder, url, schema: None }
+    }
+
+    /// Where there is a server for tests.
+    pub(super) fn postgres() -> Option<Self> {
+        let url = std::env::var("ONCEBOX_TEST_POSTGRES").ok()?;
+        let schema = format!("cli_{}", Uuid::new_v4().simple());
+        Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(schema) })
+    }
+
+    pub(super) fn is_sqlite(&self) -> bool {
+        self.schema.is_none()
+    }
+
+    /// Removes what is not in the folder.
+    pub(super) async fn end(&self) {
+        let Some(schema) = &self.schema else { return };
+        self.sql(&format!("drop schema if exists {schema} cascade")).await;
+    }
+
+    /// Runs a statement as an administrator would.
+    pub(super) async fn sql(&self, statement: &str) {
+        let statement = AssertSqlSafe(statement.to_owned());
+        match self.is_sqlite() {
+            true => {
+                let store = self.sqlite_store().await;
+                sqlx::raw_sql(statement).execute(store.pool()).await.unwrap();
+                store.pool().close().await;
+            }
+            false => {
+                let store = self.postgres_store().await;
+                sqlx::raw_sql(statement).execute(store.pool()).await.unwrap();
+                store.pool().close().await;
+            }
+        }
+    }
+
+    /// How many rows a table has.
+    pub(super) async fn count(&self, table: &str) -> i64 {
+        match &self.schema {
+            None => {
+                let count = AssertSqlSafe(format!("select count(*) from oncebox_{table}"));
+                sqlx::query_scalar(count).fetch_one(self.sqlite_store().await.pool()).await.unwrap()
+            }
+            Some(schema) => {
+                let count = AssertSqlSafe(format!("select count(*) from {schema}.{table}"));
+                sqlx::query_scalar(count).fetch_one(self.postgres_store().await.pool()).await.unwrap()
+            }
+        }
+    }
+
+    pub(super) async fn sqlite_store(&self) -> SqliteStore {
+        SqliteStore::connect(&self.url).await.unwrap()
+    }
+
+    pub(super) async fn postgres_store(&self) -> PostgresStore {
+        let store = PostgresStore::connect(&self.url).await.unwrap();
+        store.with_schema(self.schema.as_deref().unwrap()).unwrap()
+    }
+
+    /// The program on this database.
+    fn program(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncebox"));
+        command.current_dir(self.folder.path()).args(arguments).args(["--store", &self.url]);
+        command.args(self.schema.iter().flat_map(|schema| ["--schema", schema]));
+        for variable in ["ONCEBOX_STORE", "ONCEBOX_CONFIG"] {
+            command.env_remove(variable);
+        }
+        command.env("ONCEBOX_OPERATOR", "ann");
+        command
+    }
+
+    /// Runs it; nobody is at a terminal.
+    pub(super) fn oncebox(&self, arguments: &[&str]) -> Answer {
+        self.oncebox_with(arguments, b"")
+    }
+
+    /// The same with something on standard input.
+    pub(super) fn oncebox_with(&self, arguments: &[&str], input: &[u8]) -> Answer {
+        answer(&mut self.program(arguments), input)
+    }
+}
+
+fn answer(command: &mut Command, input: &[u8]) -> Answer {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // One that ends early reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    let output = child.wait_with_output().unwrap();
+    Answer {
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        bytes: output.stdout,
+    }
+}
+
+/// An inbox with one lane and a ledger, which is closed to whatever is broken.
+pub(super) async fn ledger<S: LogStore>(store: S) -> Inbox<S> {
+    let at_once = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+    let post = async |envelope: Envelope, _: &mut S::Conn| -> Result<(), BoxError> {
+        match envelope.body().windows(6).any(|word| word == b"broken") {
+            true => Err("the ledger is closed".into()),
+            false => Ok(()),
+        }
+    };
+    let builder = Inbox::builder(store).stored().lanes(1).retry(at_once);
+    builder.on_raw("ledger", ["order.paid"], post).build().await.unwrap()
+}
+
+/// Runs code with a ledger on a database, whichever it is, with its tables made.
+macro_rules! with_ledger {
+    ($database:expr, $inbox:ident => $body:expr) => {
+        match $database.is_sqlite() {
+            true => {
+                let store = $database.sqlite_store().await;
+                store.migrate().await.unwrap();
+                let $inbox = $crate::operate::database::ledger(store).await;
+                $body
+            }
+            false => {
+                let store = $database.postgres_store().await;
+                store.migrate().await.unwrap();
+                let $inbox = $crate::operate::database::ledger(store).await;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_ledger;
+
+/// Accepts orders, by key and body, and works until nothing is left to do.
+pub(super) async fn take<S: LogStore>(inbox: &Inbox<S>, orders: &[(&str, &str)]) -> u64 {
+    for (key, body) in orders {
+        inbox.accept(Envelope::new("order.paid", *body).with_key(*key)).await.unwrap();
+    }
+    inbox.work_until_idle().await.unwrap().done
+}
+
+/// Tests on SQLite, and on PostgreSQL where there is one.
+macro_rules! on_each_database {
+    ($($test:ident),* $(,)?) => {
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    super::$test(&$crate::operate::database::Database::sqlite()).await;
+                }
+            )*
+        }
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    let Some(database) = $crate::operate::database::Database::postgres() else { return };
+                    let database = std::sync::Arc::new(database);
+                    let used = database.clone();
+                    let ended = tokio::spawn(async move { super::$test(&used).await }).await;
+                    database.end().await;
+                    ended.unwrap();
+                }
+            )*
+        }
+    };
+}
+pub(super) use on_each_database;

@@ -1,0 +1,120 @@
+//! The doctor: finds what is wrong, and nothing else.
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::database::{Answer, Database, on_each_database, take, with_ledger};
+
+on_each_database!(what_needs_an_operator_is_found, a_handler_without_a_process_is_found);
+
+fn check(answer: &Answer, id: &str) -> Value {
+    let report = answer.json().remove(0);
+    let checks = report["checks"].as_array().unwrap().clone();
+    checks.into_iter().find(|check| check["id"] == id).unwrap_or_else(|| panic!("no check {id}: {report}"))
+}
+
+#[track_caller]
+fn assert_level(answer: &Answer, id: &str, level: &str) {
+    let check = check(answer, id);
+    assert_eq!(check["level"], level, "{check}");
+    assert_eq!(check["fix"].is_null(), level == "ok", "{check}");
+}
+
+async fn what_needs_an_operator_is_found(database: &Database) {
+    database.oncebox(&["migrate", "up"]).ok();
+    let well = database.oncebox(&["doctor", "--deep", "--json"]).ok();
+    assert_eq!(well.json()[0]["ok"], true);
+    for id in [
+        "schema_version",
+        "connect",
+        "clock",
+        "dead_letters",
+        "unhandled_kinds",
+        "retention",
+        "handlers_at_work",
+    ] {
+        assert_level(&well, id, "ok");
+    }
+    let short = database.oncebox(&["doctor", "--retention", "1d", "--redelivery", "3d", "--json"]).ok();
+    assert_level(&short, "retention", "warning");
+    with_ledger!(database, inbox => {
+        take(&inbox, &[("o-1", "broken")]).await;
+        inbox.accept(oncebox::Envelope::new("order.sent", "{}").with_key("s-1")).await.unwrap();
+    });
+    let worse = database.oncebox(&["doctor", "--json"]);
+    assert_level(&worse, "dead_letters", "warning");
+    assert_level(&worse, "unhandled_kinds", "warning");
+}
+
+async fn a_handler_without_a_process_is_found(database: &Database) {
+    with_ledger!(database, inbox => {
+        take(&inbox, &[("o-1", "{}")]).await;
+        let idle = database.oncebox(&["doctor", "--json"]).ok();
+        assert_level(&idle, "handlers_at_work", "warning");
+        inbox.accept(oncebox::Envelope::new("order.paid", "{}").with_key("o-2")).await.unwrap();
+        let waiting = database.oncebox(&["doctor", "--json"]).ends_with_code(1);
+        assert_level(&waiting, "handlers_at_work", "problem");
+        assert_eq!(waiting.json()[0]["ok"], false);
+        database.oncebox(&["doctor"]).ends_with_code(1).says("no process is at work for ledger").says("1 problems");
+    });
+}
+
+#[tokio::test]
+async fn a_journal_that_blocks_readers_is_found() {
+    let database = Database::sqlite();
+    database.oncebox(&["migrate", "up"]).ok();
+    database.sql("pragma journal_mode = delete").await;
+    assert_level(&database.oncebox(&["doctor", "--json"]), "journal_mode", "warning");
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_a_problem() {
+    let nowhere = Database { url: "postgres://nobody@127.0.0.1:1/none".into(), ..Database::sqlite() };
+    assert_level(&nowhere.oncebox(&["doctor", "--json"]).ends_with_code(1), "connect", "problem");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_is_not_waited_for_is_found() {
+    let Some(database) = Database::postgres() else { return };
+    database.oncebox(&["migrate", "up"]).ok();
+    let careless = Database {
+        url: format!("{}?options=-c%20synchronous_commit%3Doff", database.url),
+        schema: database.schema.clone(),
+        ..Database::sqlite()
+    };
+    let (found, well) = (careless.oncebox(&["doctor", "--json"]), database.oncebox(&["doctor", "--json"]));
+    database.end().await;
+    assert_level(&well, "synchronous_commit", "ok");
+    assert_level(&found, "synchronous_commit", "problem");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_may_not_is_told_what_it_needs() {
+    let Some(database) = Database::postgres() else { return };
+    let role = format!("cli_{}", Uuid::new_v4().simple());
+    database.oncebox(&["migrate", "up"]).ok();
+    database.sql(&format!("create role {role} login")).await;
+    let (scheme, rest) = database.url.split_once("://").unwrap();
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let limited = Database {
+        url: format!("{scheme}://{role}@{host}"),
+        schema: database.schema.clone(),
+        ..Database::sqlite()
+    };
+    let refused = limited.oncebox(&["status"]);
+    let examined = limited.oncebox(&["doctor", "--json"]);
+    let grants = database.oncebox(&["migrate", "grants", &role]).ok().out;
+    database.sql(&grants).await;
+    let granted = (
+        limited.oncebox(&["status"]),
+        limited.oncebox(&["doctor", "--json"]),
+        limited.oncebox(&["dead", "retry", "--all"]),
+    );
+    database.end().await;
+    database.sql(&format!("drop role {role}")).await;
+    refused.ends_with_code(3).complains("`oncebox migrate grants ROLE`");
+    assert_level(&examined, "privileges", "problem");
+    granted.0.ok();
+    assert_level(&granted.1, "privileges", "ok");
+    granted.2.ends_with_code(4);
+}

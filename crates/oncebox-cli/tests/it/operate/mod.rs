@@ -1,0 +1,10 @@
+//! The operator's commands, on databases that the library has filled.
+
+mod database;
+mod dead;
+mod doctor;
+mod handlers;
+mod messages;
+mod migrate;
+mod retention;
+mod status;

@@ -1,0 +1,84 @@
+//! Status and top: what is seen, and that looking leaves no trace.
+
+use oncebox::Envelope;
+
+use super::database::{Database, on_each_database, take, with_ledger};
+
+on_each_database!(
+    status_tells_of_handlers_kinds_and_processes,
+    looking_leaves_no_trace,
+    top_tells_rates_and_ends_by_itself,
+    a_database_without_tables_says_what_to_do,
+);
+
+async fn status_tells_of_handlers_kinds_and_processes(database: &Database) {
+    with_ledger!(database, inbox => {
+        take(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
+        inbox.accept(Envelope::new("order.sent", "{}").with_key("s-1")).await.unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let worker = inbox.clone();
+        let work = tokio::spawn(async move { worker.run(async { stopped.await.unwrap_or(()) }).await });
+        while database.count("process").await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let status = database.oncebox(&["status", "--json"]).ok().json().remove(0);
+        let handler = &status["handlers"][0];
+        assert_eq!((&handler["name"], &handler["mode"], &handler["dead"]), (&"ledger".into(), &"stored".into(), &1.into()));
+        assert_eq!(status["guarantee"], "exactly once");
+        assert_eq!(status["unhandled_kinds"][0]["kind"], "order.sent");
+        assert_eq!(status["processes"][0]["handlers"][0], "ledger");
+        assert_eq!(status["processes"][0]["alive"], true);
+        database.oncebox(&["status"]).ok().says("ledger").says("order.sent").says("process");
+        stop.send(()).unwrap();
+        work.await.unwrap().unwrap();
+    });
+    database.oncebox(&["status"]).ok().says("No process is at work.");
+}
+
+/// A look must not fix the number of lanes, nor count as a sign of life: markers would expire while nobody works.
+async fn looking_leaves_no_trace(database: &Database) {
+    database.oncebox(&["migrate", "up"]).ok();
+    for arguments in [
+        &["status"][..],
+        &["handlers"],
+        &["messages"],
+        &["dead"],
+        &["doctor"],
+        &["prune"],
+        &["top", "--count", "1"],
+    ] {
+        database.oncebox(arguments).ok();
+    }
+    database.oncebox(&["dead", "retry", "--all"]).ends_with_code(4);
+    for table in ["layout", "live", "handler", "process", "audit"] {
+        assert_eq!(database.count(table).await, 0, "{table}");
+    }
+}
+
+async fn top_tells_rates_and_ends_by_itself(database: &Database) {
+    with_ledger!(database, inbox => {
+        take(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
+    });
+    let lines = database.oncebox(&["top", "--json", "--count", "2", "--every", "10ms"]).ok().json();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0]["accepted_per_second"].is_null());
+    assert_eq!(lines[1]["accepted_per_second"], 0.0);
+    assert_eq!((&lines[1]["dead"], &lines[1]["handlers"][0]["passed_per_second"]), (&1.into(), &0.0.into()));
+    let plain =
+        database.oncebox(&["top", "--count", "2", "--every", "10ms"]).ok().says("ledger active passed/s 0.0");
+    assert!(!plain.out.contains('\u{1b}'), "no screen where there is none: {}", plain.out);
+    database.oncebox(&["top", "--every", "0s"]).ends_with_code(2);
+}
+
+async fn a_database_without_tables_says_what_to_do(database: &Database) {
+    if database.is_sqlite() {
+        database.oncebox(&["status"]).ends_with_code(4).complains("there is no database");
+        database.sql("select 1").await;
+    }
+    for arguments in
+        [&["status"][..], &["dead", "retry", "--all"], &["prune"], &["top"], &["handlers", "pause", "x"]]
+    {
+        database.oncebox(arguments).ends_with_code(2).complains("`oncebox migrate up`");
+    }
+    database.oncebox(&["doctor"]).ends_with_code(1).says("`oncebox migrate up`");
+}
