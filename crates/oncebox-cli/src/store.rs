@@ -94,12 +94,13 @@ impl Target {
         format!("{scheme}://{user}@{host}")
     }
 
-    fn scheme(&self) -> &str {
+    /// What is before the first colon.
+    pub(crate) fn scheme(&self) -> &str {
         self.url.split_once(':').map_or("", |(scheme, _)| scheme)
     }
 
     /// The file of an SQLite database that has one.
-    fn file(&self) -> Option<&str> {
+    pub(crate) fn file(&self) -> Option<&str> {
         let path = self.url.strip_prefix("sqlite:")?;
         let path = path.strip_prefix("//").unwrap_or(path);
         let path = path.split('?').next().unwrap_or(path);
