@@ -86,6 +86,9 @@ enum Command {
     Top(operate::top::Options),
     /// A minute of proof: duplicates, lost acknowledgements, kill -9, and an audit
     Demo(demo::Options),
+    /// A process that the demo starts, and kills
+    #[command(name = demo::WORKER_COMMAND, hide = true)]
+    DemoWorker,
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -109,6 +112,7 @@ impl Cli {
             Command::Doctor(options) => operate::doctor::run(&common, &options).await,
             Command::Top(options) => operate::top::run(&common, &options).await,
             Command::Demo(options) => demo::run(&common, options).await,
+            Command::DemoWorker => demo::worker::run().await,
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "oncebox", &mut script);

@@ -145,7 +145,8 @@ impl Target {
         format!("{scheme}://{user}@{host}")
     }
 
-    fn scheme(&self) -> &str {
+    /// What is before the first colon.
+    pub(crate) fn scheme(&self) -> &str {
         self.url.split_once(':').map_or("", |(scheme, _)| scheme)
     }
 

@@ -1,0 +1,175 @@
+//! Where the demo happens: a database, or a schema, in which there was nothing before.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use sqlx::AssertSqlSafe;
+use tempfile::TempDir;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::cli::Common;
+use crate::demo::history;
+use crate::demo::ledger::{Ledger, table};
+use crate::exit::Usage;
+use crate::store::{Opened, Target, with_store};
+
+/// The database's name in its folder.
+pub(super) const FILE: &str = "demo.db";
+/// How long a server may take to drop a schema.
+const DROP_LIMIT: Duration = Duration::from_secs(20);
+/// PostgreSQL's code for a schema that is there already.
+const DUPLICATE_SCHEMA: &str = "42P06";
+
+/// A database for this demo alone.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) target: Target,
+    pub(super) opened: Opened,
+    /// The folder of what is to be kept.
+    keep: Option<PathBuf>,
+    /// The schema is the demo's own: it goes at the end.
+    owns_schema: bool,
+    /// The folder of the database, if it goes at the end.
+    _folder: Option<TempDir>,
+}
+
+impl Place {
+    /// Finds and opens it. Nothing is in it yet.
+    pub(super) async fn open(common: &Common, keep: Option<&Path>) -> Result<Self> {
+        if let Some(folder) = keep {
+            prepare_folder(folder)?;
+        }
+        let (target, folder) = match &common.store {
+            Some(url) => (given(url, common)?, None),
+            None => {
+                let (folder, made) = match keep {
+                    Some(folder) => (folder.to_owned(), None),
+                    None => {
+                        let made = tempfile::Builder::new().prefix("oncebox-demo-").tempdir();
+                        let made = made.context("creating a temporary folder: TMPDIR names another place")?;
+                        (made.path().to_owned(), Some(made))
+                    }
+                };
+                let url = sqlite_url(&folder.join(FILE))?;
+                (Target { url, schema: common.schema.clone() }, made)
+            }
+        };
+        let opened = target.open_or_create().await?;
+        let owns_schema = target.schema.is_some() && common.schema.is_none();
+        Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, _folder: folder })
+    }
+
+    /// Creates the schema, the inbox's tables and the ledger.
+    pub(super) async fn create(&mut self) -> Result<()> {
+        if let (Opened::Postgres(store), Some(schema)) = (&self.opened, &self.target.schema) {
+            let create = AssertSqlSafe(format!("create schema \"{schema}\""));
+            let created = sqlx::query(create).execute(store.pool()).await;
+            if let Err(sqlx::Error::Database(error)) = &created
+                && error.code().as_deref() == Some(DUPLICATE_SCHEMA)
+            {
+                let text = format!(
+                    "the schema {schema} is there already: the demo needs one of its own, leave --schema out"
+                );
+                return Err(Usage(text).into());
+            }
+            created.with_context(|| format!("creating the schema {schema}"))?;
+            self.owns_schema = true;
+        }
+        let table = table(self.target.schema.as_deref());
+        with_store!(&self.opened, store => {
+            store.migrate().await?;
+            store.create(&table).await.context("creating the ledger")
+        })
+    }
+
+    /// Where the history goes, if it is kept.
+    pub(super) fn history(&self) -> Option<PathBuf> {
+        self.keep.as_ref().map(|folder| folder.join(history::FILE))
+    }
+
+    /// What is left when it is over, in words.
+    pub(super) fn left(&self) -> Option<String> {
+        let database = match (&self.opened, &self.target.schema) {
+            (Opened::Postgres(_), Some(schema)) => format!("schema {schema} of {}", self.target.shown()),
+            _ => self.target.file().unwrap_or_default().to_owned(),
+        };
+        match &self.keep {
+            Some(folder) => {
+                let audit = format!("oncebox demo --audit {}", folder.display());
+                let history = folder.join(history::FILE);
+                Some(format!("Kept: {database} and {}. `{audit}` counts again.", history.display()))
+            }
+            None if self._folder.is_none() && self.target.file().is_some() => {
+                Some(format!("The database is {database}."))
+            }
+            None => None,
+        }
+    }
+
+    /// Takes away what is not to be kept.
+    pub(super) async fn clear(self) -> Result<()> {
+        match &self.opened {
+            Opened::Sqlite(store) => store.pool().close().await,
+            Opened::Postgres(store) => {
+                if let (true, None, Some(schema)) = (self.owns_schema, &self.keep, &self.target.schema) {
+                    let drop = AssertSqlSafe(format!("drop schema if exists \"{schema}\" cascade"));
+                    let dropped = timeout(DROP_LIMIT, sqlx::query(drop).execute(store.pool())).await;
+                    let hint = || format!("the schema {schema} is left: drop schema {schema} cascade");
+                    dropped.with_context(hint)?.with_context(hint)?;
+                }
+                store.pool().close().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address of a database in a file.
+pub(super) fn sqlite_url(file: &Path) -> Result<String> {
+    match file.to_str() {
+        Some(name) if !name.contains(['?', '%']) => Ok(format!("sqlite://{name}")),
+        _ => Err(Usage(format!("{} cannot stand in an address: name another folder", file.display())).into()),
+    }
+}
+
+/// A folder in which there is nothing of another demo.
+fn prepare_folder(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("creating the folder {}", folder.display()))?;
+    for name in [FILE, history::FILE] {
+        let file = folder.join(name);
+        if file.exists() {
+            let text = format!("{} is there already: name another folder to keep things in", file.display());
+            return Err(Usage(text).into());
+        }
+    }
+    Ok(())
+}
+
+/// The database that was asked for.
+fn given(url: &str, common: &Common) -> Result<Target> {
+    let mut target = Target { url: url.to_owned(), schema: common.schema.clone() };
+    match target.scheme() {
+        "sqlite" => {
+            let Some(file) = target.file() else {
+                let text = "several processes take part, and cannot share a database in memory: leave --store out, or name a file";
+                return Err(Usage(text.into()).into());
+            };
+            if fs::metadata(file).is_ok_and(|file| !file.is_file() || file.len() > 0) {
+                let text = format!(
+                    "{file} is not empty, and the demo touches nothing that is there already: leave --store (ONCEBOX_STORE) \
+                     out, or name a new file"
+                );
+                return Err(Usage(text).into());
+            }
+        }
+        "postgres" | "postgresql" if target.schema.is_none() => {
+            let id = Uuid::now_v7().simple().to_string();
+            target.schema = Some(format!("oncebox_demo_{}", &id[id.len() - 12..]));
+        }
+        _ => {}
+    }
+    Ok(target)
+}
