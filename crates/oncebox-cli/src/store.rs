@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use oncebox::{Error, ErrorKind, Inbox, LogStore, PostgresStore, SqliteStore};
 
 use crate::cli::Common;
+use crate::config::Config;
 use crate::exit::{NotFound, Usage};
 
 /// Where messages are, if nothing is said.
@@ -44,12 +45,13 @@ impl Opened {
 }
 
 impl Target {
-    /// What the command line says, else the default.
+    /// What the command line says, else the configuration, else the default.
     pub(crate) fn of(common: &Common) -> Result<Self> {
-        Ok(Self {
-            url: common.store.clone().unwrap_or_else(|| DEFAULT_URL.to_owned()),
-            schema: common.schema.clone(),
-        })
+        match &common.store {
+            // A configuration that is broken does not keep anybody from looking.
+            Some(url) => Ok(Self { url: url.clone(), schema: common.schema.clone() }),
+            None => Ok(Config::load(common)?.target),
+        }
     }
 
     /// Opens it; a file that is not there is an error.

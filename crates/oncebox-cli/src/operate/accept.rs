@@ -58,7 +58,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let source = source(&config, options)?;
     let headers = headers(&options.headers)?;
     let bar = bar(common.json, &options.file).await;
-    let opened = config.target.open().await?;
+    let opened = config.target.open_ready().await?;
     let tally = with_store!(opened, store => {
         let inbox = inbox(store, &config, false).await?;
         let out = Intake { inbox, source, headers, bar: bar.clone() };

@@ -33,7 +33,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         .into());
     }
     log_to_stderr();
-    let opened = config.target.open().await?;
+    let opened = config.target.open_ready().await?;
     let report = with_store!(opened, store => {
         let inbox = inbox(store, &config, true).await?;
         let stop = stopped(stop_signals()?);

@@ -10,6 +10,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
 use sha2::{Digest, Sha256};
@@ -23,6 +24,8 @@ use crate::source::Source;
 /// A sender has so long to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// So much more than the limit is read before a sender is cut off.
+const FORGOTTEN_BYTES: usize = 64 << 20;
 /// The store has so long to answer, before the sender is told to come again.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -106,12 +109,13 @@ async fn accept<S: LogStore>(
     let Some(source) = gateway.config.sources.find(&name) else {
         return Err(no_such_source(&gateway.config, &name));
     };
-    let body = read(body, &headers, gateway.config.http.max_body_bytes).await?;
+    let body = read(body, gateway.config.http.max_body_bytes).await?;
     let envelope = source.envelope(to_keep(&headers)?, body)?;
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
     // It may be accepted after all: then the next copy is a duplicate.
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
-    let accepted = accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")))?;
+    let accepted =
+        accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")))?;
     let (status, place) = match accepted {
         Accept::Accepted { lane, pos } => (Status::Accepted, Some((lane, pos))),
         Accept::Duplicate | Accept::KeyReuse => {
@@ -143,32 +147,40 @@ fn no_such_source(config: &Config, name: &str) -> Refused {
     Refused::new(StatusCode::NOT_FOUND, "no_such_source", message)
 }
 
-async fn read(body: Body, headers: &HeaderMap, limit: usize) -> Result<Vec<u8>, Refused> {
-    let too_large = || {
-        let message = format!("the limit is {limit} bytes: raise http.max_body_bytes, or send a reference");
-        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-    };
-    let announced =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|bytes| bytes > limit) {
-        return Err(too_large());
-    }
-    match timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes.into()),
-        Ok(Err(error)) if is_about_length(&error) => Err(too_large()),
+async fn read(body: Body, limit: usize) -> Result<Vec<u8>, Refused> {
+    match timeout(BODY_TIMEOUT, collect(body, limit)).await {
+        Ok(Ok(Some(bytes))) => Ok(bytes),
+        Ok(Ok(None)) => {
+            let message =
+                format!("the limit is {limit} bytes: raise http.max_body_bytes, or send a reference");
+            Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
+        }
         Ok(Err(error)) => {
             Err(Refused::new(StatusCode::BAD_REQUEST, "broken_off", format!("the body broke off: {error}")))
         }
-        Err(_elapsed) => Err(Refused::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "too_slow",
-            "the body did not come in time: send it again",
-        )),
+        Err(_elapsed) => {
+            let message = "the body did not come in time: send it again";
+            Err(Refused::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message))
+        }
     }
 }
 
-fn is_about_length(error: &axum::Error) -> bool {
-    std::error::Error::source(error).is_some_and(|cause| cause.to_string().contains("length limit exceeded"))
+/// The body; nothing if it is larger than that. What is too large is read on for a while and forgotten: a sender that is cut off
+/// in the middle does not see the answer.
+async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Error> {
+    let mut chunks = body.into_data_stream();
+    let (mut kept, mut total) = (Vec::new(), 0);
+    while total <= limit.saturating_add(FORGOTTEN_BYTES)
+        && let Some(chunk) = chunks.next().await.transpose()?
+    {
+        total += chunk.len();
+        if total <= limit {
+            kept.extend_from_slice(&chunk);
+        } else {
+            kept = Vec::new();
+        }
+    }
+    Ok((total <= limit).then_some(kept))
 }
 
 /// What is kept beside the body.

@@ -48,7 +48,9 @@ async fn a_build_on_an_empty_database_says_what_to_do_and_alters_nothing() {
 
 #[tokio::test]
 async fn the_version_there_and_the_one_needed_can_be_asked_for() {
-    let Some(database) = test_database("the_version_there_and_the_one_needed_can_be_asked_for").await else { return };
+    let Some(database) = test_database("the_version_there_and_the_one_needed_can_be_asked_for").await else {
+        return;
+    };
     let store = PostgresStore::connect(&database.url()).await.unwrap();
     let (there, needed) = store.schema_version().await.unwrap();
     assert_eq!(there, 0);

@@ -68,7 +68,7 @@ impl Database {
     /// Where there is a server for tests.
     pub(super) fn postgres() -> Option<Self> {
         let url = std::env::var("ONCEBOX_TEST_POSTGRES").ok()?;
-        let schema = format!("cli_{}", Uuid::new_v4().simple());
+        let schema = format!("cli_{}", Uuid::now_v7().simple());
         Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(schema) })
     }
 

@@ -91,7 +91,7 @@ async fn a_commit_that_is_not_waited_for_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_that_may_not_is_told_what_it_needs() {
     let Some(database) = Database::postgres() else { return };
-    let role = format!("cli_{}", Uuid::new_v4().simple());
+    let role = format!("cli_{}", Uuid::now_v7().simple());
     database.oncebox(&["migrate", "up"]).ok();
     database.sql(&format!("create role {role} login")).await;
     let (scheme, rest) = database.url.split_once("://").unwrap();
