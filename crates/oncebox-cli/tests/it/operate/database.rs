@@ -2,13 +2,13 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use oncebox::{BoxError, Envelope, Inbox, LogStore, PostgresStore, Retry, SqliteStore};
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
-use uuid::Uuid;
 
 /// One database, which is gone after the test.
 pub(super) struct Database {
@@ -68,8 +68,7 @@ impl Database {
     /// Where there is a server for tests.
     pub(super) fn postgres() -> Option<Self> {
         let url = std::env::var("ONCEBOX_TEST_POSTGRES").ok()?;
-        let schema = format!("cli_{}", Uuid::new_v4().simple());
-        Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(schema) })
+        Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(unique_name()) })
     }
 
     pub(super) fn is_sqlite(&self) -> bool {
@@ -157,6 +156,13 @@ fn answer(command: &mut Command, input: &[u8]) -> Answer {
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
         bytes: output.stdout,
     }
+}
+
+/// A name that no other test has, in this run or another one.
+pub(super) fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    format!("cli_{:x}_{}_{}", since.as_nanos(), std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// An inbox with one lane and a ledger, which is closed to whatever is broken.
