@@ -122,7 +122,7 @@ impl Database {
     }
 
     /// The program on this database.
-    fn program(&self, arguments: &[&str]) -> Command {
+    pub(super) fn program(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncebox"));
         command.current_dir(self.folder.path()).args(arguments).args(["--store", &self.url]);
         command.args(self.schema.iter().flat_map(|schema| ["--schema", schema]));

@@ -54,7 +54,7 @@ async fn a_handler_without_a_process_is_found(database: &Database) {
         let waiting = database.oncebox(&["doctor", "--json"]).ends_with_code(1);
         assert_level(&waiting, "handlers_at_work", "problem");
         assert_eq!(waiting.json()[0]["ok"], false);
-        database.oncebox(&["doctor"]).ends_with_code(1).says("no process is at work for ledger").says("1 problems");
+        database.oncebox(&["doctor"]).ends_with_code(1).says("no process is at work for ledger").says("problems: 1");
     });
 }
 
