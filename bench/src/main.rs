@@ -1,4 +1,4 @@
-//! How fast Oncebox is beside other inboxes and beside none: `cargo xtask bench inline|stored`.
+//! How fast Oncebox is beside other inboxes and beside none: `cargo xtask bench inline|stored|gateway`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
@@ -6,6 +6,7 @@ mod arena;
 mod business;
 mod contenders;
 mod feed;
+mod gateway;
 mod measure;
 mod message;
 mod options;
@@ -40,6 +41,7 @@ async fn run(command: &Command) -> Result<ExitCode> {
     let (options, comparisons) = match command {
         Command::Inline(asked) => (&asked.options, inline(asked).await?),
         Command::Stored(asked) => (&asked.options, stored(asked).await?),
+        Command::Gateway(options) => return gateway::run(options).await,
     };
     eprintln!("measured in {} s\n", begin.elapsed().as_secs());
     print(options, &comparisons)?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 
+use crate::gateway;
 use crate::measure::Pace;
 
 /// How fast Oncebox is beside other inboxes and beside none.
@@ -14,6 +15,8 @@ pub(crate) enum Command {
     Inline(Asked<Scenario>),
     /// Measure messages that are accepted now and worked through later
     Stored(Asked<StoredScenario>),
+    /// Measure the program: messages that come over HTTP, or a great many for a slow receiver
+    Gateway(gateway::Options),
 }
 
 /// What to measure, and how.

@@ -3,14 +3,14 @@
 use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What the benchmark is told; `inline --help` and `stored --help` say what it takes
+    /// What the benchmark is told; `inline --help`, `stored --help` and `gateway --help` say what it takes
     #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -18,6 +18,11 @@ pub(crate) struct Options {
 /// Becomes the benchmark: its output may be read by a program, and signals go to it alone. Returns only if it
 /// cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible> {
+    if options.arguments.first().is_some_and(|what| what == "gateway") {
+        let mut build = workspace.cargo();
+        build.args(["build", "--release", "--package", "oncebox-cli"]);
+        ensure!(build.status().context("running cargo")?.success(), "the program could not be built");
+    }
     let mut command = workspace.cargo();
     command.args(["run", "--release", "--package", "oncebox-bench", "--"]).args(&options.arguments);
     Err(command.exec()).context("running cargo")

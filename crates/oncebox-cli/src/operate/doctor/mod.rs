@@ -108,7 +108,7 @@ fn report(checks: &[Check], ok: bool, output: Output) -> Result<()> {
     }
     let count = |level: Level| checks.iter().filter(|check| check.level == level).count();
     output.say("")?;
-    output.say(format_args!("{} problems, {} warnings", count(Level::Problem), count(Level::Warning)))
+    output.say(format_args!("problems: {}, warnings: {}", count(Level::Problem), count(Level::Warning)))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use oncebox::{BoxError, Envelope, Inbox, LogStore, PostgresStore, Retry, SqliteStore};
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
-use uuid::Uuid;
 
 /// One database, which is gone after the test.
 pub(super) struct Database {
@@ -68,8 +68,7 @@ impl Database {
     /// Where there is a server for tests.
     pub(super) fn postgres() -> Option<Self> {
         let url = std::env::var("ONCEBOX_TEST_POSTGRES").ok()?;
-        let schema = format!("cli_{}", Uuid::now_v7().simple());
-        Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(schema) })
+        Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(unique_name()) })
     }
 
     pub(super) fn is_sqlite(&self) -> bool {
@@ -123,7 +122,7 @@ impl Database {
     }
 
     /// The program on this database.
-    fn program(&self, arguments: &[&str]) -> Command {
+    pub(super) fn program(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncebox"));
         command.current_dir(self.folder.path()).args(arguments).args(["--store", &self.url]);
         command.args(self.schema.iter().flat_map(|schema| ["--schema", schema]));
@@ -157,6 +156,13 @@ fn answer(command: &mut Command, input: &[u8]) -> Answer {
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
         bytes: output.stdout,
     }
+}
+
+/// A name that no other test has, in this run or another one.
+pub(super) fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    format!("cli_{:x}_{}_{}", since.as_nanos(), std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// An inbox with one lane and a ledger, which is closed to whatever is broken.

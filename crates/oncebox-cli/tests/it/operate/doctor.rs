@@ -1,9 +1,8 @@
 //! The doctor: finds what is wrong, and nothing else.
 
 use serde_json::Value;
-use uuid::Uuid;
 
-use super::database::{Answer, Database, on_each_database, take, with_ledger};
+use super::database::{Answer, Database, on_each_database, take, unique_name, with_ledger};
 
 on_each_database!(what_needs_an_operator_is_found, a_handler_without_a_process_is_found);
 
@@ -55,7 +54,7 @@ async fn a_handler_without_a_process_is_found(database: &Database) {
         let waiting = database.oncebox(&["doctor", "--json"]).ends_with_code(1);
         assert_level(&waiting, "handlers_at_work", "problem");
         assert_eq!(waiting.json()[0]["ok"], false);
-        database.oncebox(&["doctor"]).ends_with_code(1).says("no process is at work for ledger").says("1 problems");
+        database.oncebox(&["doctor"]).ends_with_code(1).says("no process is at work for ledger").says("problems: 1");
     });
 }
 
@@ -91,7 +90,7 @@ async fn a_commit_that_is_not_waited_for_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_that_may_not_is_told_what_it_needs() {
     let Some(database) = Database::postgres() else { return };
-    let role = format!("cli_{}", Uuid::now_v7().simple());
+    let role = unique_name();
     database.oncebox(&["migrate", "up"]).ok();
     database.sql(&format!("create role {role} login")).await;
     let (scheme, rest) = database.url.split_once("://").unwrap();

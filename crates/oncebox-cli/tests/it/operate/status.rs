@@ -1,6 +1,10 @@
 //! Status and top: what is seen, and that looking leaves no trace.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use oncebox::Envelope;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::database::{Database, on_each_database, take, with_ledger};
 
@@ -8,6 +12,7 @@ on_each_database!(
     status_tells_of_handlers_kinds_and_processes,
     looking_leaves_no_trace,
     top_tells_rates_and_ends_by_itself,
+    top_goes_on_when_the_database_is_back_and_ends_by_ctrl_c,
     a_database_without_tables_says_what_to_do,
 );
 
@@ -68,6 +73,28 @@ async fn top_tells_rates_and_ends_by_itself(database: &Database) {
         database.oncebox(&["top", "--count", "2", "--every", "10ms"]).ok().says("ledger active passed/s 0.0");
     assert!(!plain.out.contains('\u{1b}'), "no screen where there is none: {}", plain.out);
     database.oncebox(&["top", "--every", "0s"]).ends_with_code(2);
+}
+
+async fn top_goes_on_when_the_database_is_back_and_ends_by_ctrl_c(database: &Database) {
+    with_ledger!(database, _inbox => {});
+    let mut top =
+        database.program(&["top", "--json", "--every", "10ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let mut until = |field: &str| lines.find(|line| line.contains(field)).unwrap();
+    until("\"handlers\"");
+    let rename = |from: &str, to: &str| match &database.schema {
+        None => format!("alter table oncebox_{from} rename to oncebox_{to}"),
+        Some(schema) => format!("alter table {schema}.{from} rename to {to}"),
+    };
+    database.sql(&rename("process", "gone")).await;
+    until("\"trouble\"");
+    database.sql(&rename("gone", "process")).await;
+    until("\"handlers\"");
+    let pid = Pid::from_child(&top);
+    kill_process(pid, Signal::INT).unwrap();
+    // Nobody reads on: it must not wait for that.
+    drop(lines);
+    assert_eq!(top.wait().unwrap().code(), Some(0));
 }
 
 async fn a_database_without_tables_says_what_to_do(database: &Database) {
