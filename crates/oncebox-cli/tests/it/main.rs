@@ -1,0 +1,5 @@
+//! Runs the real program.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod demo;
