@@ -53,6 +53,10 @@ const CREATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What to show.
 #[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Without --store it happens in an SQLite file in a temporary folder. With a PostgreSQL address it happens in a \
+                        schema of its own, which is dropped at the end unless --keep says otherwise."
+)]
 pub(crate) struct Options {
     /// How many messages are sent
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]

@@ -40,28 +40,39 @@ impl Progress {
         Self { form, shown: Instant::now() }
     }
 
+    /// So much was acknowledged by now.
     pub(super) fn show(&mut self, counts: &Counts) {
-        let every = if matches!(self.form, Form::Bar(_)) { BAR_EVERY } else { LINE_EVERY };
-        if self.shown.elapsed() < every {
-            return;
-        }
-        self.shown = Instant::now();
-        let text = text(counts);
-        match &self.form {
-            Form::Bar(bar) => {
-                bar.set_message(text);
-                bar.set_position(counts.acknowledged);
-            }
-            Form::Lines => line(&format!("{}/{} acknowledged  {text}", counts.acknowledged, counts.messages)),
-            Form::Nothing => {}
+        if self.is_time() {
+            self.tell(counts.acknowledged, counts.messages, &text(counts));
         }
     }
 
     /// All is acknowledged, and so much is still to be handled.
-    pub(super) fn work_off(&mut self, left: u64) {
-        if let Form::Bar(bar) = &self.form {
-            bar.set_position(bar.length().unwrap_or_default());
-            bar.set_message(format!("{left} stored ones left to handle"));
+    pub(super) fn work_off(&mut self, counts: &Counts, left: u64) {
+        if self.is_time() {
+            let text = format!("{}  {left} stored ones left to handle", text(counts));
+            self.tell(counts.acknowledged, counts.messages, &text);
+        }
+    }
+
+    /// Whether to show something again.
+    fn is_time(&mut self) -> bool {
+        let every = if matches!(self.form, Form::Bar(_)) { BAR_EVERY } else { LINE_EVERY };
+        let is_time = self.shown.elapsed() >= every;
+        if is_time {
+            self.shown = Instant::now();
+        }
+        is_time
+    }
+
+    fn tell(&self, acknowledged: u64, messages: u64, text: &str) {
+        match &self.form {
+            Form::Bar(bar) => {
+                bar.set_message(text.to_owned());
+                bar.set_position(acknowledged);
+            }
+            Form::Lines => line(&format!("{acknowledged}/{messages} acknowledged  {text}")),
+            Form::Nothing => {}
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use oncebox::store::Select;
+use anyhow::{Context, Result, bail};
+use oncebox::store::{HandlerStatus, Select};
 use oncebox::{Inbox, LogStore};
 use tokio::time::sleep;
 
@@ -20,6 +20,8 @@ use crate::store::{operators_inbox, with_store};
 const TICK: Duration = Duration::from_millis(2);
 /// Between two looks at what is left in the log.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// So many messages may wait in the log while others are sent.
+const BACKLOG_MAX: u64 = 500;
 /// If nothing has moved for so long, nothing will.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Under which the demo acts on dead letters.
@@ -39,27 +41,40 @@ pub(super) struct Show {
 impl Show {
     /// Delivers everything, kills as planned, and waits until the log is worked off.
     pub(super) async fn perform(&mut self, place: &Place) -> Result<()> {
+        with_store!(&place.opened, store => {
+            let inbox = operators_inbox(store.clone()).await?;
+            self.deliver_all(&inbox).await?;
+            self.work_off(&inbox).await
+        })
+    }
+
+    async fn deliver_all<S: LogStore>(&mut self, inbox: &Inbox<S>) -> Result<()> {
+        let (mut backlog, mut looked) = (0, Instant::now());
         while !(self.source.is_done() && self.kills.left() == 0) {
-            self.deliver()?;
+            if looked.elapsed() >= LOOK_EVERY {
+                backlog = status(inbox).await?.map_or(0, |status| status.lag + status.tasks);
+                looked = Instant::now();
+            }
+            self.deliver(backlog)?;
             self.kill()?;
             self.listen(TICK).await?;
             self.progress.show(self.history.counts());
             self.check_that_it_moves()?;
         }
-        with_store!(&place.opened, store => self.work_off(&operators_inbox(store.clone()).await?).await)
+        Ok(())
     }
 
-    fn deliver(&mut self) -> Result<()> {
-        let open = self.crew.open();
-        for Handed { worker, delivery } in
-            self.source.deliveries(&open, self.kills.sent_max(), Instant::now())
+    /// Delivers what is to be delivered. Nothing new while much waits in the log: its handler is to run while workers are killed.
+    fn deliver(&mut self, backlog: u64) -> Result<()> {
+        let sent_max = if backlog > BACKLOG_MAX { 0 } else { self.kills.sent_max() };
+        for Handed { worker, delivery } in self.source.deliveries(&self.crew.open(), sent_max, Instant::now())
         {
             let (entry, way) = (delivery.entry, delivery.way);
             if delivery.copy == 1 {
                 self.history.note(Event::Sent { entry, way })?;
             }
-            let (delivery_number, message) = (delivery.delivery, entry.message);
-            self.history.note(Event::Delivered { delivery: delivery_number, message, worker })?;
+            let delivered = Event::Delivered { delivery: delivery.delivery, message: entry.message, worker };
+            self.history.note(delivered)?;
             self.crew.tell(worker, &delivery)?;
         }
         Ok(())
@@ -127,10 +142,7 @@ impl Show {
     async fn work_off<S: LogStore>(&mut self, inbox: &Inbox<S>) -> Result<()> {
         let mut before = None;
         loop {
-            let statuses = inbox.handler_statuses().await?;
-            let Some(status) = statuses.iter().find(|status| status.handler.name == STORED) else {
-                bail!("the handler {STORED} is not in the database")
-            };
+            let status = status(inbox).await?.with_context(|| format!("there is no handler {STORED}"))?;
             let left = (status.lag, status.tasks, status.dead);
             if left == (0, 0, 0) {
                 return self.history.note(Event::WorkedOff);
@@ -142,7 +154,7 @@ impl Show {
             if before.replace(left) != Some(left) {
                 self.moved = Instant::now();
             }
-            self.progress.work_off(status.lag + status.tasks);
+            self.progress.work_off(self.history.counts(), status.lag + status.tasks);
             self.listen(TICK).await?;
             self.check_that_it_moves()?;
             sleep(LOOK_EVERY).await;
@@ -162,4 +174,10 @@ impl Show {
             counts.messages
         )
     }
+}
+
+/// How the handler of what is stored is doing; nothing before a worker has registered it.
+async fn status<S: LogStore>(inbox: &Inbox<S>) -> Result<Option<HandlerStatus>> {
+    let statuses = inbox.handler_statuses().await.context("asking how much is left in the log")?;
+    Ok(statuses.into_iter().find(|status| status.handler.name == STORED))
 }

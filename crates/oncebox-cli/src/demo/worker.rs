@@ -22,6 +22,8 @@ pub(super) const STORED: &str = "demo-transfers";
 const INLINE: &str = "demo-payments";
 /// Whoever was killed is known to be dead after this time.
 const LEASE: Duration = Duration::from_secs(1);
+/// After a death as many messages of every lane run one by one as a worker may have had in hand.
+const WORK_BATCH: usize = 8;
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Several workers share the connections of a server with others.
 const IN_FLIGHT: usize = 4;
@@ -96,6 +98,7 @@ impl<S: Ledger> Inboxes<S> {
             .workers(WORKERS)
             .lease(LEASE)
             .poll_every(POLL_EVERY)
+            .work_batch(WORK_BATCH)
             .retention(retention)
             .on(
                 STORED,

@@ -4,6 +4,7 @@
 
 mod accept;
 mod commands;
+mod demo;
 mod gateway;
 mod killed;
 mod operate;
