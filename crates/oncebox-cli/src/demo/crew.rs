@@ -1,9 +1,10 @@
 //! The workers, as the demo sees them: processes that are started, spoken to, killed, and started again.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 use crate::demo::WORKER_COMMAND;
 use crate::demo::wire::{Said, Setup};
 
+const SIGKILL: i32 = 9;
 /// How long a worker may take to end when it is asked to.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -131,20 +133,20 @@ impl Crew {
         Ok(said)
     }
 
-    /// A worker is gone. If it was killed, another one takes its place.
-    pub(super) async fn replace(&mut self, number: usize) -> Result<()> {
+    /// A worker is gone. If it was killed, another one takes its place. Whether somebody else has killed it, who may join in.
+    pub(super) async fn replace(&mut self, number: usize) -> Result<bool> {
         let successor = self.start_one(number)?;
         let mut gone = std::mem::replace(&mut self.workers[number], successor);
         let status = gone.child.wait().await.context("waiting for a worker's end")?;
-        if gone.station == Station::Killed {
-            return Ok(());
+        match gone.station {
+            Station::Killed => Ok(false),
+            Station::Open if status.signal() == Some(SIGKILL) => Ok(true),
+            station => {
+                let complaint = gone.complaint.await.ok().flatten();
+                let why = complaint.as_deref().unwrap_or("it did not say why");
+                bail!("worker {number} {}: {why}", how(status, station))
+            }
         }
-        let complaint = gone.complaint.await.ok().flatten();
-        anyhow::bail!(
-            "worker {number} {}: {}",
-            how(status, gone.station),
-            complaint.as_deref().unwrap_or("it did not say why")
-        )
     }
 
     /// Lets all of them finish what is in hand, and waits for it.

@@ -33,7 +33,7 @@ pub(super) struct Place {
     /// The schema is the demo's own: it goes at the end.
     owns_schema: bool,
     /// The folder of the database, if it goes at the end.
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 impl Place {
@@ -59,7 +59,7 @@ impl Place {
         };
         let opened = target.open_or_create().await?;
         let owns_schema = target.schema.is_some() && common.schema.is_none();
-        Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, _folder: folder })
+        Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, folder })
     }
 
     /// Creates the schema, the inbox's tables and the ledger.
@@ -102,7 +102,7 @@ impl Place {
                 let history = folder.join(history::FILE);
                 Some(format!("Kept: {database} and {}. `{audit}` counts again.", history.display()))
             }
-            None if self._folder.is_none() && self.target.file().is_some() => {
+            None if self.folder.is_none() && self.target.file().is_some() => {
                 Some(format!("The database is {database}."))
             }
             None => None,

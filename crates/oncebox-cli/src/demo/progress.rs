@@ -33,7 +33,7 @@ impl Progress {
             (false, false) => Form::Lines,
             (false, true) => {
                 let bar = ProgressBar::with_draw_target(Some(messages), ProgressDrawTarget::stderr());
-                let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} acknowledged  {msg}");
+                let style = ProgressStyle::with_template("[{bar:20}] {pos}/{len} acked  {wide_msg}");
                 Form::Bar(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
             }
         };
@@ -71,7 +71,7 @@ impl Progress {
                 bar.set_message(text.to_owned());
                 bar.set_position(acknowledged);
             }
-            Form::Lines => line(&format!("{acknowledged}/{messages} acknowledged  {text}")),
+            Form::Lines => line(&format!("{acknowledged}/{messages} acked  {text}")),
             Form::Nothing => {}
         }
     }
@@ -87,7 +87,7 @@ impl Progress {
 fn text(counts: &Counts) -> String {
     let Counts { delivered, recognised, acks_dropped, crashes, .. } = counts;
     format!(
-        "{delivered} delivered  {recognised} duplicates recognised  {acks_dropped} acks dropped  {crashes} kills"
+        "{crashes} kills  {delivered} delivered  {recognised} duplicates recognised  {acks_dropped} acks dropped"
     )
 }
 

@@ -116,12 +116,13 @@ impl Report {
                 counts.crashes, counts.kills_wanted
             ),
             (true, true) => format!(
-                "Exact: each of {} messages took effect once, through {} duplicates, {} dropped acknowledgements and {} kills, \
+                "Exact: each of {} messages took effect once, through {} duplicates, {} dropped acknowledgements and {} {}, \
                  in {seconds:.1} s.",
                 counts.sent.len(),
                 counts.duplicates(),
                 counts.acks_dropped,
-                counts.crashes
+                counts.crashes,
+                if counts.crashes == 1 { "kill" } else { "kills" }
             ),
             (true, false) => format!(
                 "Interrupted after {seconds:.1} s: {} of {} messages sent, exact so far.",

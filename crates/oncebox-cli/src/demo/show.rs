@@ -104,12 +104,19 @@ impl Show {
             self.moved = Instant::now();
             match line {
                 Some(line) => self.hear(worker, &line)?,
-                None => {
-                    self.source.gone(worker);
-                    self.crew.replace(worker).await?;
-                }
+                None => self.replace(worker).await?,
             }
             next = self.crew.hear_more();
+        }
+        Ok(())
+    }
+
+    /// A worker is gone, and what it had in hand is delivered again.
+    async fn replace(&mut self, worker: usize) -> Result<()> {
+        let (pid, in_hand) = (self.crew.pid(worker), self.source.in_hand(worker));
+        self.source.gone(worker);
+        if self.crew.replace(worker).await? {
+            self.history.note(Event::Killed { worker, pid, in_hand })?;
         }
         Ok(())
     }
