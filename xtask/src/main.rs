@@ -7,6 +7,7 @@ mod ci;
 mod interrupt;
 mod mutants;
 mod postgres;
+mod python;
 mod quickstart;
 mod readme;
 mod steps;

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::interrupt::Interrupted;
 use crate::postgres::{Provision, provide};
+use crate::python;
 use crate::quickstart;
 use crate::steps::Steps;
 use crate::torture;
@@ -42,7 +43,7 @@ pub(crate) struct Options {
     /// Run counted tests at their full counts instead of a tenth
     #[arg(long)]
     full: bool,
-    /// Do not install PostgreSQL if it is missing
+    /// Do not install PostgreSQL and Python if they are missing
     #[arg(long)]
     no_install: bool,
     /// Run only the tests whose names contain one of these
@@ -55,6 +56,7 @@ pub(crate) async fn run(
     options: &Options,
     steps: &mut Steps,
 ) -> Result<(), Interrupted> {
+    python::provide(!options.no_install, steps);
     let mut server = match provide(!options.no_install, steps).await? {
         Provision::Running(server) => Some(server),
         Provision::Missing => None,

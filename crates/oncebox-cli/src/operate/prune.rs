@@ -8,31 +8,44 @@ use oncebox::{Inbox, LogStore, Retention};
 use serde_json::json;
 
 use crate::cli::Common;
+use crate::config::Config;
 use crate::output::Output;
-use crate::store::{Target, with_store};
+use crate::store::with_store;
 use crate::times::{parse_duration, rfc3339, rough};
 
 /// How long what is kept. Only time with a live process counts.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// How long markers are kept: longer than any source delivers again
-    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_duration)]
-    retention: Duration,
-    /// How long messages are kept that all handlers have passed
-    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = parse_duration)]
-    keep_messages: Duration,
+    /// How long markers are kept: longer than any source delivers again [default: retention.markers of the configuration, else
+    /// 7d]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    retention: Option<Duration>,
+    /// How long messages are kept that all handlers have passed [default: retention.messages of the configuration, else 1d]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    keep_messages: Option<Duration>,
 }
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let opened = Target::of(common)?.open_ready().await?;
-    with_store!(opened, store => prune(store, options, common.output()).await)?;
+    let config = Config::load(common)?;
+    let period = options.retention.or(config.keep_markers).unwrap_or_else(|| Retention::default().period);
+    let keep_messages = options.keep_messages.or(config.keep_messages);
+    let opened = config.target.open_ready().await?;
+    with_store!(opened, store => prune(store, period, keep_messages, common.output()).await)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn prune<S: LogStore>(store: S, options: &Options, output: Output) -> Result<()> {
-    let retention = Retention { period: options.retention, ..Retention::default() };
-    let builder = Inbox::builder(store).for_operators().metrics(false).retention(retention);
-    let inbox = builder.keep_messages(options.keep_messages).build().await?;
+async fn prune<S: LogStore>(
+    store: S,
+    period: Duration,
+    keep_messages: Option<Duration>,
+    output: Output,
+) -> Result<()> {
+    let retention = Retention { period, ..Retention::default() };
+    let mut builder = Inbox::builder(store).for_operators().metrics(false).retention(retention);
+    if let Some(time) = keep_messages {
+        builder = builder.keep_messages(time);
+    }
+    let inbox = builder.build().await?;
     let swept = inbox.sweep().await?;
     let pruned = inbox.prune().await?;
     let before = swept.before_ms.and_then(time_of);
@@ -50,7 +63,7 @@ async fn prune<S: LogStore>(store: S, options: &Options, output: Output) -> Resu
         Some(time) => output.say(format_args!("Markers from before {} were due", rfc3339(time))),
         None => output.say(format_args!(
             "No marker is due: processes have not been alive for {} in all yet, and only such time counts",
-            rough(options.retention)
+            rough(period)
         )),
     }
 }

@@ -4,7 +4,6 @@ mod answer;
 mod http;
 mod welcome;
 
-use std::future::Future;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -75,16 +74,7 @@ pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers:
         .stored()
         .key_reuse(KeyReuse::Reject)
         .max_body_bytes(config.http.max_body_bytes)
-        .notify(true)
-        .on_dead(|letter| {
-            tracing::error!(
-                handler = letter.handler,
-                kind = letter.kind,
-                place = format!("{}/{}", letter.place.lane, letter.place.pos),
-                error = letter.error,
-                "a message is a dead letter: see `oncebox dead`"
-            );
-        });
+        .notify(true);
     if let Some(period) = config.keep_markers {
         builder = builder.retention(Retention { period, ..Retention::default() });
     }
@@ -180,11 +170,9 @@ pub(crate) fn stop_signals() -> Result<watch::Receiver<bool>> {
     Ok(stopped)
 }
 
-pub(crate) fn stopped(mut stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send {
-    async move {
-        // The sender lives as long as the program.
-        let _ = stop.wait_for(|stop| *stop).await;
-    }
+pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
+    // The sender lives as long as the program.
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 fn install_metrics() -> Result<PrometheusHandle> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use oncebox_servers::skip::skip_or_fail;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, SqliteConnection};
@@ -262,7 +263,9 @@ fn is_running(pid: Pid) -> bool {
 
 #[tokio::test]
 async fn every_message_takes_effect_once_on_postgres_and_the_schema_goes() {
-    let Ok(url) = std::env::var("ONCEBOX_TEST_POSTGRES") else { return };
+    let Ok(url) = std::env::var("ONCEBOX_TEST_POSTGRES") else {
+        return skip_or_fail("demo on PostgreSQL", "ONCEBOX_TEST_POSTGRES names no server");
+    };
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let mut exists = async |schema: &str| {
         let query = sqlx::query_scalar("select count(*) from pg_namespace where nspname = $1");

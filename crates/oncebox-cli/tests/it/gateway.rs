@@ -124,7 +124,7 @@ fn spawn(folder: &Path) -> (Running, String) {
     let mut child = command.spawn().unwrap();
     let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let log = std::thread::spawn(move || {
-        // Seen where a test fails.
+        #[allow(clippy::print_stderr, reason = "seen where a test fails")]
         for line in BufReader::new(err).lines().map_while(Result::ok) {
             eprintln!("gateway: {line}");
         }

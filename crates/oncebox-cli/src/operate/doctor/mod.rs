@@ -9,33 +9,42 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use oncebox::Retention;
 use serde_json::json;
 
 use check::{Check, Level};
 
 use crate::cli::Common;
+use crate::config::Config;
 use crate::exit::NotFound;
 use crate::output::Output;
 use crate::store::{Opened, Target, with_store};
 use crate::times::{parse_duration, rough};
 
+/// As long as the patient ones among webhook senders try.
+const REDELIVERY: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+
 /// What to compare with.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// How long your programs keep markers
-    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_duration)]
-    retention: Duration,
-    /// How long your sources deliver a message again
-    #[arg(long, value_name = "DURATION", default_value = "3d", value_parser = parse_duration)]
-    redelivery: Duration,
+    /// How long your programs keep markers [default: retention.markers of the configuration, else 7d]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    retention: Option<Duration>,
+    /// How long your sources deliver a message again [default: the longest redelivers_for of the configuration, else 3d]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    redelivery: Option<Duration>,
     /// Also read the whole SQLite database, which takes its time
     #[arg(long)]
     deep: bool,
 }
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let target = Target::of(common)?;
-    let checks = examine(&target, options).await?;
+    let config = Config::load(common)?;
+    let mut checks = examine(&config.target, options).await?;
+    checks.push(retention(
+        options.retention.or(config.keep_markers).unwrap_or_else(|| Retention::default().period),
+        options.redelivery.or(config.redelivery).unwrap_or(REDELIVERY),
+    ));
     let has_problem = checks.iter().any(|check| check.level == Level::Problem);
     report(&checks, !has_problem, common.output())?;
     Ok(if has_problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -61,7 +70,6 @@ async fn examine(target: &Target, options: &Options) -> Result<Vec<Check>> {
             checks.push(Check::problem("connect", format!("{error:#}"), fix));
         }
     }
-    checks.push(retention(options));
     Ok(checks)
 }
 
@@ -80,9 +88,10 @@ async fn of_the_database(opened: &Opened, target: &Target, options: &Options) ->
 }
 
 /// A copy that comes after its marker is gone takes effect again.
-fn retention(options: &Options) -> Check {
-    let (kept, delivered) = (rough(options.retention), rough(options.redelivery));
-    match options.retention <= options.redelivery {
+fn retention(kept: Duration, delivered: Duration) -> Check {
+    let is_short = kept <= delivered;
+    let (kept, delivered) = (rough(kept), rough(delivered));
+    match is_short {
         true => Check::warning(
             "retention",
             format!(
@@ -118,13 +127,9 @@ mod tests {
     #[test]
     fn markers_outlive_the_last_copy() {
         let days = |n: u64| Duration::from_secs(n * 86_400);
-        let check = |retention, redelivery| retention_level(days(retention), days(redelivery));
+        let check = |kept, delivered| retention(days(kept), days(delivered)).level;
         assert_eq!(check(7, 3), Level::Ok);
         assert_eq!(check(3, 3), Level::Warning);
         assert_eq!(check(1, 3), Level::Warning);
-    }
-
-    fn retention_level(kept: Duration, delivered: Duration) -> Level {
-        retention(&Options { retention: kept, redelivery: delivered, deep: false }).level
     }
 }

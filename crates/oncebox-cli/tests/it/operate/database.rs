@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use oncebox::{BoxError, Envelope, Inbox, LogStore, PostgresStore, Retry, SqliteStore};
+use oncebox_servers::skip::skip_or_fail;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
@@ -67,7 +68,11 @@ impl Database {
 
     /// Where there is a server for tests.
     pub(super) fn postgres() -> Option<Self> {
-        let url = std::env::var("ONCEBOX_TEST_POSTGRES").ok()?;
+        let Ok(url) = std::env::var("ONCEBOX_TEST_POSTGRES") else {
+            let test = std::thread::current().name().unwrap_or("a test of the program").to_owned();
+            skip_or_fail(&test, "ONCEBOX_TEST_POSTGRES names no server");
+            return None;
+        };
         Some(Self { folder: tempfile::tempdir().unwrap(), url, schema: Some(unique_name()) })
     }
 
