@@ -29,11 +29,13 @@ pub(super) struct Store {
     pub(super) migrate: bool,
     pub(super) lanes: Option<Spanned<u16>>,
     pub(super) workers: Option<Spanned<usize>>,
+    /// Whether workers of other processes are told at once, on PostgreSQL.
+    pub(super) notify: bool,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { url: None, schema: None, migrate: true, lanes: None, workers: None }
+        Self { url: None, schema: None, migrate: true, lanes: None, workers: None, notify: false }
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) migrate: bool,
     pub(crate) lanes: Option<u16>,
     pub(crate) workers: Option<usize>,
+    /// Whether workers of other processes are told at once, on PostgreSQL.
+    pub(crate) notify: bool,
     pub(crate) http: Http,
     /// How long copies are recognised, if that is said.
     pub(crate) keep_markers: Option<Duration>,
@@ -185,6 +187,7 @@ impl Config {
             migrate: file.store.migrate,
             lanes: file.store.lanes.map(toml::Spanned::into_inner),
             workers: file.store.workers.map(toml::Spanned::into_inner),
+            notify: file.store.notify,
             http: check_http(&file.http, text)?,
             keep_markers,
             keep_messages: file.retention.messages.map(|time| time.0),
@@ -398,6 +401,7 @@ mod tests {
             migrate = false
             lanes = 4
             workers = 2
+            notify = true
             [http]
             listen = "0.0.0.0:80"
             token = "0123456789abcdef"
@@ -430,7 +434,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.target.schema.as_deref(), Some("inbox"));
-        assert!(!config.migrate && config.http.token.is_some());
+        assert!(!config.migrate && config.notify && config.http.token.is_some());
         assert_eq!(config.redelivery, Some(Duration::from_secs(3 * 86400)));
         assert!(config.sources.find("shop").is_some() && config.sources.find("other").is_none());
         let receipts = config.handlers.iter().find(|handler| handler.name == "receipts").unwrap();

@@ -74,7 +74,7 @@ pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers:
         .stored()
         .key_reuse(KeyReuse::Reject)
         .max_body_bytes(config.http.max_body_bytes)
-        .notify(true);
+        .notify(config.notify);
     if let Some(period) = config.keep_markers {
         builder = builder.retention(Retention { period, ..Retention::default() });
     }
