@@ -1,5 +1,6 @@
 //! One seed: a database, workers, a source, faults, and what came of it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -267,7 +268,7 @@ impl Run {
             }
             if self.last_answer.elapsed() > PATIENCE {
                 // The checker finds what was never answered.
-                return Ok(());
+                return self.history.write(&Event::Silent { faults: self.schedule.left() });
             }
             self.listen().await?;
         }
@@ -430,18 +431,19 @@ impl Run {
             post.station = Station::Leaving;
             post.worker.signal(Signal::TERM);
         }
-        let mut left = self.posts.len();
+        let mut left: BTreeSet<usize> = (0..self.posts.len()).collect();
         let deadline = Instant::now() + PATIENCE;
-        while left > 0 {
+        while !left.is_empty() {
             let heard = timeout(deadline.saturating_duration_since(Instant::now()), self.heard.recv()).await;
             match heard {
-                Ok(Some(Heard { line: None, .. })) => left -= 1,
+                Ok(Some(Heard { worker, line: None })) => _ = left.remove(&worker),
                 Ok(Some(heard)) => self.hear_one(heard).await?,
                 Ok(None) => break,
                 Err(_elapsed) => {
-                    // They hold the database open; what is wrong with them is found out by the number.
-                    let how = "did not end when it was asked to".to_owned();
-                    self.history.write(&Event::Gone { worker: left, how })?;
+                    for &worker in &left {
+                        let how = "did not end when it was asked to".to_owned();
+                        self.history.write(&Event::Gone { worker, how })?;
+                    }
                     break;
                 }
             }
@@ -449,7 +451,7 @@ impl Run {
         for (worker, post) in self.posts.drain(..).enumerate() {
             post.worker.signal(Signal::KILL);
             let how = post.worker.ended().await?;
-            let is_clean = how == "ended with exit code 0" || left > 0;
+            let is_clean = how == "ended with exit code 0" || left.contains(&worker);
             let how = if is_clean { format!("as asked: {how}") } else { how };
             self.history.write(&Event::Gone { worker, how })?;
         }
