@@ -151,7 +151,8 @@ impl Parts<'_> {
         let header = |name: &str| self.headers.get(name).filter(|key| !key.is_empty()).map(str::to_owned);
         let event = || {
             let id = self.cloud_event("id").filter(|id| !id.is_empty())?;
-            Some(format!("{} {id}", self.cloud_event("source")?))
+            // The first space is the one between the two.
+            Some(format!("{} {id}", self.cloud_event("source")?.replace('%', "%25").replace(' ', "%20")))
         };
         header("Idempotency-Key").or_else(|| header("webhook-id")).or_else(event)
     }
@@ -230,6 +231,9 @@ mod tests {
         assert_eq!(key_of(&shop, &[("idempotency-key", ""), ("webhook-id", "b")], ""), "shop/b");
         assert_eq!(key_of(&shop, &[("ce-id", "e-1"), ("ce-source", "/shop")], ""), "shop//shop e-1");
         assert_eq!(key_of(&shop, &[STRUCTURED], EVENT), "shop//shop e-1");
+        let spaced = |source: &str, id: &str| key_of(&shop, &[("ce-id", id), ("ce-source", source)], "");
+        assert_ne!(spaced("a", "b 1"), spaced("a b", "1"));
+        assert_ne!(spaced("a%20b", "1"), spaced("a b", "1"));
         for (pairs, body) in
             [(&[][..], "{}"), (&[("ce-id", "no source")], ""), (&[STRUCTURED], "{}"), (&[STRUCTURED], "{")]
         {

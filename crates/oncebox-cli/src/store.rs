@@ -141,8 +141,13 @@ impl Target {
 
     /// The URL without its password.
     pub(crate) fn shown(&self) -> String {
-        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
-        let Some((user, host)) = rest.rsplit_once('@') else { return self.url.clone() };
+        // What follows may have a password too.
+        let url = match self.is_postgres() {
+            true => self.url.split('?').next().unwrap_or_default(),
+            false => &self.url,
+        };
+        let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+        let Some((user, host)) = rest.rsplit_once('@') else { return url.to_owned() };
         let user = user.split_once(':').map_or(user, |(user, _)| user);
         format!("{scheme}://{user}@{host}")
     }
@@ -179,6 +184,7 @@ mod tests {
     fn no_password_is_shown() {
         assert_eq!(target("postgres://ann:s3cret@db/x").shown(), "postgres://ann@db/x");
         assert_eq!(target("postgres://ann@db/x").shown(), "postgres://ann@db/x");
+        assert_eq!(target("postgres://db/x?user=ann&password=s3cret").shown(), "postgres://db/x");
         assert_eq!(target("sqlite://oncebox.db").shown(), "sqlite://oncebox.db");
     }
 

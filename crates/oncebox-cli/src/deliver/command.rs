@@ -2,12 +2,17 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use oncebox::{Envelope, Failure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, ChildStdin};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::deliver::beginning;
 use crate::deliver::told::Told;
@@ -16,6 +21,8 @@ use crate::deliver::told::Told;
 const DEAD: i32 = 65;
 /// So much of what a command says is kept, from its end.
 const KEPT_BYTES: usize = 4096;
+/// What a command has said arrives within this time after its end.
+const AFTERWARDS: Duration = Duration::from_millis(200);
 
 /// A command to run for each message.
 #[derive(Debug)]
@@ -33,14 +40,18 @@ impl Command {
     /// Runs it; what its exit code means.
     pub(super) async fn deliver(&self, envelope: Envelope, told: &Told) -> Result<(), Failure> {
         let mut running = self.start(told)?;
-        let (input, errors) = (running.child.stdin.take(), running.child.stderr.take());
+        let input = running.child.stdin.take();
+        let words = LastWords::listen(running.child.stderr.take());
         let body = envelope.body();
-        let (written, said, status) =
-            tokio::join!(write(input, body), last_words(errors), running.child.wait());
-        running.is_over = true;
-        let status = status.map_err(|error| format!("{} cannot be waited for: {error}", self.program))?;
-        if status.success() {
+        let mut writing = pin!(write(input, body));
+        let (written, status) = tokio::select! {
+            written = &mut writing => (written, running.child.wait().await),
             // It need not read what it does not need.
+            status = running.child.wait() => (Ok(()), status),
+        };
+        let status = status.map_err(|error| format!("{} cannot be waited for: {error}", self.program))?;
+        let said = words.said().await;
+        if status.success() {
             return written
                 .map_err(|error| format!("the message was not written to {}: {error}", self.program).into());
         }
@@ -56,7 +67,8 @@ impl Command {
             .env("ONCEBOX_ATTEMPT", told.attempt.to_string())
             .env("ONCEBOX_HANDLER", &told.handler)
             .env("ONCEBOX_KIND", &told.kind)
-            .env("ONCEBOX_KEY", told.key.as_deref().unwrap_or_default())
+            // A key may have what the environment cannot have.
+            .env("ONCEBOX_KEY", told.key.as_deref().filter(|key| !key.contains('\0')).unwrap_or_default())
             .env("ONCEBOX_SOURCE", told.source.as_deref().unwrap_or_default())
             .env("TRACEPARENT", &told.traceparent)
             .stdin(Stdio::piped())
@@ -69,23 +81,22 @@ impl Command {
         }
         let child =
             command.spawn().map_err(|error| format!("{} cannot be started: {error}", self.program))?;
-        Ok(Running { child, is_over: false })
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        Ok(Running { child, group })
     }
 }
 
-/// A command that is killed, with all that it has started, if nobody waits for it any more.
+/// A command. What it has started and left behind ends with it.
 struct Running {
     child: Child,
-    is_over: bool,
+    group: Option<Pid>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let group = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        if let (false, Some(group)) = (self.is_over, group)
-            && let Err(error) = kill_process_group(group, Signal::KILL)
-        {
-            tracing::warn!(%error, "a command that took too long could not be killed");
+        // Nobody is left in the group, as a rule.
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
@@ -98,18 +109,43 @@ async fn write(input: Option<ChildStdin>, body: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// The end of what it says on standard error, however much that is.
-async fn last_words(errors: Option<ChildStderr>) -> String {
-    let Some(mut errors) = errors else { return String::new() };
-    let (mut kept, mut chunk) = (Vec::new(), [0; 1024]);
-    while let Ok(read @ 1..) = errors.read(&mut chunk).await {
-        kept.extend_from_slice(&chunk[..read]);
-        let surplus = kept.len().saturating_sub(KEPT_BYTES);
-        kept.drain(..surplus);
+/// The end of what a command says on standard error, however much that is.
+struct LastWords {
+    kept: Arc<Mutex<Vec<u8>>>,
+    listening: JoinHandle<()>,
+}
+
+impl LastWords {
+    fn listen(errors: Option<ChildStderr>) -> Self {
+        let kept = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = kept.clone();
+        let listening = tokio::spawn(async move {
+            let Some(mut errors) = errors else { return };
+            let mut chunk = [0; 1024];
+            while let Ok(read @ 1..) = errors.read(&mut chunk).await {
+                let mut kept = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&chunk[..read]);
+                let surplus = kept.len().saturating_sub(KEPT_BYTES);
+                kept.drain(..surplus);
+            }
+        });
+        Self { kept, listening }
     }
-    match beginning(&String::from_utf8_lossy(&kept)) {
-        nothing if nothing.is_empty() => nothing,
-        text => format!(": {text}"),
+
+    /// What was said by the time the command has ended. Whatever it left behind may hold the other end for as long as it likes.
+    async fn said(mut self) -> String {
+        let _ = timeout(AFTERWARDS, &mut self.listening).await;
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match beginning(&String::from_utf8_lossy(&kept)) {
+            nothing if nothing.is_empty() => nothing,
+            text => format!(": {text}"),
+        }
+    }
+}
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        self.listening.abort();
     }
 }
 

@@ -65,7 +65,8 @@ impl Endpoint {
         let request = self.client.post(self.url.clone()).headers(headers).body(envelope.body().to_vec());
         match request.send().await {
             Ok(answer) => judge(answer).await,
-            Err(error) => Err(explained(&error).into()),
+            // Its URL may have a secret in it.
+            Err(error) => Err(explained(&error.without_url()).into()),
         }
     }
 }

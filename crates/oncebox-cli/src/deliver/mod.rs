@@ -20,7 +20,8 @@ use crate::deliver::told::Told;
 pub(crate) fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &Handler) -> Result<InboxBuilder<S>> {
     let set = handler.clone();
     let options = move |options: oncebox::HandlerOptions<Envelope>| {
-        let mut options = options.detached().timeout(set.timeout).retry(set.retry).start(set.start);
+        let mut options =
+            options.detached().blameless().timeout(set.timeout).retry(set.retry).start(set.start);
         options = options.concurrency(set.concurrency);
         if let Some(tasks) = set.max_open_tasks {
             options = options.max_open_tasks(tasks);

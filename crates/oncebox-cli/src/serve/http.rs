@@ -1,6 +1,6 @@
 //! The gateway's routes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,7 +14,6 @@ use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
 use sha2::{Digest, Sha256};
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::config::Config;
@@ -28,6 +27,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const FORGOTTEN_BYTES: usize = 64 << 20;
 /// The store has so long to answer, before the sender is told to come again.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the first copy is can be told, if that is known soon.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Headers that are about the connection, or nobody else's business.
 const LEFT_OUT: [&str; 17] = [
@@ -55,18 +57,50 @@ pub(super) struct Gateway<S: LogStore> {
     inbox: Inbox<S>,
     config: Config,
     metrics: PrometheusHandle,
-    /// The workers, if there are any.
-    workers: Option<AbortHandle>,
+    /// How the workers have ended, if they have.
+    workers: Ended,
+    trouble: Trouble,
+}
+
+/// How the workers have ended.
+pub(super) type Ended = Arc<OnceLock<String>>;
+
+/// Whether the last message could not be kept: reading may work where writing does not.
+#[derive(Debug, Default)]
+struct Trouble(Mutex<Option<String>>);
+
+impl Trouble {
+    /// Logs when it begins and when it is over.
+    fn note(&self, accepted: &Result<Accept, Error>) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match accepted {
+            Ok(_) => {
+                if noted.take().is_some() {
+                    tracing::info!("messages are accepted again");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                let text = error.to_string();
+                if noted.is_none() {
+                    tracing::error!(
+                        error = text,
+                        "messages cannot be accepted: senders are told to come again"
+                    );
+                }
+                *noted = Some(text);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl<S: LogStore> Gateway<S> {
-    pub(super) fn new(
-        inbox: Inbox<S>,
-        config: Config,
-        metrics: PrometheusHandle,
-        workers: Option<AbortHandle>,
-    ) -> Self {
-        Self { inbox, config, metrics, workers }
+    pub(super) fn new(inbox: Inbox<S>, config: Config, metrics: PrometheusHandle, workers: Ended) -> Self {
+        Self { inbox, config, metrics, workers, trouble: Trouble::default() }
     }
 }
 
@@ -89,7 +123,14 @@ pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
 
 /// Whoever has to show a token shows the right one.
 async fn check_token<S: LogStore>(State(gateway): Shared<S>, request: Request, next: Next) -> Response {
-    let Some(token) = &gateway.config.http.token else { return next.run(request).await };
+    let Some(token) = &gateway.config.http.token else {
+        // Pages of others, in a browser on this machine.
+        if request.headers().contains_key(header::ORIGIN) {
+            let message = "browsers may not send from other pages: set a token for that";
+            return Refused::new(StatusCode::FORBIDDEN, "origin", message).into_response();
+        }
+        return next.run(request).await;
+    };
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     match shown.and_then(|value| value.strip_prefix("Bearer ")) {
         // Digests: how long a comparison takes tells nothing.
@@ -110,18 +151,25 @@ async fn accept<S: LogStore>(
         return Err(no_such_source(&gateway.config, &name));
     };
     let body = read(body, gateway.config.http.max_body_bytes).await?;
-    let envelope = source.envelope(to_keep(&headers)?, body)?;
+    let envelope = source.envelope(to_keep(&headers), body)?;
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
     // It may be accepted after all: then the next copy is a duplicate.
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
     let accepted =
-        accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")))?;
+        accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")));
+    gateway.trouble.note(&accepted);
+    let accepted = accepted?;
     let (status, place) = match accepted {
         Accept::Accepted { lane, pos } => (Status::Accepted, Some((lane, pos))),
         Accept::Duplicate | Accept::KeyReuse => {
             // Where the first one is helps people only: no answer is no reason to refuse.
             let first = match &key {
-                Some(key) => gateway.inbox.find_message(&kind, key.clone()).await.ok().flatten(),
+                Some(key) => {
+                    match timeout(LOOK_UP_TIMEOUT, gateway.inbox.find_message(&kind, key.clone())).await {
+                        Ok(Ok(place)) => place,
+                        _ => None,
+                    }
+                }
                 None => None,
             };
             (Status::Duplicate, first.map(|place| (place.lane, place.pos)))
@@ -184,26 +232,25 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
 }
 
 /// What is kept beside the body.
-fn to_keep(headers: &HeaderMap) -> Result<Headers, Refused> {
+fn to_keep(headers: &HeaderMap) -> Headers {
     let mut kept = Headers::new();
     for (name, value) in headers {
         if LEFT_OUT.contains(&name.as_str()) {
             continue;
         }
-        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| {
-            Refused::new(StatusCode::BAD_REQUEST, "malformed", format!("the header {name} is no UTF-8"))
-        })?;
-        kept.append(name.as_str(), text);
+        // What is no text is no key either: it is as if it were not there.
+        if let Ok(text) = std::str::from_utf8(value.as_bytes()) {
+            kept.append(name.as_str(), text);
+        }
     }
-    Ok(kept)
+    kept
 }
 
 async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
-    let health = match &gateway.workers {
-        Some(workers) if workers.is_finished() => {
-            Err("the workers have ended: start the program again".to_owned())
-        }
-        _ => match timeout(STORE_TIMEOUT, gateway.inbox.health()).await {
+    let health = match (gateway.workers.get(), gateway.trouble.text()) {
+        (Some(how), _) => Err(format!("the workers have ended: {how}: start the program again")),
+        (None, Some(trouble)) => Err(format!("the last message could not be accepted: {trouble}")),
+        (None, None) => match timeout(STORE_TIMEOUT, gateway.inbox.health()).await {
             Ok(health) => health.map_err(|error| error.to_string()),
             Err(_elapsed) => Err("the store does not answer".to_owned()),
         },

@@ -21,7 +21,7 @@ use crate::cli::Common;
 use crate::config::Config;
 use crate::deliver;
 use crate::exit::Usage;
-use crate::serve::http::Gateway;
+use crate::serve::http::{Ended, Gateway};
 use crate::store::{Opened, with_store};
 
 /// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
@@ -106,12 +106,19 @@ async fn serve<S: LogStore>(
     let address = listener.local_addr().context("listening")?;
     welcome::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
     let workers = with_handlers && !config.handlers.is_empty();
+    let ended = Ended::default();
     let working = workers.then(|| {
-        let (inbox, stop) = (inbox.clone(), stopped(stop.clone()));
-        tokio::spawn(async move { inbox.run(stop).await })
+        let (inbox, stop, ended) = (inbox.clone(), stopped(stop.clone()), ended.clone());
+        tokio::spawn(async move {
+            let report = inbox.run(stop).await;
+            if let Err(error) = &report {
+                tracing::error!(%error, "the workers have ended: messages are accepted, and not delivered");
+                let _ = ended.set(error.to_string());
+            }
+            report
+        })
     });
-    let gateway =
-        Gateway::new(inbox.clone(), config, metrics, working.as_ref().map(|task| task.abort_handle()));
+    let gateway = Gateway::new(inbox.clone(), config, metrics, ended);
     let serving = axum::serve(listener, http::router(Arc::new(gateway)));
     let serving = serving.with_graceful_shutdown(stopped(stop.clone()));
     let all = async {

@@ -54,14 +54,8 @@ pub(super) fn print(
 
 fn described(handler: &Handler) -> String {
     let to = match &handler.to {
-        To::Endpoint { url, .. } => {
-            let mut shown = url.clone();
-            // Whoever looks over the shoulder need not see it.
-            if shown.password().is_some() {
-                let _ = shown.set_password(Some("***"));
-            }
-            shown.to_string()
-        }
+        // No more of it: there may be a secret in the rest.
+        To::Endpoint { url, .. } => url.origin().ascii_serialization(),
         To::Command { program, .. } => program.clone(),
     };
     format!("{}: {} → {to}", handler.name, handler.kinds.join(", "))

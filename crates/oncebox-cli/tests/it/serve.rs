@@ -240,3 +240,20 @@ async fn a_store_that_does_not_answer_is_no_acknowledgement() {
         sqlx::query_scalar("select count(*) from oncebox_message").fetch_one(&other).await.unwrap();
     assert_eq!(kept, 2);
 }
+
+/// Its tables are gone: whoever watches is told, and senders too.
+#[tokio::test]
+async fn health_fails_with_the_store() {
+    let gateway = Gateway::start("");
+    assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
+    let url = format!("sqlite://{}", gateway.path().join("oncebox.db").display());
+    let other = sqlx::SqlitePool::connect(&url).await.unwrap();
+    sqlx::query("alter table oncebox_live rename to elsewhere").execute(&other).await.unwrap();
+    let failing = gateway.get("/healthz").await;
+    assert_eq!(failing.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let failing = body_of(failing).await;
+    assert_eq!(failing["status"], "failing");
+    assert!(failing["message"].as_str().is_some_and(|message| !message.is_empty()), "{failing}");
+    sqlx::query("alter table elsewhere rename to oncebox_live").execute(&other).await.unwrap();
+    assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
+}

@@ -59,11 +59,13 @@ pub(crate) struct Detachment {
     pub(crate) concurrency: usize,
     /// Tasks in one lane, before its messages wait.
     pub(crate) open_tasks: u32,
+    /// Its bodies cannot bring the process down.
+    pub(crate) blameless: bool,
 }
 
 impl Default for Detachment {
     fn default() -> Self {
-        Self { at_most_once: false, concurrency: 16, open_tasks: 1_000 }
+        Self { at_most_once: false, concurrency: 16, open_tasks: 1_000, blameless: false }
     }
 }
 
@@ -155,6 +157,14 @@ impl<M> HandlerOptions<M> {
     /// messages there. 1,000.
     pub fn max_open_tasks(mut self, tasks: u32) -> Self {
         self.settings.detached.get_or_insert_default().open_tasks = tasks;
+        self
+    }
+
+    /// The bodies of a [`detached`](Self::detached) handler run elsewhere, as a request to another service or as a process of their own, and
+    /// cannot bring this process down. So its death is never blamed on their messages: these are neither run alone after it, nor dead
+    /// letters after the third one.
+    pub fn blameless(mut self) -> Self {
+        self.settings.detached.get_or_insert_default().blameless = true;
         self
     }
 

@@ -245,6 +245,7 @@ macro_rules! conformance {
             a_lost_lease_is_told_and_does_not_count
             what_a_process_ran_when_it_died_runs_again
             a_detached_message_of_which_processes_keep_dying_is_a_dead_letter
+            a_blameless_message_runs_however_many_processes_died
             where_a_process_died_messages_run_one_by_one
             where_a_process_died_tasks_run_one_by_one
             a_message_of_which_processes_keep_dying_is_a_dead_letter

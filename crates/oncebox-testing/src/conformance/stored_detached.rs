@@ -471,3 +471,21 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["poison"]);
 }
+
+/// Whose bodies run elsewhere are not blamed for the deaths of those who start them.
+pub async fn a_blameless_message_runs_however_many_processes_died<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let runs: Journal<String> = Arc::default();
+    let builder = with_mail(one_lane(&fixture), &runs, |_, _| Ok(()), |o| o.blameless());
+    let inbox = builder.build().await.unwrap();
+    let mail = id_of(&inbox, "mail").await;
+    accept_new(&inbox, sample("a")).await;
+    for _ in 0..4 {
+        let dying = enter(&store, mail, 10).await;
+        lease(&store, mail, dying).await;
+        assert_eq!(die(&fixture, dying).await, 1);
+    }
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.dead), (1, 0));
+    assert_eq!(read(&runs), ["a"]);
+}

@@ -229,13 +229,16 @@ impl<S: LogStore> Inbox<S> {
         let room = u32::try_from(permits.len()).unwrap_or(u32::MAX);
         let course = self.course(stored, handler, spot);
         let Some(mut tx) = self.begin_visit(&course).await? else { return Ok(Visited::Busy) };
-        let taken = match self.take_to_lease(&mut tx, slots, taker, spot.what, room).await {
+        let mut taken = match self.take_to_lease(&mut tx, slots, taker, spot.what, room).await {
             Ok(Some(taken)) if !taken.is_empty() => taken,
             other => {
                 self.inner.store.rollback(tx).await;
                 return Ok(if other?.is_some() { Visited::Idle } else { Visited::Busy });
             }
         };
+        if slots.settings.blameless {
+            taken.messages.iter_mut().for_each(|message| message.crashes = 0);
+        }
         let (ran, leases) = self.sort_out(handler, &taken, &company);
         let is_suspect = |message: &StoredMessage| (1..CRASHES_MAX).contains(&message.crashes);
         if matches!(company, Company::Others(_)) && taken.messages.iter().any(is_suspect) {
