@@ -24,7 +24,7 @@ pub(super) struct File {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Store {
     pub(super) url: Option<Spanned<String>>,
-    pub(super) schema: Option<String>,
+    pub(super) schema: Option<Spanned<String>>,
     /// Whether `serve` brings the tables to its version.
     pub(super) migrate: bool,
     pub(super) lanes: Option<Spanned<u16>>,
@@ -126,6 +126,10 @@ pub(super) struct Time(pub(super) Duration);
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        parse_duration(&text).map(Self).map_err(serde::de::Error::custom)
+        match parse_duration(&text) {
+            Ok(Duration::ZERO) => Err(serde::de::Error::custom("a time of more than nothing is needed here")),
+            Ok(time) => Ok(Self(time)),
+            Err(error) => Err(serde::de::Error::custom(error)),
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use oncebox::{DeadHead, Retry, Start};
+use oncebox::{DeadHead, Retention, Retry, Start};
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -17,14 +17,17 @@ use crate::cli::Common;
 use crate::config::text::Text;
 use crate::deliver::is_public;
 use crate::exit::Usage;
+use crate::serve::is_left_out;
 use crate::source::{Part, Source};
 use crate::store::{DEFAULT_URL, Target};
 
 /// Read if it is there and no other is named.
-const DEFAULT_FILE: &str = "oncebox.toml";
+pub(crate) const DEFAULT_FILE: &str = "oncebox.toml";
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MAX_BODY_BYTES: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// An outage of an hour is nobody's fault: with ten minutes between the later ones it takes longer than that.
+const DEFAULT_MAX_ATTEMPTS: u32 = 25;
 
 /// What the program is to do.
 #[derive(Debug)]
@@ -82,6 +85,13 @@ impl Sources {
 fn is_source_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+const NAMES: &str = "it has 1 to 200 bytes, no control characters and no `@` in front";
+
+/// What the engine takes for a handler or a kind.
+fn is_name(name: &str) -> bool {
+    (1..=200).contains(&name.len()) && !name.starts_with('@') && !name.contains(char::is_control)
 }
 
 /// One handler.
@@ -154,8 +164,21 @@ impl Config {
                 .map(|url| text.expand(url))
                 .transpose()?
                 .unwrap_or(DEFAULT_URL.to_owned()),
-            schema: file.store.schema,
+            schema: file.store.schema.as_ref().map(|schema| schema.get_ref().clone()),
         };
+        if let Some(url) = &file.store.url
+            && !target.is_sqlite()
+            && !target.is_postgres()
+        {
+            return Err(
+                text.at(url, "this names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE")
+            );
+        }
+        if let Some(schema) = &file.store.schema
+            && target.is_sqlite()
+        {
+            return Err(text.at(schema, "a schema is for PostgreSQL: give each SQLite inbox a file"));
+        }
         if let Some(lanes) = &file.store.lanes
             && *lanes.get_ref() == 0
         {
@@ -169,7 +192,8 @@ impl Config {
         let redelivery = file.sources.values().filter_map(|source| source.redelivers_for.as_ref());
         let redelivery = redelivery.max_by_key(|time| time.get_ref().0);
         let keep_markers = file.retention.markers.map(|time| time.0);
-        if let (Some(kept), Some(again)) = (keep_markers, redelivery)
+        let kept = keep_markers.unwrap_or_else(|| Retention::default().period);
+        if let Some(again) = redelivery
             && kept < again.get_ref().0
         {
             return Err(text.at(
@@ -236,6 +260,9 @@ fn check_source(
         (Some(header), None) if HeaderName::from_bytes(header.get_ref().as_bytes()).is_err() => {
             Err(text.at(header, "this is no header's name"))
         }
+        (Some(header), None) if is_left_out(header.get_ref()) => {
+            Err(text.at(header, "this header is about the connection or secret, and not kept: take another"))
+        }
         (Some(header), None) => Ok(Some(Part::Header(header.get_ref().clone()))),
         (None, Some(pointer)) if !pointer.get_ref().starts_with('/') => {
             Err(text.at(pointer, "a JSON pointer begins with a slash, as in /data/id"))
@@ -261,6 +288,12 @@ fn check_handler(
     handler: &file::Handler,
     text: &Text<'_>,
 ) -> Result<Handler, Usage> {
+    if let Some(kind) = handler.kinds.get_ref().iter().find(|kind| !is_name(kind)) {
+        return Err(text.at(&handler.kinds, &format!("{kind:?} is no kind: {NAMES}")));
+    }
+    if !is_name(name.get_ref()) {
+        return Err(text.at(name, &format!("this is no handler's name: {NAMES}")));
+    }
     if handler.kinds.get_ref().is_empty() {
         return Err(text.at(&handler.kinds, "a handler takes at least one kind of message"));
     }
@@ -304,7 +337,7 @@ fn check_handler(
         },
         revive: handler.revive,
         retry: Retry {
-            max_attempts: handler.retry.max_attempts.as_ref().map_or(defaults.max_attempts, |n| *n.get_ref()),
+            max_attempts: handler.retry.max_attempts.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |n| *n.get_ref()),
             first: handler.retry.first.map_or(defaults.first, |time| time.0),
             longest: handler.retry.longest.map_or(defaults.longest, |time| time.0),
         },
@@ -446,6 +479,16 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_line_and_what_to_do() {
         let table = [
+            ("[sources.s]\nredelivers_for = \"30d\"", "oncebox.toml:2", "retention.markers"),
+            ("[sources.s]\nkey_header = \"Authorization\"", "oncebox.toml:2", "take another"),
+            ("[store]\nurl = \"mysql://x/y\"", "oncebox.toml:2", "sqlite://FILE"),
+            ("[store]\nschema = \"x\"", "oncebox.toml:2", "is for PostgreSQL"),
+            ("[handlers.h]\nkinds = [\"\"]\ncommand = [\"x\"]", "oncebox.toml:2", "is no kind"),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = \"0s\"",
+                "oncebox.toml:4",
+                "more than nothing",
+            ),
             ("[stor]\n", "oncebox.toml:1", "unknown field `stor`"),
             ("[http]\nlisten = \"here\"", "oncebox.toml:2", "IP:PORT"),
             ("[http]\n\ntoken = \"short\"", "oncebox.toml:3", "16 printable"),

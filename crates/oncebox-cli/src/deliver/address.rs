@@ -37,11 +37,12 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     match segments {
         // An address of the other family in disguise.
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => v4(high, low),
+        [0, 0, 0, 0, 0xffff, 0, high, low] => v4(high, low),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => v4(high, low),
         // Local to a link, a site or an organisation; many at once; for documents.
         [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xffc0 == 0xfec0 => false,
         [first, ..] if first & 0xfe00 == 0xfc00 || first & 0xff00 == 0xff00 => false,
-        [0x2001, 0xdb8, ..] | [0x64, 0xff9b, 1, ..] => false,
+        [0x2001, 0 | 0xdb8, ..] | [0x64, 0xff9b, 1, ..] => false,
         _ => true,
     }
 }
@@ -110,6 +111,8 @@ mod tests {
             "::127.0.0.1",
             "64:ff9b::10.0.0.1",
             "64:ff9b:1::1",
+            "::ffff:0:127.0.0.1",
+            "2001:0:4136:e378::1",
             "2002:7f00:0001::",
             "2002:0a00:0001::1",
         ] {

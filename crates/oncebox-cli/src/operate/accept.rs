@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oncebox::{Accept, Envelope, Error, ErrorKind, Headers, Inbox, LogStore};
 use serde::Serialize;
 use tokio::fs::File;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
 use crate::cli::Common;
 use crate::config::Config;
@@ -61,7 +61,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let opened = config.target.open_ready().await?;
     let tally = with_store!(opened, store => {
         let inbox = inbox(store, &config, false).await?;
-        let out = Intake { inbox, source, headers, bar: bar.clone() };
+        let out = Intake { inbox, source, headers, max_body_bytes: config.http.max_body_bytes, bar: bar.clone() };
         if options.file.as_os_str() == "-" {
             out.take(BufReader::new(tokio::io::stdin())).await?
         } else {
@@ -83,8 +83,11 @@ fn report(out: Output, tally: &Tally) -> Result<ExitCode> {
 
 fn source(config: &Config, options: &Options) -> Result<Source> {
     let Some(mut source) = config.sources.find(&options.source) else {
-        let names = config.sources.names().join(", ");
-        return Err(Usage(format!("there is no source {:?}: configured are {names}", options.source)).into());
+        let names = match config.sources.names()[..] {
+            [] => "a name has letters, digits, `-`, `_` and `.`".to_owned(),
+            ref names => format!("configured are {}", names.join(", ")),
+        };
+        return Err(Usage(format!("there is no source {:?}: {names}", options.source)).into());
     };
     for pointer in [&options.key_pointer, &options.kind_pointer].into_iter().flatten() {
         if !pointer.starts_with('/') {
@@ -133,19 +136,57 @@ async fn bar(json: bool, file: &PathBuf) -> ProgressBar {
     bar
 }
 
+/// A line of any bytes.
+struct Line {
+    bytes: usize,
+    /// Nothing if it is too long.
+    body: Option<Vec<u8>>,
+}
+
+/// The next line without its end. One that is too long is passed over, not kept.
+async fn next_line<R: AsyncRead + Unpin>(
+    input: &mut BufReader<R>,
+    limit: usize,
+) -> std::io::Result<Option<Line>> {
+    let (mut line, mut bytes, mut is_over) = (Vec::new(), 0, false);
+    while !is_over {
+        let chunk = input.fill_buf().await?;
+        if chunk.is_empty() {
+            break;
+        }
+        let end = chunk.iter().position(|&byte| byte == b'\n');
+        is_over = end.is_some();
+        let part = &chunk[..end.unwrap_or(chunk.len())];
+        bytes += part.len();
+        if bytes <= limit {
+            line.extend_from_slice(part);
+        }
+        let used = part.len() + usize::from(is_over);
+        input.consume(used);
+    }
+    if bytes == 0 && !is_over {
+        return Ok(None);
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    Ok(Some(Line { bytes, body: (bytes <= limit).then_some(line) }))
+}
+
 /// Lines on their way into an inbox.
 struct Intake<S: LogStore> {
     inbox: Inbox<S>,
     source: Source,
     headers: Headers,
+    max_body_bytes: usize,
     bar: ProgressBar,
 }
 
 impl<S: LogStore> Intake<S> {
-    async fn take(self, input: BufReader<impl AsyncRead + Unpin>) -> Result<Tally> {
-        let (mut lines, mut tally, mut number) = (input.lines(), Tally::default(), 0);
+    async fn take(self, mut input: BufReader<impl AsyncRead + Unpin>) -> Result<Tally> {
+        let (mut tally, mut number) = (Tally::default(), 0);
         loop {
-            let (numbers, envelopes) = self.next(&mut lines, &mut number, &mut tally).await?;
+            let (numbers, envelopes) = self.next(&mut input, &mut number, &mut tally).await?;
             if envelopes.is_empty() {
                 break;
             }
@@ -162,23 +203,25 @@ impl<S: LogStore> Intake<S> {
     /// The next messages with the numbers of their lines; none at the end.
     async fn next<R: AsyncRead + Unpin>(
         &self,
-        lines: &mut Lines<BufReader<R>>,
+        input: &mut BufReader<R>,
         number: &mut u64,
         tally: &mut Tally,
     ) -> Result<(Vec<u64>, Vec<Envelope>)> {
         let (mut numbers, mut envelopes) = (Vec::new(), Vec::new());
         while envelopes.len() < AT_ONCE {
-            let Some(line) =
-                lines.next_line().await.with_context(|| format!("reading line {}", *number + 1))?
-            else {
-                break;
-            };
+            let read = next_line(input, self.max_body_bytes).await;
+            let Some(line) = read.with_context(|| format!("reading line {}", *number + 1))? else { break };
             *number += 1;
-            self.bar.inc(line.len() as u64 + 1);
-            if line.is_empty() {
+            self.bar.inc(line.bytes as u64 + 1);
+            let Some(body) = line.body else {
+                let why = format!("it has {} bytes, the limit is {}", line.bytes, self.max_body_bytes);
+                self.refuse(*number, &why, tally);
+                continue;
+            };
+            if body.is_empty() {
                 continue;
             }
-            match self.source.envelope(self.headers.clone(), line.into_bytes()) {
+            match self.source.envelope(self.headers.clone(), body) {
                 Ok(envelope) => {
                     numbers.push(*number);
                     envelopes.push(envelope);

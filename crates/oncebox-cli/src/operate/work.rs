@@ -40,8 +40,10 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         let report = if options.once {
             tokio::select! {
                 report = inbox.work_until_idle() => report?,
-                // What is under way is taken back, or its lease runs out: it is delivered again.
-                () = stop => WorkReport::default(),
+                () = stop => {
+                    common.output().say("interrupted: what was in hand is delivered again")?;
+                    return Ok(ExitCode::from(130));
+                }
             }
         } else {
             inbox.run(stop).await?

@@ -231,11 +231,16 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
     Ok((total <= limit).then_some(kept))
 }
 
+/// Whether a header is not kept.
+pub(crate) fn is_left_out(name: &str) -> bool {
+    LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name))
+}
+
 /// What is kept beside the body.
 fn to_keep(headers: &HeaderMap) -> Headers {
     let mut kept = Headers::new();
     for (name, value) in headers {
-        if LEFT_OUT.contains(&name.as_str()) {
+        if is_left_out(name.as_str()) {
             continue;
         }
         // What is no text is no key either: it is as if it were not there.

@@ -24,6 +24,8 @@ use crate::exit::Usage;
 use crate::serve::http::{Ended, Gateway};
 use crate::store::{Opened, with_store};
 
+pub(crate) use crate::serve::http::is_left_out;
+
 /// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
 const GRACE: Duration = Duration::from_secs(30);
 /// How often metrics are made smaller.

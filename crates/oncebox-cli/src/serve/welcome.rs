@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use oncebox::Guarantee;
+use serde_json::{Value, json};
 
-use crate::config::{Config, Handler, To};
+use crate::config::{Config, DEFAULT_FILE, Handler, To};
 use crate::output::Output;
+use crate::source::{Part, Source};
 
 pub(super) fn print(
     config: &Config,
@@ -33,14 +35,14 @@ pub(super) fn print(
             }
         }
     }
-    let source = config.sources.names().first().map_or("shop", |name| *name).to_owned();
-    let token = if config.http.token.is_some() { " -H \"Authorization: Bearer $ONCEBOX_TOKEN\"" } else { "" };
-    let curl = format!(
-        "curl http://{address}/in/{source}{token} -H 'Idempotency-Key: order-1' -d '{{\"order\":1}}'"
-    );
+    let curl = curl(config, address);
+    let options = match &config.file {
+        Some(file) if file.as_os_str() != DEFAULT_FILE => format!(" --config {}", file.display()),
+        _ => String::new(),
+    };
     out.say(format_args!(
         "\nTry, in another terminal:\n\n  {curl}\n  {curl}   # again: a duplicate\n  \
-         curl http://{address}/healthz\n  oncebox status        # from a clone: cargo run --release -- status\n"
+         curl http://{address}/healthz\n  oncebox status{options}        # from a clone: cargo run --release -- status{options}\n"
     ))?;
     if config.handlers.is_empty() {
         out.say(
@@ -50,6 +52,45 @@ pub(super) fn print(
         )?;
     }
     out.say("Ctrl-C stops it; what is in hand is brought to an end.")
+}
+
+/// A request that fits the configuration: a message of a kind that somebody takes, with its key where the source has it.
+fn curl(config: &Config, address: SocketAddr) -> String {
+    let name = config.sources.names().first().map_or("shop", |name| *name).to_owned();
+    let source = config.sources.find(&name).unwrap_or_else(|| Source::named(&name));
+    let kind = config.handlers.first().and_then(|handler| handler.kinds.first());
+    let (mut headers, mut body) = (String::new(), json!({ "order": 1 }));
+    let mut say = |part: &Part, value: &str| match part {
+        Part::Header(name) => headers.push_str(&format!(" -H '{name}: {value}'")),
+        Part::Pointer(pointer) => put(&mut body, pointer, value),
+    };
+    let usual = Part::Header("Idempotency-Key".to_owned());
+    say(source.key.as_ref().unwrap_or(&usual), "order-1");
+    match (&source.kind, kind) {
+        (Some(part), Some(kind)) => say(part, kind),
+        (None, Some(kind)) if *kind != source.default_kind => say(&Part::Header("ce-type".to_owned()), kind),
+        _ => {}
+    }
+    if let Some(part) = &source.order {
+        say(part, "customer-1");
+    }
+    if config.http.token.is_some() {
+        headers.push_str(" -H 'Authorization: Bearer TOKEN'");
+    }
+    format!("curl http://{address}/in/{name}{headers} -d '{body}'")
+}
+
+/// Puts a value where a pointer leads.
+fn put(body: &mut Value, pointer: &str, value: &str) {
+    let mut place = body;
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[token];
+    }
+    *place = Value::from(value);
 }
 
 fn described(handler: &Handler) -> String {

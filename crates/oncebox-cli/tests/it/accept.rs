@@ -26,8 +26,9 @@ fn every_line_is_a_message_and_each_is_taken_once() {
     command.args(["accept", "-", "--source", "shop", "--key-pointer", "/id", "--json"]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let input = "{\"id\":\"new\"}\n\nnonsense\n{\"no\":\"id\"}\n{\"id\":\"newer\"}\n";
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let input =
+        b"{\"id\":\"new\"}\n\nnonsense\n{\"no\":\"id\"}\n{\"id\":\"newer\"}\n\xff\xfe\n{\"id\":\"newest\"}";
+    child.stdin.take().unwrap().write_all(input).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -37,7 +38,7 @@ fn every_line_is_a_message_and_each_is_taken_once() {
         "{said}"
     );
     let tally: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&tally["accepted"], &tally["refused"]), (&2.into(), &2.into()));
+    assert_eq!((&tally["accepted"], &tally["refused"]), (&3.into(), &3.into()));
 }
 
 #[test]

@@ -76,3 +76,25 @@ async fn a_program_that_is_not_there_is_said_so() {
     let letter = wait_for_dead(&gateway).await;
     assert!(letter["error"].as_str().unwrap().contains("no-such-program cannot be started"), "{letter}");
 }
+
+/// It has said what became of the message: whatever it left behind is nobody's reason to wait, and ends with it.
+#[tokio::test]
+async fn what_a_command_leaves_behind_does_not_keep_it() {
+    let gateway = Gateway::start(&running(
+        "echo run >> runs; (sleep 3; echo late >> late) & exit 0",
+        "timeout = \"2s\"\n",
+    ));
+    gateway.accept("shop", "o-1", "x").await;
+    wait_for_file(&gateway, "runs", 1).await;
+    loop {
+        let status = json(gateway.path(), &["handlers", "list"]).remove(0);
+        if (&status["lag"], &status["tasks"]) == (&0.into(), &0.into()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!gateway.path().join("late").exists(), "what it has started lived on");
+    assert_eq!(wait_for_file(&gateway, "runs", 1).await.len(), 1);
+    assert!(json(gateway.path(), &["dead", "list"]).is_empty());
+}

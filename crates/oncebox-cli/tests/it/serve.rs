@@ -50,9 +50,23 @@ async fn with_no_configuration_messages_are_accepted_once() {
     assert_eq!(gateway.post("shop", "as large as can be", &large[1..]).await.status(), StatusCode::ACCEPTED);
     assert_eq!(gateway.post("a%20b", "1", "x").await.status(), StatusCode::NOT_FOUND);
     assert_eq!(gateway.get("/in/shop").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    let url = format!("http://{}/in/shop", gateway.address);
+    let from_a_page =
+        gateway.client.post(&url).header("Origin", "https://elsewhere.example").header("webhook-id", "1");
+    assert_eq!(from_a_page.send().await.unwrap().status(), StatusCode::FORBIDDEN);
+    let odd = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
+    let odd = gateway
+        .client
+        .post(&url)
+        .header("x-other", odd.clone())
+        .header("webhook-id", "odd")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(odd.status(), StatusCode::ACCEPTED, "what is not needed is not looked at");
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
     let metrics = gateway.get("/metrics").await.text().await.unwrap();
-    assert!(metrics.contains("oncebox_accepted_total{kind=\"shop\"} 2"), "{metrics}");
+    assert!(metrics.contains("oncebox_accepted_total{kind=\"shop\"} 3"), "{metrics}");
 
     let (code, folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
@@ -228,6 +242,8 @@ async fn a_store_that_does_not_answer_is_no_acknowledgement() {
     let refused = gateway.post("shop", "during", "x").await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(refused.headers().contains_key("retry-after"));
+    // Reading still works: whoever watches is told all the same.
+    assert_eq!(gateway.get("/healthz").await.status(), StatusCode::SERVICE_UNAVAILABLE);
     sqlx::query("rollback").execute(&mut *held).await.unwrap();
     drop(held);
     loop {
