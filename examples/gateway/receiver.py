@@ -15,6 +15,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--port", type=int, default=9000)
 parser.add_argument("--database", default="receipts.db")
 parser.add_argument("--flaky", action="store_true", help="fail about every third time, before or after the effect")
+parser.add_argument("--lenient", action="store_true", help='also take cents that are written as text, as in "4200"')
 options = parser.parse_args()
 
 
@@ -33,9 +34,11 @@ class Receiver(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         if options.flaky and random.random() < 0.2:
             return self.answer(503, "not now")
-        message = json.loads(body)
-        if not isinstance(message.get("cents"), int):
-            return self.answer(422, f"cents is {message.get('cents')!r}, which is no whole number")
+        cents = json.loads(body).get("cents")
+        if options.lenient and isinstance(cents, str) and cents.isdigit():
+            cents = int(cents)
+        if not isinstance(cents, int):
+            return self.answer(422, f"cents is {cents!r}, which is no whole number")
         database = open_database()
         database.execute("begin immediate")
         effect = (self.headers["Idempotency-Key"],)
