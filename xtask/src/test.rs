@@ -43,7 +43,7 @@ pub(crate) struct Options {
     /// Run counted tests at their full counts instead of a tenth
     #[arg(long)]
     full: bool,
-    /// Do not install PostgreSQL and Python if they are missing
+    /// Do not install PostgreSQL, Python and faketime if they are missing
     #[arg(long)]
     no_install: bool,
     /// Run only the tests whose names contain one of these
@@ -117,7 +117,8 @@ impl TestRun<'_> {
             }
         }
         if steps.run("building the torture", torture::build_for_tests(self.workspace)).await? {
-            steps.run_within("torture", torture::short(self.workspace), TORTURE_LIMIT).await?;
+            let torture = torture::short(self.workspace, !self.options.no_install);
+            steps.run_within("torture", torture, TORTURE_LIMIT).await?;
         }
         match self.quick_start() {
             Ok(command) => _ = steps.run_within("README's quick start", command, PROGRAM_LIMIT).await?,

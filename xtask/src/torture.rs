@@ -44,9 +44,12 @@ pub(crate) fn build_for_tests(workspace: &Workspace) -> Command {
 }
 
 /// The short run that belongs to the tests.
-pub(crate) fn short(workspace: &Workspace) -> Command {
+pub(crate) fn short(workspace: &Workspace, may_install: bool) -> Command {
     let mut command = Command::new(workspace.target().join("debug").join(PROGRAM));
     command.args(["--faults", SHORT_FAULTS, "--messages", SHORT_MESSAGES, "--json"]);
+    if !may_install {
+        command.arg("--no-install");
+    }
     command.current_dir(workspace.root());
     command
 }

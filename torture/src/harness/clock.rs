@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use oncebox_servers::apt;
 
 /// Debian's package.
@@ -17,11 +17,12 @@ pub(crate) struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that is set in a file of this folder, and right until then. Installs the library if need be.
-    pub(crate) fn create(folder: &Path) -> Result<Self> {
+    /// A clock that is set in a file of this folder, and right until then. Installs the library if need be and allowed.
+    pub(crate) fn create(folder: &Path, may_install: bool) -> Result<Self> {
         let library = match library() {
             Some(library) => library,
             None => {
+                ensure!(may_install, "the package `{PACKAGE}` is not installed");
                 apt::install(PACKAGE)?;
                 library().context("faketime is installed, but its library is nowhere to be found")?
             }

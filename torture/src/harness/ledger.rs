@@ -95,6 +95,7 @@ mod tests {
             messages: 1_000,
             keep: None,
             verbose: false,
+            may_install: false,
         };
         let verdict = Verdict { messages: 1_001, ..Verdict::default() };
         Ledger::open(&path).unwrap().add(&part, "a", &verdict).unwrap();

@@ -143,7 +143,16 @@ mod tests {
     use super::*;
 
     fn part(store: StoreName, seed: u64) -> Part {
-        Part { store, mode: Mode::Inline, seed, faults: 1, messages: 1, keep: None, verbose: false }
+        Part {
+            store,
+            mode: Mode::Inline,
+            seed,
+            faults: 1,
+            messages: 1,
+            keep: None,
+            verbose: false,
+            may_install: false,
+        }
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Part {
     pub(crate) keep: Option<PathBuf>,
     /// Tells of every fault as it happens.
     pub(crate) verbose: bool,
+    /// Whether what is missing may be installed.
+    pub(crate) may_install: bool,
 }
 
 /// What came of it, and what is wrong, in words.
@@ -118,7 +120,7 @@ pub(crate) async fn run(part: &Part) -> Result<Done> {
     let scratch = tempfile::Builder::new().prefix("oncebox-torture-").tempdir()?;
     // Room for twice the messages: more are sent while faults are still to come.
     let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + part.messages * 8 * 1024)?;
-    let clock = FakeClock::create(scratch.path());
+    let clock = FakeClock::create(scratch.path(), part.may_install);
     let mut possible = Fault::of(part.store);
     let mut left_out = Vec::new();
     if let Some(why) = no_small_disk {
