@@ -14,9 +14,11 @@ mod operate;
 mod options;
 mod presence;
 mod pruner;
+mod setback;
 mod settle;
 mod spill;
 mod survey;
+mod unknown;
 mod visit;
 mod work;
 mod worker;
@@ -40,6 +42,7 @@ pub use pruner::PruneReport;
 use pruner::prune_boxed;
 pub(crate) use pruner::{Prune, Pruning};
 use spill::{SpillInto, spill_boxed};
+use unknown::UnknownCommit;
 pub use worker::WorkReport;
 
 use crate::inbox::InboxStore;
@@ -150,13 +153,6 @@ pub(crate) struct Stored {
     completer: Completer,
     /// Kinds that nobody handles and of which it was said.
     unhandled: Mutex<HashSet<String>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct UnknownCommit {
-    epoch: i32,
-    reached: i64,
-    messages: u64,
 }
 
 impl Stored {

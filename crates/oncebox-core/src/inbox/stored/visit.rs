@@ -13,25 +13,21 @@ use crate::backoff::{backoff, spread};
 use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
-use crate::inbox::stored::settle::{Account, unit_of_message};
-use crate::inbox::stored::work::{Ended, Ran, Trouble, trouble_of_own};
+use crate::inbox::stored::settle::unit_of_message;
+use crate::inbox::stored::work::{Ended, Trouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{LogStore, Stored, UnknownCommit};
-use crate::inbox::unit::BODY_TRANSIENTS_MAX;
+use crate::inbox::stored::{LogStore, Stored};
 use crate::observe;
-use crate::outcome::Outcome;
 use crate::store::{
     Batch, Claimed, Fault, HandlerId, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits,
     Unit, Waiting,
 };
-use crate::{Error, ErrorKind, Failure, Mode};
+use crate::{Error, ErrorKind, Mode};
 
 /// How many tasks one visit takes.
-const TASKS_MAX: u32 = 25;
+pub(super) const TASKS_MAX: u32 = 25;
 /// Bytes of bodies in one visit.
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// How often a lane is tried for that a broken transaction of ours may still hold; some seconds.
-const LOCKED_TRIES: u32 = 12;
 
 /// A place to visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,7 +181,7 @@ impl<S: LogStore> Inbox<S> {
 
     /// Where messages come inline too, the handler's own markers decide who runs: what is done already is passed over, and what
     /// another copy is running now is set apart for a while.
-    async fn claim_taken(
+    pub(super) async fn claim_taken(
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
@@ -280,14 +276,7 @@ impl<S: LogStore> Inbox<S> {
             false => POSITIONS_MIN,
         };
         handler.lessons().lane(taker.lane).positions = positions;
-        let progress =
-            Progress { handler: taker.handler, lane: taker.lane, epoch: batch.epoch, pos: batch.reached };
-        Ok(Some(Taken {
-            messages: batch.messages,
-            busy: Vec::new(),
-            progress: (batch.reached > batch.from).then_some(progress),
-            behind: Behind::Head(batch.head),
-        }))
+        Ok(Some(Taken::messages(taker, batch)))
     }
 
     async fn take_tasks(
@@ -299,13 +288,10 @@ impl<S: LogStore> Inbox<S> {
         let most = if handler.settings.isolated { 1 } else { TASKS_MAX };
         let messages =
             self.inner.store.take_tasks(tx, taker, TaskLimits { tasks: most, heads_only: false }).await?;
-        Ok(messages.map(|messages| {
-            let behind = Behind::Tasks(messages.len() >= most as usize);
-            Taken { messages, busy: Vec::new(), progress: None, behind }
-        }))
+        Ok(messages.map(|messages| Taken::tasks(messages, most)))
     }
 
-    async fn work_on(
+    pub(super) async fn work_on(
         &self,
         stored: &Stored,
         handler: &Registered<S>,
@@ -383,126 +369,6 @@ impl<S: LogStore> Inbox<S> {
         Ok(Visited::Worked { report, more: taken.has_more() })
     }
 
-    /// What to do about a transaction that came to nothing.
-    async fn learn(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taker: Taker<'_>,
-        taken: Taken,
-        trouble: Trouble,
-        course: &Course,
-    ) -> Result<Visited, Error> {
-        let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
-        let trouble = match trouble {
-            Trouble::Store(error) => return Err(error),
-            trouble => trouble,
-        };
-        if taken.messages.len() > 1 && !course.tasks {
-            let mut lessons = handler.lessons();
-            let lane = lessons.lane(taker.lane);
-            match &trouble {
-                Trouble::Failed(_) if handler.handler.takes_sets() => lane.halve_sets(taken.messages.len()),
-                // Whether it is our connection that is gone shows when a savepoint is to be taken back.
-                Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
-                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary => lane.wary = true,
-                _ => lessons.size.trouble(true),
-            }
-            return again;
-        }
-        if let Trouble::Contended(failure) = &trouble
-            && let Some(message) = taken.messages.first()
-        {
-            if !course.wary && !course.tasks && is_gone::<S>(failure) {
-                handler.lessons().lane(taker.lane).wary = true;
-                return again;
-            }
-            if !self.body_is_to_blame(handler, message) {
-                sleep(backoff(1, spread())).await;
-                return again;
-            }
-        }
-        // One message and its transaction is gone, or tasks of which one breaks the others' transaction.
-        let outcome = trouble.outcome(handler);
-        self.set_apart_unrun(stored, handler, taker, taken, outcome, course).await
-    }
-
-    /// Whether a body has met transient errors so often that they are its own fault.
-    pub(crate) fn body_is_to_blame(&self, handler: &Registered<S>, message: &StoredMessage) -> bool {
-        let mut lessons = handler.lessons();
-        let times = lessons.transients.entry(message.place).or_default();
-        *times += 1;
-        *times >= BODY_TRANSIENTS_MAX
-    }
-
-    /// Writes down the failure of a message whose transaction is gone, in a new one, without running it again. Of several
-    /// tasks, each is a failure of its own only if it is alone: they are parted first.
-    pub(super) async fn set_apart_unrun(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taker: Taker<'_>,
-        broken: Taken,
-        outcome: Outcome,
-        course: &Course,
-    ) -> Result<Visited, Error> {
-        let store = &self.inner.store;
-        if broken.messages.len() > 1 {
-            return self.visit_tasks_one_by_one(stored, handler, taker, course).await;
-        }
-        let place = broken.first_place();
-        let what = if course.tasks { What::Tasks } else { What::Messages };
-        let mut tries = 0;
-        let (mut tx, taken) = loop {
-            let mut tx = self.begin(course.limits).await?;
-            match self.take_one(&mut tx, taker, what).await? {
-                Some(mut taken) if taken.first_place() == place => {
-                    self.claim_taken(handler, &mut tx, &mut taken).await?;
-                    if taken.messages.is_empty() && taken.busy.is_empty() {
-                        // Another copy has done it: it is passed over.
-                        self.write_account(&mut tx, taker, &Account::default(), course).await?;
-                        self.finish_visit(tx, taken.progress).await?;
-                        return Ok(Visited::Worked { report: WorkReport::default(), more: true });
-                    }
-                    if taken.messages.is_empty() {
-                        // Another copy does it now.
-                        store.rollback(tx).await;
-                        return Ok(Visited::Busy);
-                    }
-                    break (tx, taken);
-                }
-                // What comes before it was done by other copies: it is passed over, as it was before.
-                Some(mut taken) if taken.first_place().is_some_and(|at| course.tasks || Some(at) < place) => {
-                    self.claim_taken(handler, &mut tx, &mut taken).await?;
-                    if taken.messages.is_empty() && taken.busy.is_empty() {
-                        self.finish_visit(tx, taken.progress).await?;
-                        continue;
-                    }
-                    tries = LOCKED_TRIES;
-                }
-                // Somebody else was faster.
-                Some(_) => tries = LOCKED_TRIES,
-                // Our own transaction, which is being ended, may still hold the lane.
-                None => tries += 1,
-            }
-            store.rollback(tx).await;
-            if tries >= LOCKED_TRIES {
-                return Ok(Visited::Busy);
-            }
-            sleep(backoff(tries, spread())).await;
-        };
-        let ran = Ran { ended: vec![Ended::Failed(outcome)], bodies: 1, took: Duration::ZERO };
-        let account = self.settle_up(stored, handler, &taken, &ran);
-        self.write_account(&mut tx, taker, &account, course).await?;
-        self.finish_visit(tx, taken.progress).await?;
-        if let Some(place) = place {
-            handler.lessons().transients.remove(&place);
-        }
-        self.observe_visit(handler, &taken, &ran, &account.report);
-        self.tell_of_dead(stored, handler, &taken, &account.settled);
-        Ok(Visited::Worked { report: account.report, more: true })
-    }
-
     /// Takes the next message of a lane, or the next task, alone.
     pub(super) async fn take_one(
         &self,
@@ -513,101 +379,17 @@ impl<S: LogStore> Inbox<S> {
         let store = &self.inner.store;
         if what == What::Tasks {
             let messages = store.take_tasks(tx, taker, TaskLimits { tasks: 1, heads_only: false }).await?;
-            return Ok(messages.map(|messages| Taken {
-                messages,
-                busy: Vec::new(),
-                progress: None,
-                behind: Behind::Tasks(true),
-            }));
+            return Ok(messages.map(|messages| Taken::tasks(messages, 1)));
         }
         let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX, open_tasks: None };
         let batch = store.take(tx, taker, one).await?;
-        Ok(batch.map(|batch| {
-            let Batch { epoch, from, reached: pos, head, messages } = batch;
-            let progress = Progress { handler: taker.handler, lane: taker.lane, epoch, pos };
-            let progress = (pos > from).then_some(progress);
-            Taken { messages, busy: Vec::new(), progress, behind: Behind::Head(head) }
-        }))
-    }
-
-    /// One transaction for each task that is due.
-    async fn visit_tasks_one_by_one(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taker: Taker<'_>,
-        course: &Course,
-    ) -> Result<Visited, Error> {
-        let mut all = WorkReport::default();
-        let (mut tasks, mut tries) = (0, 0);
-        while tasks < TASKS_MAX && tries < LOCKED_TRIES {
-            let mut tx = self.begin(course.limits).await?;
-            let messages = self
-                .inner
-                .store
-                .take_tasks(&mut tx, taker, TaskLimits { tasks: 1, heads_only: false })
-                .await?
-                .unwrap_or_default();
-            if messages.is_empty() {
-                self.inner.store.rollback(tx).await;
-                // Our own transaction, which is being ended, may still hold the lane.
-                tries += 1;
-                sleep(backoff(tries, spread())).await;
-                continue;
-            }
-            tasks += 1;
-            tries = LOCKED_TRIES - 1;
-            let mut taken = Taken { messages, busy: Vec::new(), progress: None, behind: Behind::Tasks(true) };
-            self.claim_taken(handler, &mut tx, &mut taken).await?;
-            match Box::pin(self.work_on(stored, handler, taker, tx, taken, course)).await? {
-                Visited::Worked { report, .. } => all += report,
-                Visited::Busy | Visited::Idle => break,
-            }
-        }
-        Ok(Visited::Worked { report: all, more: true })
+        Ok(batch.map(|batch| Taken::messages(taker, batch)))
     }
 
     pub(super) async fn finish_visit(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
         let begun = self.inner.store.finish(tx, progress).await?;
         self.keep_begun(begun);
         Ok(())
-    }
-
-    fn note_unknown(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taker: Taker<'_>,
-        taken: &Taken,
-        messages: usize,
-    ) {
-        for _ in 0..messages {
-            self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
-        }
-        if let Some(progress) = taken.progress {
-            let unknown =
-                UnknownCommit { epoch: progress.epoch, reached: progress.pos, messages: messages as u64 };
-            stored.unknown().insert((taker.handler, taker.lane), unknown);
-        }
-    }
-
-    /// The lane's lock is ours: whether a commit whose answer was lost has happened is certain now.
-    fn find_out_unknown(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taker: Taker<'_>,
-        epoch: i32,
-        from: i64,
-    ) {
-        let Some(unknown) = stored.unknown().remove(&(taker.handler, taker.lane)) else { return };
-        if unknown.epoch == epoch && from >= unknown.reached {
-            tracing::info!(handler = &*handler.name, "a commit whose answer was lost had happened");
-            for _ in 0..unknown.messages {
-                self.inner.observer.count(observe::COMMITS_RECOVERED, &handler.name);
-                self.inner.observer.count(observe::PROCESSED, &handler.name);
-            }
-        }
     }
 }
 
@@ -618,11 +400,11 @@ pub(crate) struct Taken {
     pub(super) busy: Vec<StoredMessage>,
     /// Where the handler will have come; none for tasks.
     pub(super) progress: Option<Progress>,
-    pub(super) behind: Behind,
+    behind: Behind,
 }
 
 /// What there is behind it.
-pub(super) enum Behind {
+enum Behind {
     /// The lane up to its newest position.
     Head(i64),
     /// Perhaps other tasks.
@@ -630,6 +412,20 @@ pub(super) enum Behind {
 }
 
 impl Taken {
+    /// A batch of the lane.
+    pub(super) fn messages(taker: Taker<'_>, batch: Batch) -> Self {
+        let Batch { epoch, from, reached: pos, head, messages } = batch;
+        let progress = Progress { handler: taker.handler, lane: taker.lane, epoch, pos };
+        let progress = (pos > from).then_some(progress);
+        Self { messages, busy: Vec::new(), progress, behind: Behind::Head(head) }
+    }
+
+    /// Tasks, of which there may be more if as many were there as were asked for.
+    pub(super) fn tasks(messages: Vec<StoredMessage>, most: u32) -> Self {
+        let behind = Behind::Tasks(messages.len() >= most as usize);
+        Self { messages, busy: Vec::new(), progress: None, behind }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.busy.is_empty() && self.progress.is_none()
     }
@@ -645,9 +441,4 @@ impl Taken {
             Behind::Tasks(more) => more,
         }
     }
-}
-
-/// Whether a connection is gone, ours or another one of the handler's.
-fn is_gone<S: LogStore>(failure: &Failure) -> bool {
-    S::classify(failure.error()) == Fault::Connection
 }

@@ -1,0 +1,159 @@
+//! Ending: how a body ended is written under the fence that it was leased with, or, if it is never to run again, beside it.
+
+use std::time::{Duration, Instant};
+
+use crate::backoff::{backoff, spread};
+use crate::inbox::Inbox;
+use crate::inbox::builder::Registered;
+use crate::inbox::stored::settle::{Fate, apart, unit_of_message};
+use crate::inbox::stored::visit::{Spot, What};
+use crate::inbox::stored::worker::WorkReport;
+use crate::inbox::stored::{LogStore, Stored};
+use crate::outcome::Outcome;
+use crate::store::{Completion, End, Fault, Fence, MarkerState, SetApart, Settled, StoredMessage};
+use crate::{Error, observe};
+
+impl<S: LogStore> Inbox<S> {
+    /// Writes down how a body ended, and tells whoever is to know.
+    pub(super) async fn end_detached(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        message: StoredMessage,
+        fence: Option<Fence>,
+        ended: Result<Option<Vec<u8>>, Outcome>,
+    ) -> WorkReport {
+        let mut report = WorkReport::default();
+        let observer = self.inner.observer;
+        let name = &*handler.name;
+        let failures = message.failures + 1;
+        let mut dead = None;
+        let end = match ended {
+            Ok(result) => {
+                report.done = 1;
+                let marker = message.key.as_ref().filter(|_| message.spilled);
+                End::Done { marker: marker.map(|key| unit_of_message(handler, &message, key)), result }
+            }
+            Err(outcome) => {
+                observer.count(observe::FAILED, name);
+                let fate = match (fence, self.fate(stored, handler, failures, &outcome)) {
+                    // There is no second time.
+                    (None, Fate::Retry { error, .. }) => Fate::Dead { error },
+                    (_, fate) => fate,
+                };
+                match fate {
+                    Fate::Retry { due_in, error } => {
+                        report.failed = 1;
+                        End::Retry { failures, due_in, error: Some(error) }
+                    }
+                    Fate::Dead { error } => {
+                        report.dead = 1;
+                        dead = Some(error.clone());
+                        End::Dead { failures, error }
+                    }
+                }
+            }
+        };
+        let handler_id = stored.ids[handler.index];
+        let is_written = match fence {
+            Some(fence) => {
+                let completion = Completion { handler: handler_id, place: message.place, fence, end };
+                self.complete(completion).await
+            }
+            None => match &dead {
+                Some(error) => self.bury_until_answered(stored, handler, &message, failures, error).await,
+                None => Ok(true),
+            },
+        };
+        match is_written {
+            Ok(true) => {}
+            Ok(false) => {
+                observer.count(observe::LEASES_LOST, name);
+                tracing::warn!(
+                    handler = name,
+                    lane = message.place.lane,
+                    pos = message.place.pos,
+                    "LeaseLost: this process was taken for dead while it ran a message, and somebody else runs it"
+                );
+                return WorkReport { lease_lost: 1, ..WorkReport::default() };
+            }
+            Err(error) => {
+                tracing::error!(
+                    handler = name,
+                    error = crate::error::chain(&error),
+                    "how a message ended could not be written down: one that is leased will run again when this process is gone"
+                );
+                return WorkReport::default();
+            }
+        }
+        if report.done > 0 {
+            observer.count(observe::PROCESSED, name);
+            observer.time(observe::WAIT_SECONDS, name, message.waited);
+        }
+        if let Some(error) = dead {
+            observer.count(observe::DEAD, name);
+            self.tell_of_one_dead(stored, handler, &message, failures, Some(error));
+        }
+        report
+    }
+
+    /// A dead letter, as often as it takes, or until patience is at its end.
+    async fn bury_until_answered(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        failures: u32,
+        error: &str,
+    ) -> Result<bool, Error> {
+        let started = Instant::now();
+        let mut troubles = 0;
+        loop {
+            match self.bury_unleased(stored, handler, message, failures, error).await {
+                Err(error)
+                    if S::classify(&error) != Fault::Other
+                        && started.elapsed() < self.inner.settings.patience.max(stored.settings.lease) =>
+                {
+                    troubles += 1;
+                    tokio::time::sleep(backoff(troubles, spread())).await;
+                }
+                buried => return buried,
+            }
+        }
+    }
+
+    /// A message that has failed and is not to run again: its dead letter, as far as the store answers.
+    async fn bury_unleased(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        failures: u32,
+        error: &str,
+    ) -> Result<bool, Error> {
+        let what = What::Tasks;
+        let spot = Spot { handler: handler.index, lane: message.place.lane, what, careful: false };
+        let course = self.course(stored, handler, spot);
+        let taker = self.taker(stored, handler, message.place.lane);
+        let store = &self.inner.store;
+        let mut tx = self.begin(course.limits).await?;
+        let dead = SetApart { failures, error: Some(error.to_owned()), ..apart(message, Duration::ZERO) };
+        let settled = Settled { dead: vec![dead], ..Settled::default() };
+        let written = async {
+            store.settle(&mut tx, taker, &settled).await?;
+            match message.key.as_ref().filter(|_| message.spilled) {
+                // It said done before the run. An operator may let it run again.
+                Some(key) => {
+                    let marker = unit_of_message(handler, message, key);
+                    store.settle_markers(&mut tx, &[&marker], MarkerState::Spilled).await
+                }
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = written.await {
+            store.rollback(tx).await;
+            return Err(error);
+        }
+        store.commit(tx).await.map(|()| true)
+    }
+}

@@ -1,0 +1,288 @@
+//! Leasing: a short transaction passes messages on to this process, which then starts them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Slots;
+use super::company::{Company, Suspect};
+use crate::Error;
+use crate::inbox::Inbox;
+use crate::inbox::builder::Registered;
+use crate::inbox::stored::care::{CRASHES_MAX, died};
+use crate::inbox::stored::presence::Process;
+use crate::inbox::stored::settle::{Account, apart};
+use crate::inbox::stored::visit::{Spot, Taken, Visited, What};
+use crate::inbox::stored::work::{Ended, Order, Ran};
+use crate::inbox::stored::{LogStore, Stored};
+use crate::store::{
+    Completion, End, Fault, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
+};
+
+/// Positions that are looked at for messages to lease, and bytes of bodies.
+const POSITIONS: u32 = 1 << 16;
+const BYTES: u64 = 8 * 1024 * 1024;
+
+/// A transaction that is about to lease messages.
+struct Landing {
+    index: usize,
+    lane: u16,
+    taken: Taken,
+    ran: Ran,
+    account: Account,
+    leases: Vec<SetApart>,
+    fence: Option<Fence>,
+}
+
+/// What was leased in one transaction.
+pub(super) struct Leased {
+    pub(super) messages: Vec<StoredMessage>,
+    /// `None` where a message counts as handled before it runs.
+    pub(super) fence: Option<Fence>,
+}
+
+impl<S: LogStore> Inbox<S> {
+    /// Leases what there is room for, and starts it.
+    pub(in crate::inbox::stored) async fn visit_detached(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        slots: &Slots,
+        taker: Taker<'_>,
+        spot: Spot,
+    ) -> Result<Visited, Error> {
+        if spot.careful {
+            // Their tasks count crashes themselves.
+            self.inner.store.end_care(taker.handler, taker.lane).await?;
+        }
+        // Somebody has the process to himself, or waits for that.
+        let Ok(others) = stored.alone.clone().try_read_owned() else { return Ok(Visited::Idle) };
+        let company = Company::Others(Arc::new(others));
+        self.lease_beside(stored, handler, slots, taker, spot, company).await
+    }
+
+    /// Leases one message of which a process may have died, as soon as nothing else runs here, and starts it.
+    fn lease_suspect(&self, stored: &Stored, handler: &Registered<S>, taker: Taker<'_>, spot: Spot) {
+        if stored.has_suspect.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let suspect = Suspect(self.clone());
+        let (index, lane) = (handler.index, taker.lane);
+        let (alone, body) = (stored.alone.clone(), stored.bodies.begin());
+        tokio::spawn(async move {
+            let company = Company::Nobody(Arc::new(alone.write_owned().await));
+            let inbox = &suspect.0;
+            let handler = &inbox.inner.handlers[index];
+            if let (Ok(stored), Some(slots)) = (inbox.stored(), &handler.detached) {
+                let taker = inbox.taker(stored, handler, lane);
+                let leased = inbox.lease_beside(stored, handler, slots, taker, spot, company).await;
+                if let Err(error) = leased {
+                    tracing::debug!(
+                        error = crate::error::chain(&error),
+                        "not leased: the store did not answer"
+                    );
+                }
+            }
+            drop(body);
+        });
+    }
+
+    async fn lease_beside(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        slots: &Slots,
+        taker: Taker<'_>,
+        spot: Spot,
+        company: Company,
+    ) -> Result<Visited, Error> {
+        // Whoever started this may be gone: nothing is leased to a process that has signed off.
+        let Some(present) = self.stay_present(stored) else { return Ok(Visited::Idle) };
+        let visited = self.lease_and_start(stored, handler, slots, taker, spot, company).await;
+        present.leave().await;
+        visited
+    }
+
+    async fn lease_and_start(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        slots: &Slots,
+        taker: Taker<'_>,
+        spot: Spot,
+        company: Company,
+    ) -> Result<Visited, Error> {
+        let Some(process) = stored.presence.process() else { return Ok(Visited::Idle) };
+        let mut permits = Vec::new();
+        while let Ok(permit) = slots.free.clone().try_acquire_owned() {
+            permits.push(permit);
+        }
+        if permits.is_empty() || process.cancellation.is_cancelled() {
+            return Ok(Visited::Idle);
+        }
+        let room = u32::try_from(permits.len()).unwrap_or(u32::MAX);
+        let course = self.course(stored, handler, spot);
+        let Some(mut tx) = self.begin_visit(&course).await? else { return Ok(Visited::Busy) };
+        let mut taken = match self.take_to_lease(&mut tx, slots, taker, spot.what, room).await {
+            Ok(Some(taken)) if !taken.is_empty() => taken,
+            other => {
+                self.inner.store.rollback(tx).await;
+                return Ok(if other?.is_some() { Visited::Idle } else { Visited::Busy });
+            }
+        };
+        if slots.settings.blameless {
+            taken.messages.iter_mut().for_each(|message| message.crashes = 0);
+        }
+        let (ran, leases) = self.sort_out(handler, &taken, &company);
+        let is_suspect = |message: &StoredMessage| (1..CRASHES_MAX).contains(&message.crashes);
+        if matches!(company, Company::Others(_)) && taken.messages.iter().any(is_suspect) {
+            self.lease_suspect(stored, handler, taker, spot);
+        }
+        if ran.ended.iter().all(|ended| matches!(ended, Ended::Again)) && taken.progress.is_none() {
+            self.inner.store.rollback(tx).await;
+            return Ok(Visited::Idle);
+        }
+        let mut account = self.settle_up(stored, handler, &taken, &ran);
+        // Those that go back because of their company have not been tried.
+        for (message, _) in
+            taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, Ended::Again))
+        {
+            let back = account.settled.apart.iter_mut().find(|back| back.pos == message.place.pos);
+            if let Some(back) = back {
+                back.due_in = Duration::ZERO;
+            }
+        }
+        // What is to run is not done yet, unless it is never to run again.
+        account.report.done = 0;
+        if !slots.settings.at_most_once {
+            account.done.clear();
+        }
+        let written = async {
+            self.write_account(&mut tx, taker, &account, &course).await?;
+            match slots.settings.at_most_once || leases.is_empty() {
+                true => Ok(Some(None)),
+                false => Ok(self.inner.store.lease(&mut tx, taker, process.id, &leases).await?.map(Some)),
+            }
+        };
+        let fence = match written.await {
+            Ok(Some(fence)) => fence,
+            // Taken for dead; the next beat will tell.
+            Ok(None) => {
+                self.inner.store.rollback(tx).await;
+                return Ok(Visited::Idle);
+            }
+            Err(error) => {
+                self.inner.store.rollback(tx).await;
+                return Err(error);
+            }
+        };
+        // From here on it takes its course, whoever waits for it: what is leased must run.
+        let landing = Landing { index: handler.index, lane: taker.lane, taken, ran, account, leases, fence };
+        let (inbox, present) = (self.clone(), self.stay_present(stored));
+        let landed = tokio::spawn(async move {
+            let landed = inbox.land(tx, landing, &process, permits, &company).await;
+            if let Some(present) = present {
+                present.leave().await;
+            }
+            landed
+        });
+        landed.await.unwrap_or_else(|stopped| Err(Error::unavailable("leasing broke off", stopped)))
+    }
+
+    /// Commits what was leased, and starts it.
+    async fn land(
+        &self,
+        tx: S::Tx,
+        landing: Landing,
+        process: &Process,
+        permits: Vec<OwnedSemaphorePermit>,
+        company: &Company,
+    ) -> Result<Visited, Error> {
+        let stored = self.stored()?;
+        let Landing { index, lane, taken, ran, account, leases, fence } = landing;
+        let handler = &self.inner.handlers[index];
+        if let Err(error) = self.finish_visit(tx, taken.progress).await {
+            if let (Fault::Connection, Some(fence)) = (S::classify(&error), fence) {
+                self.let_go(self.taker(stored, handler, lane), &leases, fence);
+            }
+            return Err(error);
+        }
+        self.tell_of_dead(stored, handler, &taken, &account.settled);
+        let more = taken.has_more();
+        let is_leased = |ended: &Ended| matches!(ended, Ended::Done(_));
+        let messages: Vec<StoredMessage> = taken
+            .messages
+            .into_iter()
+            .zip(&ran.ended)
+            .filter_map(|(message, ended)| is_leased(ended).then_some(message))
+            .collect();
+        self.start(stored, handler, process, Leased { messages, fence }, permits, company);
+        Ok(Visited::Worked { report: account.report, more })
+    }
+
+    async fn take_to_lease(
+        &self,
+        tx: &mut S::Tx,
+        slots: &Slots,
+        taker: Taker<'_>,
+        what: What,
+        room: u32,
+    ) -> Result<Option<Taken>, Error> {
+        let store = &self.inner.store;
+        if what == What::Tasks {
+            let limits = TaskLimits { tasks: room, heads_only: true };
+            let messages = store.take_tasks(tx, taker, limits).await?;
+            return Ok(messages.map(|messages| Taken::tasks(messages, room)));
+        }
+        let limits = TakeLimits {
+            messages: room,
+            positions: POSITIONS,
+            bytes: BYTES,
+            open_tasks: (!slots.settings.at_most_once).then_some(slots.settings.open_tasks),
+        };
+        let batch = store.take(tx, taker, limits).await?;
+        Ok(batch.map(|batch| Taken::messages(taker, batch)))
+    }
+
+    /// Which messages are to run now, and which have to wait: only one of each ordering key runs at a time.
+    fn sort_out(&self, handler: &Registered<S>, taken: &Taken, company: &Company) -> (Ran, Vec<SetApart>) {
+        let mut order = Order::of(handler);
+        let mut ran = Ran::default();
+        let mut leases = Vec::new();
+        for message in &taken.messages {
+            ran.ended.push(if !message.due_in.is_zero() {
+                Ended::Scheduled
+            } else if order.holds(message) {
+                Ended::Parked
+            } else if message.crashes >= CRASHES_MAX {
+                order.hold(message);
+                Ended::Failed(died(message.crashes))
+            } else if !company.suits(message) || (message.crashes > 0 && !leases.is_empty()) {
+                order.hold(message);
+                Ended::Again
+            } else {
+                order.hold(message);
+                leases.push(apart(message, Duration::ZERO));
+                Ended::Done(None)
+            });
+        }
+        (ran, leases)
+    }
+
+    /// Nobody knows whether messages were leased: if they were, they are free again.
+    fn let_go(&self, taker: Taker<'_>, leases: &[SetApart], fence: Fence) {
+        for lease in leases {
+            let place = Place { lane: taker.lane, pos: lease.pos };
+            let end = End::Retry { failures: lease.failures, due_in: Duration::ZERO, error: None };
+            let completion = Completion { handler: taker.handler, place, fence, end };
+            let inbox = self.clone();
+            tokio::spawn(async move {
+                if let Ok(true) = inbox.complete(completion).await {
+                    tracing::info!("a lease whose answer was lost is free again");
+                }
+            });
+        }
+    }
+}
