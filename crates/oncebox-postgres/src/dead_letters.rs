@@ -6,13 +6,16 @@ use oncebox_core::store::{
 };
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{Postgres, Row, SqlStr};
+use sqlx::{FromRow, Postgres, Row, SqlStr};
 
 use crate::fault::failed;
 use crate::inspect::from_ms;
 use crate::line::Line;
 use crate::store::{LONG, PostgresStore};
 use crate::work::{lane, read_key};
+
+/// The last one of some dead letters, by handler, lane and position; and how many they are.
+type Last = (i32, i32, i64, i64);
 
 impl DeadLetters for PostgresStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
@@ -43,13 +46,11 @@ impl DeadLetters for PostgresStore {
                 .bind(after_handler)
                 .bind(after_lane)
                 .bind(after_pos);
-            let locked: Vec<(i32, i32)> = tx
-                .fetch_all(lock)
-                .await?
-                .iter()
-                .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
-                .collect::<Result<_, sqlx::Error>>()?;
-            let (handlers, lanes): (Vec<_>, Vec<_>) = locked.into_iter().unzip();
+            let locked = tx.fetch_all(lock).await?;
+            let locked: Vec<Last> = locked.iter().map(Last::from_row).collect::<Result<_, _>>()?;
+            let meant = locked.last().copied();
+            let (handlers, lanes): (Vec<_>, Vec<_>) =
+                locked.into_iter().map(|(handler, lane, ..)| (handler, lane)).unzip();
             let act = select_by(&self.statements.act, select)
                 .bind(action.name())
                 .bind(operator)
@@ -62,11 +63,17 @@ impl DeadLetters for PostgresStore {
                 .bind(after_handler)
                 .bind(after_lane)
                 .bind(after_pos);
-            let Some(last) = tx.fetch_optional(act).await? else { return Ok(Acted::default()) };
-            let place = Place { lane: lane(&last)?, pos: last.try_get(2)? };
+            let acted = tx.fetch_optional(act).await?;
+            let acted = acted.as_ref().map(Last::from_row).transpose()?;
+            let is_full = |&(.., letters): &Last| letters >= i64::from(limit);
+            // Letters of the last moment may have come before some that were meant.
+            let next = acted.filter(is_full).or(meant.filter(is_full));
             Ok(Acted {
-                letters: u64::try_from(last.try_get::<i64, _>(3)?).unwrap_or(0),
-                last: Some((HandlerId(last.try_get(0)?), place)),
+                letters: acted.map_or(0, |(.., letters)| u64::try_from(letters).unwrap_or(0)),
+                next: next.map(|(handler, lane, pos, _)| {
+                    let lane = u16::try_from(lane).unwrap_or(u16::MAX);
+                    (HandlerId(handler), Place { lane, pos })
+                }),
             })
         })
         .await

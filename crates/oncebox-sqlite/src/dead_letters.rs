@@ -71,10 +71,11 @@ impl DeadLetters for SqliteStore {
             sqlx::query(include_str!("sql/remove_dead.sql")).bind(chosen).execute(conn).await?;
             let chosen: Vec<(i32, u16, i64, u8)> =
                 serde_json::from_str(chosen).map_err(|error| sqlx::Error::Decode(error.into()))?;
-            Ok(Acted {
-                letters: chosen.len() as u64,
-                last: chosen.last().map(|&(handler, lane, pos, _)| (HandlerId(handler), Place { lane, pos })),
-            })
+            let letters = chosen.len() as u64;
+            // An aggregate need not keep the order of what it is made of.
+            let last = chosen.iter().max().filter(|_| letters >= u64::from(limit));
+            let next = last.map(|&(handler, lane, pos, _)| (HandlerId(handler), Place { lane, pos }));
+            Ok(Acted { letters, next })
         })
         .await
     }

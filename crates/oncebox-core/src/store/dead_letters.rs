@@ -183,8 +183,8 @@ impl Action {
 pub struct Acted {
     /// How many dead letters it was done with.
     pub letters: u64,
-    /// The last one of them.
-    pub last: Option<(HandlerId, Place)>,
+    /// Behind which one to go on. `None` if fewer were there than a step takes, which says nothing of those that others took meanwhile.
+    pub next: Option<(HandlerId, Place)>,
 }
 
 /// One operator's action on one thing.
@@ -215,8 +215,9 @@ pub trait DeadLetters: Store {
     ) -> impl Future<Output = Result<Vec<DeadLetter>, Error>> + Send;
 
     /// Does something with at most `limit` dead letters, and writes it down, in one transaction that holds the locks of their
-    /// lanes: the first ones by handler, lane and position that come after `after`. Those whose handler has a marker that says done are not run again: they leave as done. A marker that says
-    /// known and not done says done when its dead letter is discarded or counted as done.
+    /// lanes: the first ones by handler, lane and position that come after `after`. Those whose handler has a marker that says done
+    /// are not run again: they leave as done. A marker that says known and not done says done when its dead letter is discarded or
+    /// counted as done.
     fn act(
         &self,
         select: &Select,

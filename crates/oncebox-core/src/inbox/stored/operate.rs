@@ -116,10 +116,10 @@ impl<S: LogStore> Inbox<S> {
         loop {
             let step = self.inner.store.act(&select, action, operator, after, STEP).await?;
             acted += step.letters;
-            if step.letters < u64::from(STEP) {
+            if step.next.is_none() {
                 break;
             }
-            after = step.last;
+            after = step.next;
         }
         stored.wake.notify_one();
         Ok(acted)
