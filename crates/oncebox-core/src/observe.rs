@@ -1,5 +1,7 @@
 //! What can be seen from outside: every metric, in one place.
 
+use std::collections::BTreeSet;
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 /// Handler runs that were committed.
@@ -75,6 +77,35 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (BATCH_SIZE, "histogram", "handler", "messages that shared a transaction, where several did"),
 ];
 
+/// A recorder keeps every label for ever, and senders may choose the kinds: after so many, those that are new have one label.
+const KINDS_MAX: usize = 1_000;
+const OTHER_KINDS: &str = "(other)";
+
+static KINDS: Kinds = Kinds(RwLock::new(BTreeSet::new()));
+
+/// The kinds that have labels of their own.
+struct Kinds(RwLock<BTreeSet<String>>);
+
+impl Kinds {
+    fn label<'a>(&self, kind: &'a str) -> &'a str {
+        {
+            let kinds = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            if kinds.contains(kind) {
+                return kind;
+            }
+            if kinds.len() >= KINDS_MAX {
+                return OTHER_KINDS;
+            }
+        }
+        self.reserve(kind);
+        kind
+    }
+
+    fn reserve(&self, kind: &str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(kind.to_owned());
+    }
+}
+
 /// Records metrics through the `metrics` facade, or nothing at all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observer {
@@ -82,6 +113,11 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
+    /// Kinds that have a label of their own, however many others there are.
+    pub(crate) fn expect<'a>(self, kinds: impl IntoIterator<Item = &'a String>) {
+        kinds.into_iter().for_each(|kind| KINDS.reserve(kind));
+    }
+
     pub(crate) fn describe(self) {
         if !self.enabled {
             return;
@@ -113,13 +149,13 @@ impl Observer {
 
     pub(crate) fn unhandled(self, kind: &str) {
         if self.enabled {
-            metrics::counter!(UNHANDLED, "kind" => kind.to_owned()).increment(1);
+            metrics::counter!(UNHANDLED, "kind" => KINDS.label(kind).to_owned()).increment(1);
         }
     }
 
     pub(crate) fn accepted(self, kind: &str) {
         if self.enabled {
-            metrics::counter!(ACCEPTED, "kind" => kind.to_owned()).increment(1);
+            metrics::counter!(ACCEPTED, "kind" => KINDS.label(kind).to_owned()).increment(1);
         }
     }
 
@@ -148,5 +184,24 @@ impl Observer {
         if self.enabled {
             metrics::histogram!(name, "handler" => handler.to_owned()).record(elapsed.as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_cannot_make_labels_without_end() {
+        let kinds = Kinds(RwLock::new(BTreeSet::new()));
+        for n in 0..KINDS_MAX {
+            let kind = format!("kind-{n}");
+            assert_eq!(kinds.label(&kind), kind);
+        }
+        assert_eq!(kinds.label("one more"), OTHER_KINDS);
+        assert_eq!(kinds.label("kind-7"), "kind-7", "those that have a label keep it");
+        assert_eq!(kinds.0.read().unwrap().len(), KINDS_MAX);
+        kinds.reserve("a handler's");
+        assert_eq!(kinds.label("a handler's"), "a handler's");
     }
 }

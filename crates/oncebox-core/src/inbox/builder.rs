@@ -340,6 +340,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         }
         let observer = Observer { enabled: self.metrics };
         observer.describe();
+        observer.expect(by_kind.keys());
         for (handler, origin) in self.handlers.iter_mut().zip(layout.origins) {
             handler.origin = origin.into();
         }
