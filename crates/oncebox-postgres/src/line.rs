@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgQueryResult, PgRow};
@@ -42,6 +42,8 @@ pub(crate) struct Line<C: Held = PoolConnection<Postgres>> {
     answer: Duration,
     /// What the server may take, by what it was told, before it has to answer.
     told: Duration,
+    /// When it came from its pool.
+    since: Instant,
     /// Whether nobody knows what is going on there: then it is closed, not given back.
     lost: bool,
 }
@@ -61,12 +63,17 @@ impl Line {
 
 impl<C: Held> Line<C> {
     pub(crate) fn on(conn: C, answer: Duration) -> Self {
-        Self { conn: Some(conn), answer, told: Duration::ZERO, lost: false }
+        Self { conn: Some(conn), answer, told: Duration::ZERO, since: Instant::now(), lost: false }
     }
 
     /// From now on the server may take this long before it has to answer.
     pub(crate) fn may_take(&mut self, told: Duration) {
         self.told = told;
+    }
+
+    /// When it came from its pool.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Whether an answer is missing.
@@ -188,6 +195,37 @@ impl Held for PoolConnection<Postgres> {
 
 impl Held for &mut PgConnection {
     fn let_go(self, _lost: bool, _limit: Duration) {}
+}
+
+/// A pool replaces connections that are old, when they come back: after this time one is not kept on.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// A line that is kept from one statement to the next. What a pool does with a connection that comes back, a question to the server
+/// and its answer, costs as much as a small statement.
+#[derive(Debug, Default)]
+pub struct KeptLine(Option<Line>);
+
+impl KeptLine {
+    /// The line that was kept, or one from the pool. It is the caller's: one that a statement has failed on is not kept.
+    pub(crate) async fn take_or_open(
+        &mut self,
+        servers: &Servers,
+        answer: Duration,
+    ) -> Result<Line, sqlx::Error> {
+        match self.0.take() {
+            Some(line) if servers.trust(line.since()) => return Ok(line),
+            // It leads to a server that was left behind.
+            Some(line) => line.hang_up(),
+            None => {}
+        }
+        Line::open(servers, answer).await
+    }
+
+    /// Keeps it for the next statement, as long as nobody has to wait for it.
+    pub(crate) fn keep(&mut self, line: Line, servers: &Servers) {
+        let is_young = line.since().elapsed() < KEPT_FOR;
+        self.0 = (is_young && servers.have_room()).then_some(line);
+    }
 }
 
 impl<C: Held> fmt::Debug for Line<C> {

@@ -90,6 +90,16 @@ impl Servers {
         self.open(|| self.pool.acquire()).await
     }
 
+    /// Whether a connection that came from the pool then may be used again without the pool, which would ask the same.
+    pub(crate) fn trust(&self, since: Instant) -> bool {
+        !self.pool.is_closed() && self.several.as_ref().is_none_or(|several| several.trusts(since.elapsed()))
+    }
+
+    /// Whether the pool has a connection for the next one who wants one.
+    pub(crate) fn have_room(&self) -> bool {
+        self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
+    }
+
     /// A connection beside the pool.
     pub(crate) async fn connect_apart(&self) -> Result<PgConnection, sqlx::Error> {
         let connect = async || {

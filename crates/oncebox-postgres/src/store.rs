@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncebox_core::store::{Fault, Guarantee, Limits, Store};
 use oncebox_core::{AsyncFunc, Error};
@@ -210,10 +210,9 @@ impl PostgresStore {
         Ok(result)
     }
 
-    /// Whether others get a connection even if this one goes on.
-    pub(crate) fn has_spare_connection(&self) -> bool {
-        let pool = self.pool();
-        pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections()
+    /// Whether a connection that came from the pool then may go on: others get one even so, and it leads to the right server.
+    pub(crate) fn may_go_on(&self, since: Instant) -> bool {
+        self.servers.have_room() && self.servers.trust(since)
     }
 
     pub(crate) fn clock_offset_ms(&self) -> i64 {
@@ -275,8 +274,8 @@ impl Store for PostgresStore {
         tx.commit().await
     }
 
-    async fn commit_and_begin(&self, tx: PostgresTx) -> Result<Option<PostgresBegun>, Error> {
-        if self.has_spare_connection() {
+    async fn commit_and_begin(&self, mut tx: PostgresTx) -> Result<Option<PostgresBegun>, Error> {
+        if self.may_go_on(tx.since()) {
             return tx.commit_and_begin().await;
         }
         tx.commit().await.map(|()| None)

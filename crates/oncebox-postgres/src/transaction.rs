@@ -33,8 +33,6 @@ pub struct PostgresTx {
     guarded: bool,
     /// The progress that was appended with the batch, if one was.
     carried: Option<i64>,
-    /// When the connection was taken from its pool.
-    since: Instant,
 }
 
 /// A transaction that was begun with the commit of the one before it. Dropping it rolls back.
@@ -77,7 +75,6 @@ impl PostgresTx {
             identity: None,
             guarded: false,
             carried: None,
-            since: Instant::now(),
         })
     }
 
@@ -178,9 +175,14 @@ impl PostgresTx {
         Ok(())
     }
 
+    /// When its connection was taken from the pool.
+    pub(crate) fn since(&mut self) -> Instant {
+        self.line().since()
+    }
+
     /// Commits, and begins the next transaction on the same connection, unless it has been in use for long.
     pub(crate) async fn commit_and_begin(mut self) -> Result<Option<PostgresBegun>, Error> {
-        let ours = self.session == Session::Own && self.since.elapsed() < CONNECTION_TIME;
+        let ours = self.session == Session::Own && self.since().elapsed() < CONNECTION_TIME;
         match self.unproved()? {
             Some(transaction_id) if ours => {
                 self.commit_with(self.statements.commit_and_begin.clone(), transaction_id).await?;
@@ -199,16 +201,16 @@ impl PostgresTx {
     pub(crate) async fn finish(
         mut self,
         progress: Option<Progress>,
-        spare: bool,
+        may_go_on: bool,
     ) -> Result<Option<PostgresBegun>, Error> {
         let progress = progress.filter(|progress| self.carried != Some(progress.pos));
         let Some(Progress { handler, lane, epoch, pos }) = progress else {
-            return match spare {
+            return match may_go_on {
                 true => self.commit_and_begin().await,
                 false => self.commit().await.map(|()| None),
             };
         };
-        let ours = spare && self.session == Session::Own && self.since.elapsed() < CONNECTION_TIME;
+        let ours = may_go_on && self.session == Session::Own && self.since().elapsed() < CONNECTION_TIME;
         let statement = if ours { &self.statements.finish } else { &self.statements.finish_last };
         // Safe: what is put in are numbers.
         let statement =

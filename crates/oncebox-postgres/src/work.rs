@@ -174,10 +174,11 @@ impl Work for PostgresStore {
 
     async fn finish(
         &self,
-        tx: PostgresTx,
+        mut tx: PostgresTx,
         progress: Option<Progress>,
     ) -> Result<Option<PostgresBegun>, Error> {
-        tx.finish(progress, self.has_spare_connection()).await
+        let may_go_on = self.may_go_on(tx.since());
+        tx.finish(progress, may_go_on).await
     }
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {

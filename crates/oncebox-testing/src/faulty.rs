@@ -233,9 +233,16 @@ impl<S: Upkeep, F: Faults> Upkeep for Faulty<S, F> {
 }
 
 impl<S: Log, F: Faults> Log for Faulty<S, F> {
-    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+    type Appending = S::Appending;
+
+    async fn append(
+        &self,
+        appending: &mut Self::Appending,
+        lane: LaneChoice,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Appended>, Error> {
         self.faults.at(Point::BeforeCommit).await?;
-        let appended = self.store.append(lane, messages).await?;
+        let appended = self.store.append(appending, lane, messages).await?;
         self.faults.at(Point::AfterCommit).await.map(|()| appended)
     }
 

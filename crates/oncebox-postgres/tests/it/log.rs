@@ -1,11 +1,14 @@
 //! What only PostgreSQL's log has: announcements, and a view with JSON in it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use oncebox_core::store::{Log, Select};
-use oncebox_core::{Envelope, Failure, Inbox};
+use oncebox_core::store::{Action, DeadLetters, Log, Select};
+use oncebox_core::{Accept, Envelope, Failure, Inbox};
 use oncebox_postgres::PostgresStore;
 use sqlx::PgConnection;
+use sqlx::postgres::PgPoolOptions;
 
 use crate::fixture;
 
@@ -94,4 +97,106 @@ async fn the_view_has_the_shape_of_an_inbox_table() {
     );
     assert_eq!(inbox.discard_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(rows().await[2], row("dies", "order.paid", None, true, None));
+}
+
+/// Those who accept keep a connection from one transaction to the next, but not from others who wait for one, and not for
+/// nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_accepts_without_end_leaves_connections_to_others() {
+    const CONNECTIONS: u32 = 4;
+    const ACCEPTING: u64 = 32;
+    const ASKED: u64 = 20;
+    let test = "whoever_accepts_without_end_leaves_connections_to_others";
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    let pool =
+        PgPoolOptions::new().max_connections(CONNECTIONS).connect(&postgres.database.url()).await.unwrap();
+    let take_all = async || {
+        let mut all = Vec::new();
+        for _ in 0..CONNECTIONS {
+            all.push(pool.acquire().await.unwrap());
+        }
+        all
+    };
+    // No time is lost with connecting later.
+    drop(take_all().await);
+    let inbox = Inbox::builder(PostgresStore::new(pool.clone())).stored().build().await.unwrap();
+    let (accepted, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let accepting: Vec<_> = (0..ACCEPTING)
+        .map(|who| {
+            let (inbox, accepted, is_over) = (inbox.clone(), accepted.clone(), is_over.clone());
+            tokio::spawn(async move {
+                for n in 0_u64.. {
+                    let envelope = Envelope::new("order.paid", "{}").with_key(format!("{who}-{n}"));
+                    let _ = inbox.accept(envelope).await.unwrap();
+                    accepted.fetch_add(1, Ordering::SeqCst);
+                    if is_over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut meanwhile = 0;
+    for _ in 0..ASKED {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let before = accepted.load(Ordering::SeqCst);
+        let all = take_all().await;
+        meanwhile += accepted.load(Ordering::SeqCst) - before;
+        drop(all);
+    }
+    // They wait for the batch in hand, and perhaps for one more.
+    assert!(meanwhile <= ASKED * 4 * ACCEPTING, "{meanwhile} were accepted while others waited");
+    is_over.store(true, Ordering::SeqCst);
+    for one in accepting {
+        one.await.unwrap();
+    }
+    while pool.num_idle() < pool.size() as usize {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// While an operator waits for the lanes of the letters that he means, another one deals with them: he goes on with the next ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn letters_that_another_operator_took_do_not_end_an_action() {
+    let test = "letters_that_another_operator_took_do_not_end_an_action";
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    let store = &postgres.store;
+    let inbox = Inbox::builder(store.clone()).stored().lanes(2);
+    let inbox = inbox.on_raw("ledger", KINDS, write_effect).build().await.unwrap();
+    let mut in_lane_0 = 0;
+    for n in 0..10 {
+        let envelope = Envelope::new("order.paid", "bad").with_key(n);
+        if let Accept::Accepted { lane: 0, .. } = inbox.accept(envelope).await.unwrap() {
+            in_lane_0 += 1;
+        }
+    }
+    assert_eq!(inbox.work_until_idle().await.unwrap().dead, 10);
+    assert!((1..10).contains(&in_lane_0));
+    let limit = u32::try_from(in_lane_0).unwrap();
+
+    let mut other = store.pool().begin().await.unwrap();
+    sqlx::query("select from oncebox.lane where handler > 0 and lane = 0 for update")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let acting = tokio::spawn({
+        let store = store.clone();
+        async move { store.act(&Select::all(), &Action::Retry, "ann", None, limit).await }
+    });
+    while sqlx::query("select from pg_locks where not granted")
+        .fetch_all(store.pool())
+        .await
+        .unwrap()
+        .is_empty()
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sqlx::query("delete from oncebox.dead where lane = 0").execute(&mut *other).await.unwrap();
+    other.commit().await.unwrap();
+
+    let step = acting.await.unwrap().unwrap();
+    assert_eq!((step.letters, step.next.map(|(_, place)| place.lane)), (0, Some(0)));
+    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 10 - in_lane_0);
+    let rest = store.act(&Select::all(), &Action::Retry, "ann", step.next, limit).await.unwrap();
+    assert_eq!((rest.letters, rest.next), (0, None));
 }

@@ -41,8 +41,11 @@ async fn positions_have_no_gaps_and_known_keys_get_none() {
         ]
     );
     // Known in every lane, and another lane counts for itself.
-    let third =
-        log.store.append(LaneChoice::Prefer(3), &[message("a", "3"), message("a", "4")]).await.unwrap();
+    let third = log
+        .store
+        .append(&mut (), LaneChoice::Prefer(3), &[message("a", "3"), message("a", "4")])
+        .await
+        .unwrap();
     assert_eq!(third, [known(1, 3, "3"), Appended::New(place(3, 1))]);
     assert_eq!(log.positions(1).await, [1, 2, 3, 4, 5, 6]);
     assert_eq!(log.positions(3).await, [1]);
@@ -124,7 +127,7 @@ async fn imported_keys_are_known_without_a_place() {
 #[tokio::test]
 async fn a_lane_that_is_not_there_is_refused() {
     let fixture = fixture::in_a_file("log").await.unwrap();
-    let append = |lane| fixture.store.append(LaneChoice::Only(lane), &[]);
+    let append = async |lane| fixture.store.append(&mut (), LaneChoice::Only(lane), &[]).await;
     assert_eq!(append(0).await.unwrap_err().kind(), ErrorKind::Configuration);
     fixture.store.register(Some(Lanes(None)), &[]).await.unwrap();
     append(Lanes::DEFAULT - 1).await.unwrap();
@@ -768,4 +771,20 @@ async fn work_is_found_along_indexes() {
         // A sort would read everything that waits before it gives the first of it. The groups are kinds.
         assert!(!plan.contains("TEMP B-TREE FOR ORDER BY"), "{name}: {plan}");
     }
+}
+
+/// What waited to be appended was received earlier than what stands in front of it, and goes first: what is left of a lane may have gaps.
+#[tokio::test]
+async fn messages_go_by_when_they_were_received() {
+    let log = OneHandler::new().await;
+    let waited = |key: &str, waited| NewMessage { waited, ..message("a", key) };
+    log.append(
+        0,
+        &[waited("first", Duration::ZERO), waited("second", LATER), waited("third", Duration::ZERO)],
+    )
+    .await;
+    log.pass(0, &Settled { apart: vec![], dead: vec![] }).await;
+    let before_ms = log.now_ms().await - i64::try_from((LATER / 2).as_millis()).unwrap();
+    assert_eq!(log.store.prune(0, 0, 100, before_ms).await.unwrap().deleted, 1);
+    assert_eq!(log.positions(0).await, [1, 3]);
 }

@@ -97,7 +97,7 @@ impl OneHandler {
     }
 
     pub(crate) async fn append(&self, lane: u16, messages: &[NewMessage]) -> Vec<Appended> {
-        self.store.append(LaneChoice::Only(lane), messages).await.unwrap()
+        self.store.append(&mut (), LaneChoice::Only(lane), messages).await.unwrap()
     }
 
     pub(crate) async fn append_keys(&self, lane: u16, keys: &[&str]) {

@@ -250,9 +250,10 @@ impl<S: LogStore> Inbox<S> {
     async fn run_appender(&self) {
         let Ok(stored) = self.stored() else { return };
         let mut runner = Runner(Some(&stored.appender));
+        let mut appending = S::Appending::default();
         while let Some((lane, batch)) = stored.appender.next() {
             let in_flight = InFlight { appender: &stored.appender, lane: lane.lane() };
-            self.append_batch(lane, Collapsed::of(batch)).await;
+            self.append_batch(&mut appending, lane, Collapsed::of(batch)).await;
             drop(in_flight);
             stored.wake.notify_one();
             if stored.settings.notify {
@@ -266,10 +267,10 @@ impl<S: LogStore> Inbox<S> {
     }
 
     /// Appends a batch, as often as it takes to know what became of it.
-    async fn append_batch(&self, lane: LaneChoice, batch: Collapsed) {
+    async fn append_batch(&self, appending: &mut S::Appending, lane: LaneChoice, batch: Collapsed) {
         let mut parts = VecDeque::from([batch]);
         while let Some(part) = parts.pop_front() {
-            match self.append_part(lane, &part.messages).await {
+            match self.append_part(appending, lane, &part.messages).await {
                 Ok(appended) => part.tell(appended),
                 Err(_) if mutant!("whole_batch_ack") && part.messages.len() > 1 => {
                     let known = Appended::Known { place: None, fingerprint: None };
@@ -287,16 +288,23 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
-    async fn append_part(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+    async fn append_part(
+        &self,
+        appending: &mut S::Appending,
+        lane: LaneChoice,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Appended>, Error> {
         if mutant!("accept_before_commit") {
             let (inbox, later) = (self.clone(), messages.to_vec());
-            drop(tokio::spawn(async move { inbox.inner.store.append(lane, &later).await }));
+            drop(tokio::spawn(async move {
+                inbox.inner.store.append(&mut S::Appending::default(), lane, &later).await
+            }));
             return Ok(vec![Appended::New(Place { lane: lane.lane(), pos: 0 }); messages.len()]);
         }
         let mut troubled_since = None;
         let mut troubles = 0;
         loop {
-            let error = match self.inner.store.append(lane, messages).await {
+            let error = match self.inner.store.append(appending, lane, messages).await {
                 Ok(appended) if appended.len() == messages.len() => return Ok(appended),
                 Ok(_) => Error::new(
                     ErrorKind::Unavailable,
