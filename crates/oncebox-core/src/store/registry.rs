@@ -120,7 +120,7 @@ impl Registration {
             (HandlerState::Removed, true) => return Ok(Verdict::Revive(known.id)),
             (HandlerState::Removed, false) => {
                 return Err(Error::configuration(format!(
-                    "the handler {name:?} was removed: choose another name, or set .revive() in its options to let it begin \
+                    "the handler {name:?} was removed: choose another name, or set `revive` in its options to let it begin \
                      again"
                 )));
             }

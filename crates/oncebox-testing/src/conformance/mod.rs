@@ -190,6 +190,7 @@ macro_rules! conformance {
             a_caller_of_accept_that_goes_away_can_come_back
             workers_in_one_lane_take_turns_without_an_error
             workers_take_what_comes_in
+            workers_that_are_stopped_while_they_begin_leave_nobody_behind
             what_another_process_accepts_is_found
             what_another_process_announces_is_found
             what_is_in_hand_at_shutdown_is_finished

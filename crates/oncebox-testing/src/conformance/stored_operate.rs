@@ -369,7 +369,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     // Removed, every name that it had stays taken.
     assert!(back.remove_handler("last", "bob").await.unwrap());
     let text = refused(named("last")).await;
-    assert!(text.contains(".revive()"), "{text}");
+    assert!(text.contains("set `revive`"), "{text}");
     for name in ["old", "new"] {
         refused(named(name)).await;
     }

@@ -99,7 +99,7 @@ pub async fn a_removed_handler_s_name_stays_taken_until_it_is_revived<F: Fixture
     assert_eq!((&*audit[0].operator, audit[0].place), ("ann", None));
 
     let text = refused(both()).await;
-    assert!(text.contains(".revive()"), "{text}");
+    assert!(text.contains("set `revive`"), "{text}");
     let effects = fixture.clone();
     let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
         effects.effect(conn, &format!("revived {}", sample.id)).await

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use oncebox_core::store::{ProcessId, Processes};
 use oncebox_core::{BoxError, Error, ErrorKind, Inbox, LogStore};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use uuid::Uuid;
 
 use super::stored::{Conn, accept_new, one_lane, sample, with_effect};
 use super::{Fixture, Sample};
@@ -81,6 +83,19 @@ pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F)
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
 }
 
+/// Wherever they are then, they sign off: others would take them for dead later, and be careful for nothing.
+pub async fn workers_that_are_stopped_while_they_begin_leave_nobody_behind<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
+    for n in 0..20 {
+        let stop = tokio::time::sleep(Duration::from_micros(200) * n);
+        assert_eq!(inbox.run(stop).await.unwrap().done, 0);
+        let present = fixture.store().peers(ProcessId(Uuid::nil())).await.unwrap();
+        assert_eq!(present, [], "stopped in turn {n}");
+    }
+}
+
 /// Announcements are a hint only: without them, others' messages are found by looking.
 pub async fn what_another_process_accepts_is_found<F: Fixture<Store: LogStore>>(fixture: F) {
     let looking = Duration::from_millis(50);
@@ -91,12 +106,14 @@ pub async fn what_another_process_accepts_is_found<F: Fixture<Store: LogStore>>(
         let worker = worker.clone();
         async move { worker.run(std::future::pending()).await }
     });
-    for n in 0..5 {
+    for n in 0..3 {
+        // Whoever has just worked looks once more in any case.
+        tokio::time::sleep(looking * 20).await;
         accept_new(&acceptor, sample(&format!("m-{n}"))).await;
         until_there(&fixture, &format!("ledger m-{n}")).await;
     }
     worker.close().await;
-    assert_eq!(running.await.unwrap().unwrap().done, 5);
+    assert_eq!(running.await.unwrap().unwrap().done, 3);
 }
 
 /// Where the store can tell other processes, they need not look.
