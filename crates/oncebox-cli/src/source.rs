@@ -12,6 +12,32 @@ pub(crate) const SOURCE_HEADER: &str = "Oncebox-Source";
 /// The header by which a sender has a message handled later.
 const DUE_HEADER: &str = "Oncebox-Due-At";
 
+/// Headers that are about the connection, or nobody else's business.
+const LEFT_OUT: [&str; 17] = [
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+
+/// Whether a header is not kept.
+pub(crate) fn is_left_out(name: &str) -> bool {
+    LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name))
+}
+
 /// The rules of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {

@@ -60,7 +60,8 @@ impl Target {
             && !Path::new(file).exists()
         {
             return Err(NotFound(format!(
-                "there is no database {file}: `oncebox serve` makes one, `oncebox migrate up` too; --store names another"
+                "there is no database {file}: `oncebox migrate up` makes one, and so does `oncebox serve`, unless store.migrate is \
+                 false; --store names another"
             ))
             .into());
         }

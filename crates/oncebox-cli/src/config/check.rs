@@ -11,8 +11,7 @@ use crate::config::text::Text;
 use crate::config::{Handler, Http, To, file};
 use crate::deliver::is_public;
 use crate::exit::Usage;
-use crate::serve::is_left_out;
-use crate::source::{Part, Source};
+use crate::source::{Part, Source, is_left_out};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MAX_BODY_BYTES: usize = 1 << 20;

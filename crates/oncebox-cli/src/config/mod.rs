@@ -131,7 +131,7 @@ impl Config {
         Ok(config)
     }
 
-    fn parse(path: &Path, content: &str) -> Result<Self, Usage> {
+    pub(crate) fn parse(path: &Path, content: &str) -> Result<Self, Usage> {
         let text = Text::new(path, content);
         let file: file::File = toml::from_str(content).map_err(|error| text.unreadable(&error))?;
         Self::check(file, &text)

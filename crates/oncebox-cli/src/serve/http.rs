@@ -1,12 +1,13 @@
 //! The gateway's routes.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -14,11 +15,13 @@ use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
 use sha2::{Digest, Sha256};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::serve::answer::{Kept, Refused, Status};
-use crate::source::Source;
+use crate::serve::trouble::Trouble;
+use crate::source::{Source, is_left_out};
 
 /// A sender has so long to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,75 +34,26 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where the first copy is can be told, if that is known soon.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Headers that are about the connection, or nobody else's business.
-const LEFT_OUT: [&str; 17] = [
-    "accept",
-    "accept-encoding",
-    "authorization",
-    "connection",
-    "content-length",
-    "cookie",
-    "expect",
-    "forwarded",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
-];
-
 /// What the routes share.
 pub(super) struct Gateway<S: LogStore> {
     inbox: Inbox<S>,
     config: Config,
     metrics: PrometheusHandle,
-    /// How the workers have ended, if they have.
-    workers: Ended,
+    /// The workers, if there are any, and why they have ended, if they have.
+    workers: Option<(AbortHandle, Ended)>,
     trouble: Trouble,
 }
 
-/// How the workers have ended.
+/// Why the workers have ended.
 pub(super) type Ended = Arc<OnceLock<String>>;
 
-/// Whether the last message could not be kept: reading may work where writing does not.
-#[derive(Debug, Default)]
-struct Trouble(Mutex<Option<String>>);
-
-impl Trouble {
-    /// Logs when it begins and when it is over.
-    fn note(&self, accepted: &Result<Accept, Error>) {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match accepted {
-            Ok(_) => {
-                if noted.take().is_some() {
-                    tracing::info!("messages are accepted again");
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                let text = error.to_string();
-                if noted.is_none() {
-                    tracing::error!(
-                        error = text,
-                        "messages cannot be accepted: senders are told to come again"
-                    );
-                }
-                *noted = Some(text);
-            }
-            Err(_) => {}
-        }
-    }
-
-    fn text(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 impl<S: LogStore> Gateway<S> {
-    pub(super) fn new(inbox: Inbox<S>, config: Config, metrics: PrometheusHandle, workers: Ended) -> Self {
+    pub(super) fn new(
+        inbox: Inbox<S>,
+        config: Config,
+        metrics: PrometheusHandle,
+        workers: Option<(AbortHandle, Ended)>,
+    ) -> Self {
         Self { inbox, config, metrics, workers, trouble: Trouble::default() }
     }
 }
@@ -110,7 +64,6 @@ pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
     Router::new()
         .route("/in/{source}", post(accept))
         .route("/metrics", get(metrics))
-        .route_layer(middleware::from_fn_with_state(gateway.clone(), check_token))
         .route("/healthz", get(healthz))
         .fallback(async || {
             Refused::new(StatusCode::NOT_FOUND, "no_such_page", "messages go to POST /in/SOURCE")
@@ -121,43 +74,56 @@ pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
         .with_state(gateway)
 }
 
-/// Whoever has to show a token shows the right one.
-async fn check_token<S: LogStore>(State(gateway): Shared<S>, request: Request, next: Next) -> Response {
-    let Some(token) = &gateway.config.http.token else {
-        // Pages of others, in a browser on this machine.
-        if request.headers().contains_key(header::ORIGIN) {
-            let message = "browsers may not send from other pages: set a token for that";
-            return Refused::new(StatusCode::FORBIDDEN, "origin", message).into_response();
+/// Whoever sends may do so: where a token is to be shown, it is the right one.
+struct Admitted;
+
+impl<S: LogStore> FromRequestParts<Arc<Gateway<S>>> for Admitted {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Arc<Gateway<S>>) -> Result<Self, Refused> {
+        let Some(token) = &gateway.config.http.token else {
+            // Pages of others, in a browser on this machine.
+            return match parts.headers.contains_key(header::ORIGIN) {
+                true => {
+                    let message = "browsers may not send from other pages: set a token for that";
+                    Err(Refused::new(StatusCode::FORBIDDEN, "origin", message))
+                }
+                false => Ok(Self),
+            };
+        };
+        let shown = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        match shown.and_then(|value| value.strip_prefix("Bearer ")) {
+            // Digests: how long a comparison takes tells nothing.
+            Some(shown) if Sha256::digest(shown) == Sha256::digest(token) => Ok(Self),
+            _ => {
+                let message = "send the header Authorization: Bearer TOKEN";
+                Err(Refused::new(StatusCode::UNAUTHORIZED, "token", message))
+            }
         }
-        return next.run(request).await;
-    };
-    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match shown.and_then(|value| value.strip_prefix("Bearer ")) {
-        // Digests: how long a comparison takes tells nothing.
-        Some(shown) if Sha256::digest(shown) == Sha256::digest(token) => next.run(request).await,
-        _ => Refused::new(StatusCode::UNAUTHORIZED, "token", "send the header Authorization: Bearer TOKEN")
-            .into_response(),
     }
 }
 
 /// Takes a message, once.
 async fn accept<S: LogStore>(
+    _: Admitted,
     State(gateway): Shared<S>,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Body,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
 ) -> Result<Kept, Refused> {
+    // What is no UTF-8 is no source's name either.
+    let name = name.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(name)| name);
     let Some(source) = gateway.config.sources.find(&name) else {
         return Err(no_such_source(&gateway.config, &name));
     };
+    let (parts, body) = request.into_parts();
     let body = read(body, gateway.config.http.max_body_bytes).await?;
-    let envelope = source.envelope(to_keep(&headers), body)?;
+    let envelope = source.envelope(to_keep(&parts.headers), body)?;
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
     // It may be accepted after all: then the next copy is a duplicate.
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
     let accepted =
         accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")));
-    gateway.trouble.note(&accepted);
+    gateway.trouble.note(&accepted, Instant::now());
     let accepted = accepted?;
     let (status, place) = match accepted {
         Accept::Accepted { lane, pos } => (Status::Accepted, Some((lane, pos))),
@@ -231,11 +197,6 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
     Ok((total <= limit).then_some(kept))
 }
 
-/// Whether a header is not kept.
-pub(crate) fn is_left_out(name: &str) -> bool {
-    LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name))
-}
-
 /// What is kept beside the body.
 fn to_keep(headers: &HeaderMap) -> Headers {
     let mut kept = Headers::new();
@@ -252,8 +213,12 @@ fn to_keep(headers: &HeaderMap) -> Headers {
 }
 
 async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
-    let health = match (gateway.workers.get(), gateway.trouble.text()) {
-        (Some(how), _) => Err(format!("the workers have ended: {how}: start the program again")),
+    let ended = gateway.workers.as_ref().filter(|(workers, _)| workers.is_finished());
+    let health = match (ended, gateway.trouble.text(Instant::now())) {
+        (Some((_, why)), _) => {
+            let why = why.get().map_or("the workers broke down: start the program again", String::as_str);
+            Err(why.to_owned())
+        }
         (None, Some(trouble)) => Err(format!("the last message could not be accepted: {trouble}")),
         (None, None) => match timeout(STORE_TIMEOUT, gateway.inbox.health()).await {
             Ok(health) => health.map_err(|error| error.to_string()),
@@ -269,6 +234,6 @@ async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
     }
 }
 
-async fn metrics<S: LogStore>(State(gateway): Shared<S>) -> impl IntoResponse {
+async fn metrics<S: LogStore>(_: Admitted, State(gateway): Shared<S>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], gateway.metrics.render())
 }

@@ -2,6 +2,7 @@
 
 mod answer;
 mod http;
+mod trouble;
 mod welcome;
 
 use std::io::IsTerminal;
@@ -22,9 +23,7 @@ use crate::config::Config;
 use crate::deliver;
 use crate::exit::Usage;
 use crate::serve::http::{Ended, Gateway};
-use crate::store::{Opened, with_store};
-
-pub(crate) use crate::serve::http::is_left_out;
+use crate::store::{Opened, Target, with_store};
 
 /// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
 const GRACE: Duration = Duration::from_secs(30);
@@ -55,19 +54,23 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let listener = TcpListener::bind(config.http.listen).await.with_context(|| {
         format!("listening on {}: if something else does, choose another with --listen", config.http.listen)
     })?;
-    let opened = config.target.open_or_create().await?;
-    if config.migrate {
-        match &opened {
-            Opened::Sqlite(store) => store.migrate().await,
-            Opened::Postgres(store) => store.migrate().await,
-        }
-        .context("bringing the tables to this version (with store.migrate = false they are only checked)")?;
-    }
+    let opened = match config.migrate {
+        true => migrated(&config.target).await?,
+        false => config.target.open_ready().await?,
+    };
     let stop = stop_signals()?;
     with_store!(opened, store => {
         let inbox = inbox(store, &config, !options.accept_only).await?;
         serve(inbox, config, listener, metrics, stop, !options.accept_only).await
     })
+}
+
+/// The database, with the tables that this program needs.
+async fn migrated(target: &Target) -> Result<Opened> {
+    let opened = target.open_or_create().await?;
+    with_store!(&opened, store => store.migrate().await)
+        .context("bringing the tables to this version (with store.migrate = false they are only checked)")?;
+    Ok(opened)
 }
 
 /// The inbox of a configuration, with its handlers or without.
@@ -107,20 +110,24 @@ async fn serve<S: LogStore>(
 ) -> Result<ExitCode> {
     let address = listener.local_addr().context("listening")?;
     welcome::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
-    let workers = with_handlers && !config.handlers.is_empty();
     let ended = Ended::default();
-    let working = workers.then(|| {
+    let has_work = with_handlers && !config.handlers.is_empty();
+    let working = has_work.then(|| {
         let (inbox, stop, ended) = (inbox.clone(), stopped(stop.clone()), ended.clone());
         tokio::spawn(async move {
             let report = inbox.run(stop).await;
-            if let Err(error) = &report {
-                tracing::error!(%error, "the workers have ended: messages are accepted, and not delivered");
-                let _ = ended.set(error.to_string());
-            }
+            let _ = ended.set(match &report {
+                Ok(_) => "the program is being stopped".to_owned(),
+                Err(error) => {
+                    tracing::error!(%error, "the workers have ended: messages are accepted, and not delivered");
+                    format!("the workers have ended: {error}: start the program again")
+                }
+            });
             report
         })
     });
-    let gateway = Gateway::new(inbox.clone(), config, metrics, ended);
+    let workers = working.as_ref().map(|workers| (workers.abort_handle(), ended));
+    let gateway = Gateway::new(inbox.clone(), config, metrics, workers);
     let serving = axum::serve(listener, http::router(Arc::new(gateway)));
     let serving = serving.with_graceful_shutdown(stopped(stop.clone()));
     let all = async {

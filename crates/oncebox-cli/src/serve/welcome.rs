@@ -101,3 +101,32 @@ fn described(handler: &Handler) -> String {
     };
     format!("{}: {} → {to}", handler.name, handler.kinds.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn curl_for(config: &str) -> String {
+        let config = Config::parse(Path::new("oncebox.toml"), config).unwrap();
+        curl(&config, "127.0.0.1:1".parse().unwrap())
+    }
+
+    #[test]
+    fn what_is_printed_fits_what_is_configured() {
+        let usual = "curl http://127.0.0.1:1/in/shop -H 'Idempotency-Key: order-1' -d '{\"order\":1}'";
+        assert_eq!(curl_for(""), usual);
+        let in_the_body = "[sources.bank]\nkey_pointer = \"/data/id\"\nkind_pointer = \"/type\"\norder_pointer = \"/data/of\"\n\
+                           [handlers.h]\nkinds = [\"paid\"]\ncommand = [\"cat\"]\n";
+        let body = r#"{"data":{"id":"order-1","of":"customer-1"},"order":1,"type":"paid"}"#;
+        assert_eq!(curl_for(in_the_body), format!("curl http://127.0.0.1:1/in/bank -d '{body}'"));
+        let in_headers = "[http]\ntoken = \"0123456789abcdef\"\n[sources.bank]\nkey_header = \"x-id\"\n\
+                          [handlers.h]\nkinds = [\"paid\"]\ncommand = [\"cat\"]\n";
+        let headers = "-H 'x-id: order-1' -H 'ce-type: paid' -H 'Authorization: Bearer TOKEN'";
+        assert_eq!(
+            curl_for(in_headers),
+            format!("curl http://127.0.0.1:1/in/bank {headers} -d '{{\"order\":1}}'")
+        );
+    }
+}

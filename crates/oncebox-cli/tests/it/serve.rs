@@ -49,6 +49,9 @@ async fn with_no_configuration_messages_are_accepted_once() {
     assert_eq!(gateway.post("shop", "large", &large).await.status(), StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(gateway.post("shop", "as large as can be", &large[1..]).await.status(), StatusCode::ACCEPTED);
     assert_eq!(gateway.post("a%20b", "1", "x").await.status(), StatusCode::NOT_FOUND);
+    let no_utf8 = gateway.post("%ff", "1", "x").await;
+    assert_eq!(no_utf8.status(), StatusCode::NOT_FOUND);
+    assert_eq!(body_of(no_utf8).await["error"], "no_such_source");
     assert_eq!(gateway.get("/in/shop").await.status(), StatusCode::METHOD_NOT_ALLOWED);
     let url = format!("http://{}/in/shop", gateway.address);
     let from_a_page =
@@ -105,6 +108,13 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
     let wrong = run(folder.path(), &["serve"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("oncebox.toml:3"), "{wrong:?}");
+    std::fs::write(folder.path().join("oncebox.toml"), "[store]\nmigrate = false\n").unwrap();
+    let no_tables = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(no_tables.status.code(), Some(4));
+    assert!(
+        String::from_utf8_lossy(&no_tables.stderr).contains("`oncebox migrate up` makes one"),
+        "{no_tables:?}"
+    );
     let missing = run(folder.path(), &["serve", "--config", "other.toml"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(!folder.path().join("oncebox.db").exists());
@@ -149,8 +159,8 @@ async fn a_message_is_delivered_until_it_is_done() {
     let (code, folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
     assert_eq!(receiver.got().len(), 3, "and no more often");
-    let statuses = answers(folder.path(), &["handlers", "list"]);
-    assert!(statuses.iter().all(|line| !line.to_string().contains("\"dead\":1")), "{statuses:?}");
+    let status = answers(folder.path(), &["handlers", "list"]).remove(0);
+    assert_eq!((&status["lag"], &status["tasks"], &status["dead"]), (&0.into(), &0.into(), &0.into()));
 }
 
 #[tokio::test]
