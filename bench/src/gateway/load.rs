@@ -21,13 +21,14 @@ impl Load {
     }
 }
 
-pub(super) async fn run(url: &str, round: u32, connections: u32, seconds: u32) -> Result<Load> {
+/// Keys begin with `keys`, so that no other round has sent them.
+pub(super) async fn run(url: &str, keys: &str, connections: u32, seconds: u32) -> Result<Load> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("load.lua");
     std::fs::write(&script, SCRIPT)?;
     let mut wrk = Command::new("wrk");
     wrk.args(["-t2", &format!("-c{connections}"), &format!("-d{seconds}s"), "-s"]).arg(&script);
-    let output = wrk.args([url, "--", &format!("r{round}")]).output().await;
+    let output = wrk.args([url, "--", keys]).output().await;
     let output = output.context("running wrk: install it, as in `apt-get install wrk`")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().last().unwrap_or_default();

@@ -23,9 +23,9 @@ pub(crate) struct Options {
     /// Only on this database
     #[arg(long)]
     store: Option<StoreName>,
-    /// How many clients send, each on a connection that it keeps
-    #[arg(long, default_value_t = 64)]
-    connections: u32,
+    /// How many clients send, each on a connection that it keeps; one measurement for each of these numbers
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [64, 128, 256])]
+    connections: Vec<u32>,
     /// How long each round takes
     #[arg(long, default_value_t = 5)]
     seconds: u32,
@@ -71,25 +71,29 @@ pub(crate) async fn run(options: &Options) -> Result<ExitCode> {
         None => vec![StoreName::Sqlite, StoreName::Postgres],
     };
     for store in stores {
-        let ground = Ground::new(store).await?;
         let name = if store == StoreName::Sqlite { "sqlite" } else { "postgres" };
         match options.backlog {
-            Some(messages) => backlog::measure(name, &ground, messages, options).await?,
-            None => compare(name, &ground, options).await?,
+            Some(messages) => backlog::measure(name, &Ground::new(store).await?, messages, options).await?,
+            None => {
+                for &connections in &options.connections {
+                    compare(name, &Ground::new(store).await?, connections, options).await?;
+                }
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Both sides in turn, round after round.
-async fn compare(store: &str, ground: &Ground, options: &Options) -> Result<()> {
+async fn compare(store: &str, ground: &Ground, connections: u32, options: &Options) -> Result<()> {
     let bare = Bare::start(&ground.url("bare")).await?;
     let program = Program::start(&ground.url("oncebox"), "").await?;
     let (mut of_bare, mut of_program) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
-        eprintln!("{store}: round {} of {}", round + 1, options.rounds);
-        of_bare.push(load::run(&bare.url(), round, options.connections, options.seconds).await?);
-        of_program.push(load::run(&program.url(), round, options.connections, options.seconds).await?);
+        eprintln!("{store}, {connections} connections: round {} of {}", round + 1, options.rounds);
+        let keys = format!("r{round}");
+        of_bare.push(load::run(&bare.url(), &keys, connections, options.seconds).await?);
+        of_program.push(load::run(&program.url(), &keys, connections, options.seconds).await?);
     }
     let (kept, sent) = (program.accepted().await?, of_program.iter().map(|load| load.requests).sum::<u64>());
     if kept < sent {
@@ -105,13 +109,12 @@ async fn compare(store: &str, ground: &Ground, options: &Options) -> Result<()> 
         true => println!(
             "{}",
             serde_json::json!({
-                "scenario": "gateway", "store": store, "connections": options.connections,
+                "scenario": "gateway", "store": store, "connections": connections,
                 "bare_per_s": bare, "oncebox_per_s": program, "ratio": ratio,
             })
         ),
         false => println!(
-            "{store}, {} connections: bare {bare:.0}/s, oncebox {program:.0}/s, {ratio:.2} times as many",
-            options.connections
+            "{store}, {connections} connections: bare {bare:.0}/s, oncebox {program:.0}/s, {ratio:.2} times as many"
         ),
     }
     Ok(())
