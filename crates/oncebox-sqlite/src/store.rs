@@ -102,6 +102,28 @@ impl SqliteStore {
         self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
+    /// Begins a transaction as the writer, unless that takes longer than this.
+    pub(crate) async fn begin_within(
+        &self,
+        patience: Duration,
+        handler_timeout: Duration,
+    ) -> Result<SqliteTx, Error> {
+        let turn = self.line.wait(patience).await?;
+        let (pool, kept) = (self.pool.clone(), self.kept.clone());
+        // In a task of its own: a caller that goes away must not leave a transaction half begun.
+        let begun = tokio::spawn(async move {
+            let writer = match kept.take() {
+                Some(writer) => writer,
+                None => Writer::new(pool.acquire().await?).await?,
+            };
+            SqliteTx::begin(writer, kept, turn, handler_timeout).await
+        });
+        match begun.await {
+            Ok(begun) => begun.map_err(failed("begin a transaction")),
+            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
+        }
+    }
+
     pub(crate) fn clock_offset_ms(&self) -> i64 {
         self.clock_offset_ms.load(Ordering::SeqCst)
     }
@@ -126,20 +148,7 @@ impl Store for SqliteStore {
 
     async fn begin(&self, limits: Limits) -> Result<SqliteTx, Error> {
         // The writer serves all keys: whoever does not want to wait for a copy still waits for others.
-        let turn = self.line.wait(limits.lock_timeout.max(BUSY_TIMEOUT)).await?;
-        let (pool, kept) = (self.pool.clone(), self.kept.clone());
-        // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let begun = tokio::spawn(async move {
-            let writer = match kept.take() {
-                Some(writer) => writer,
-                None => Writer::new(pool.acquire().await?).await?,
-            };
-            SqliteTx::begin(writer, kept, turn, limits).await
-        });
-        match begun.await {
-            Ok(begun) => begun.map_err(failed("begin a transaction")),
-            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
-        }
+        self.begin_within(limits.lock_timeout.max(BUSY_TIMEOUT), limits.handler_timeout).await
     }
 
     fn connection(tx: &mut SqliteTx) -> &mut SqliteConnection {

@@ -1,8 +1,8 @@
 //! An open transaction on SQLite.
 
 use std::fmt;
+use std::time::Duration;
 
-use oncebox_core::store::Limits;
 use oncebox_core::{Error, ErrorKind, mutant};
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
@@ -22,7 +22,7 @@ pub struct SqliteTx {
     held: Option<Held>,
     seal: Seal,
     kept: Kept,
-    limits: Limits,
+    handler_timeout: Duration,
     /// Whether the guard is set.
     armed: bool,
 }
@@ -39,19 +39,19 @@ impl SqliteTx {
         mut writer: Writer,
         kept: Kept,
         turn: Turn,
-        limits: Limits,
+        handler_timeout: Duration,
     ) -> Result<Self, sqlx::Error> {
         // A transaction that was dropped in the middle of a handler's own ROLLBACK leaves one behind.
         end_all(&mut writer.conn).await?;
         writer.seal.renew();
         Manager::begin(&mut writer.conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
         let seal = writer.seal.clone();
-        Ok(Self { held: Some(Held { writer, _turn: turn }), seal, kept, limits, armed: false })
+        Ok(Self { held: Some(Held { writer, _turn: turn }), seal, kept, handler_timeout, armed: false })
     }
 
     /// Closes the seal.
     pub(crate) fn arm(&mut self) {
-        self.seal.close(self.limits.handler_timeout);
+        self.seal.close(self.handler_timeout);
         self.armed = true;
     }
 
@@ -179,6 +179,6 @@ impl Drop for SqliteTx {
 
 impl fmt::Debug for SqliteTx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteTx").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("SqliteTx").field("handler_timeout", &self.handler_timeout).finish_non_exhaustive()
     }
 }

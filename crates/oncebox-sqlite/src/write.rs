@@ -4,13 +4,16 @@ use std::time::{Duration, Instant};
 
 use oncebox_core::store::Fault;
 use oncebox_core::{AsyncFunc, Error};
-use sqlx::{Sqlite, SqliteConnection, Transaction};
+use sqlx::SqliteConnection;
 
 use crate::fault::{classify, failed};
 use crate::store::SqliteStore;
+use crate::transaction::SqliteTx;
 
 /// How long such a write waits for the writer; handlers may hold it for a while.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The time of handlers: none runs in such a write.
+const NO_HANDLER: Duration = Duration::ZERO;
 
 impl SqliteStore {
     /// Runs statements in one write transaction.
@@ -37,20 +40,22 @@ impl SqliteStore {
             + Send,
         R: Send,
     {
-        let _turn = self.line.wait(patience).await?;
-        let mut tx = self.begin_write(patience).await.map_err(failed(doing))?;
-        let result = statements(&mut tx).await.map_err(failed(doing))?;
-        tx.commit().await.map_err(failed(doing))?;
-        Ok(result)
+        let mut tx = self.begin_write(patience).await?;
+        match statements(tx.connection()).await {
+            Ok(result) => tx.commit().await.map(|()| result),
+            Err(error) => {
+                tx.rollback().await;
+                Err(failed(doing)(error))
+            }
+        }
     }
 
-    async fn begin_write(&self, patience: Duration) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+    /// Goes on for as long as there is patience: a program that is none of ours may hold the writer too.
+    async fn begin_write(&self, patience: Duration) -> Result<SqliteTx, Error> {
         let started = Instant::now();
         loop {
-            let pool = self.pool.clone();
-            // In a task of its own: a caller that goes away must not leave a transaction half begun.
-            let begun = tokio::spawn(async move { pool.begin_with("BEGIN IMMEDIATE").await }).await;
-            match begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)) {
+            let left = patience.saturating_sub(started.elapsed());
+            match self.begin_within(left, NO_HANDLER).await {
                 Err(error) if classify(&error) == Fault::LockTimeout && started.elapsed() < patience => {}
                 begun => return begun,
             }

@@ -4,6 +4,7 @@
 
 mod care;
 mod clocks;
+mod disk_full;
 mod engine;
 mod fixture;
 mod handlers;
