@@ -121,6 +121,10 @@ pub(crate) fn check(
                         .add(format!("of {STARTERS} starters {ready} were ready, with {effects} effects"));
                 }
             }
+            Event::Idle { worker } => {
+                verdict.stuck += 1;
+                complaints.add(format!("worker {worker} did nothing new after a fault"));
+            }
             Event::Silent { faults } => {
                 verdict.stuck += 1;
                 complaints.add(format!("nobody answered any more, with {faults} faults still to come"));
@@ -300,6 +304,7 @@ mod tests {
     #[test]
     fn who_is_never_answered_or_ends_by_himself_is_stuck() {
         assert_eq!(judge(INLINE, vec![Event::Sent { id: 1 }], &effects(&[])).stuck, 1);
+        assert_eq!(judge(INLINE, vec![Event::Idle { worker: 2 }], &effects(&[])).stuck, 1);
         assert_eq!(judge(INLINE, vec![Event::Silent { faults: 0 }], &effects(&[])).stuck, 1);
         let left = Event::Left { waiting: 1, tasks: 2, dead: 0 };
         assert_eq!(judge(INLINE, vec![left], &effects(&[])).stuck, 3);

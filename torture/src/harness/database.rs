@@ -192,6 +192,13 @@ impl Database {
         }
     }
 
+    /// Sees to it that whoever writes needs new space: SQLite would write over an old log for a while.
+    pub(crate) async fn leave_no_room(&self) -> Result<Option<Held>> {
+        let Kind::Sqlite { file } = &self.kind else { return Ok(None) };
+        sqlite(file).await?.execute("pragma wal_checkpoint(truncate)").await?;
+        self.hold_snapshot().await.map(Some)
+    }
+
     /// Keeps the write lock of SQLite.
     pub(crate) async fn hold_write_lock(&self) -> Result<Held> {
         let Kind::Sqlite { file } = &self.kind else { bail!("rows are locked one by one") };

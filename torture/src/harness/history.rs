@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Fault { id: String },
     /// Processes started where nothing was: how many were ready, and how often they took effect on one message.
     Started { ready: u64, effects: u64 },
+    /// A worker did nothing new for long after a fault was over.
+    Idle { worker: usize },
     /// Nobody answered for so long that the run was broken off, with so many faults still to come.
     Silent { faults: usize },
     /// Nothing moved any more, and this was left: messages ahead of the handlers, set apart, and dead.
@@ -68,6 +70,7 @@ impl std::fmt::Display for Event {
             Self::Recovered { commits } => write!(f, "recovered {commits}"),
             Self::Fault { id } => write!(f, "fault {id}"),
             Self::Started { ready, effects } => write!(f, "started {ready} {effects}"),
+            Self::Idle { worker } => write!(f, "idle {worker}"),
             Self::Silent { faults } => write!(f, "silent {faults}"),
             Self::Left { waiting, tasks, dead } => write!(f, "left {waiting} {tasks} {dead}"),
             Self::Gone { worker, how } => write!(f, "gone {worker} {how}"),
@@ -103,6 +106,7 @@ impl Event {
             ("started", [ready, effects]) => {
                 Self::Started { ready: ready.parse().ok()?, effects: effects.parse().ok()? }
             }
+            ("idle", [worker]) => Self::Idle { worker: worker.parse().ok()? },
             ("silent", [faults]) => Self::Silent { faults: faults.parse().ok()? },
             ("left", [waiting, tasks, dead]) => Self::Left {
                 waiting: waiting.parse().ok()?,
@@ -164,6 +168,7 @@ mod tests {
             Event::Recovered { commits: 2 },
             Event::Fault { id: "disk_full".into() },
             Event::Started { ready: 20, effects: 1 },
+            Event::Idle { worker: 2 },
             Event::Silent { faults: 4 },
             Event::Left { waiting: 1, tasks: 2, dead: 3 },
             Event::Gone { worker: 3, how: "was ended by signal 9".into() },

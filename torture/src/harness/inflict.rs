@@ -19,7 +19,7 @@ const JUMP_SECONDS: usize = 6 * 60 * 60;
 const CLOCK_PAUSE: Duration = Duration::from_millis(200);
 /// What has not come about by then is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
-/// The disk stays full for so long.
+/// The disk stays full until nobody could do anything for so long.
 const FULL: Duration = Duration::from_millis(600);
 /// A lock is held for so long, at most.
 const LOCKED_MS: usize = 800;
@@ -47,7 +47,9 @@ enum State {
     /// A worker is to die at a point.
     Dying { worker: usize },
     /// Something is held until its time is up.
-    Until { time: Instant, held: Option<Held> },
+    Until { time: Instant, held: Held },
+    /// There is no space until everybody has noticed.
+    Full { _held: Option<Held> },
     /// A worker is stopped until its time is up.
     Stopped { worker: usize, until: Instant },
     /// A snapshot is held until so many messages were acknowledged.
@@ -87,6 +89,7 @@ impl Ongoing {
                 !matches!(run.posts[*worker].station, Station::Doomed | Station::Killed)
             }
             State::Until { time, .. } => *time <= now,
+            State::Full { .. } => self.since.elapsed() > FULL && run.silence() > FULL,
             State::Stopped { until, .. } => *until <= now,
             State::Snapshot { until, .. } => run.source.acknowledged() >= *until,
             State::Cutting { before } => run.database.proxy().is_some_and(|proxy| proxy.cuts() > *before),
@@ -116,6 +119,7 @@ impl Ongoing {
         matches!(
             self.state,
             State::NotYet
+                | State::Full { .. }
                 | State::Cutting { .. }
                 | State::Silencing { .. }
                 | State::Losing
@@ -127,8 +131,7 @@ impl Ongoing {
     async fn end(&mut self, run: &mut Run) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Stopped { worker, .. } => run.posts[worker].worker.signal(Signal::CONT),
-            State::Until { held, .. } => drop(held),
-            State::Snapshot { held, .. } => drop(held),
+            State::Until { held, .. } | State::Snapshot { held, .. } => drop(held),
             _ => {}
         }
         if self.fault == Fault::DiskFull {
@@ -181,7 +184,7 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
         Fault::HoldWriteLock => {
             let held = run.database.hold_write_lock().await?;
             let time = now + Duration::from_millis(run.chance.below(LOCKED_MS) as u64);
-            State::Until { time, held: Some(held) }
+            State::Until { time, held }
         }
         Fault::StopBeyondLease => {
             run.posts[worker].worker.signal(Signal::STOP);
@@ -212,8 +215,9 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
             State::Silencing { before }
         }
         Fault::DiskFull => {
+            let held = run.database.leave_no_room().await?;
             run.database.disk().fill()?;
-            State::Until { time: now + FULL, held: None }
+            State::Full { _held: held }
         }
         Fault::PoolOfTwo => {
             let copies = run.source.burst(WITH_SMALL_POOL, COPIES);

@@ -13,6 +13,7 @@ mod inflict;
 mod keep;
 mod ledger;
 mod namespace;
+mod recovery;
 mod report;
 mod run;
 mod starters;

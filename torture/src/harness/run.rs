@@ -20,6 +20,7 @@ use crate::fault::{Fault, Schedule};
 use crate::history::{Answer, Event, History, read};
 use crate::inflict::Ongoing;
 use crate::keep;
+use crate::recovery::Recovery;
 use crate::workers::{Heard, Start, Worker};
 
 /// One of them has a clock of its own.
@@ -110,6 +111,7 @@ pub(crate) struct Run {
     heard: mpsc::UnboundedReceiver<Heard>,
     schedule: Schedule,
     ongoing: Option<Ongoing>,
+    recovery: Recovery,
     last_answer: Instant,
     verbose: bool,
 }
@@ -152,6 +154,7 @@ pub(crate) async fn run(part: &Part) -> Result<Done> {
         heard,
         schedule: Schedule::new(part.seed, part.faults, part.messages, &possible),
         ongoing: None,
+        recovery: Recovery::complete(),
         last_answer: Instant::now(),
         verbose: part.verbose,
     };
@@ -256,19 +259,28 @@ impl Run {
         self.unknown = 0;
     }
 
+    /// For how long nothing new was acknowledged.
+    pub(crate) fn silence(&self) -> Duration {
+        self.last_answer.elapsed()
+    }
+
     /// Until every message is acknowledged and every fault has happened.
     async fn deliver_all(&mut self) -> Result<()> {
         loop {
             self.deliver()?;
             self.bring_about().await?;
-            if self.source.is_exhausted() && (self.schedule.left() > 0 || self.ongoing.is_some()) {
+            let is_over = self.schedule.left() == 0 && self.ongoing.is_none() && self.recovery.is_complete();
+            if self.source.is_exhausted() && !is_over {
                 // Faults are to happen under load.
                 self.source.extend(1_000);
             }
-            if self.source.is_done() && self.schedule.left() == 0 && self.ongoing.is_none() {
+            if self.source.is_done() && is_over {
                 return Ok(());
             }
-            if self.last_answer.elapsed() > PATIENCE {
+            for worker in self.recovery.give_up(PATIENCE, Instant::now()) {
+                self.history.write(&Event::Idle { worker })?;
+            }
+            if self.silence() > PATIENCE {
                 // The checker finds what was never answered.
                 return self.history.write(&Event::Silent { faults: self.schedule.left() });
             }
@@ -301,14 +313,19 @@ impl Run {
             if ongoing.is_over(self).await? {
                 self.tell("end", ongoing.fault());
                 self.history.write(&Event::Fault { id: ongoing.fault().id().into() })?;
+                self.recovery = Recovery::of(self.posts.len(), Instant::now());
             } else {
                 self.ongoing = Some(ongoing);
             }
             return Ok(());
         }
-        // Whoever died last is to be back first, or soon nobody is left.
+        // Whoever died last is to be back first, or soon nobody is left; and everybody at work again, or nobody would notice
+        // who is not.
         let all_open = self.posts.iter().all(|post| post.station == Station::Open);
-        if all_open && let Some(fault) = self.schedule.due(self.source.acknowledged()) {
+        if all_open
+            && self.recovery.is_complete()
+            && let Some(fault) = self.schedule.due(self.source.acknowledged())
+        {
             self.tell("begin", fault);
             self.ongoing = Some(Ongoing::begin(fault, self).await?);
         }
@@ -341,6 +358,9 @@ impl Run {
                 let id = id.parse()?;
                 let answer = Answer::named(answer).with_context(|| format!("not understood: {line}"))?;
                 self.cancelled += u64::from(word == "cancelled");
+                if answer == Answer::Ack {
+                    self.recovery.acknowledged(worker, word);
+                }
                 self.history.write(&Event::Settled { id, worker, answer, word: word.into() })?;
                 if self.source.settled(worker, id, answer, Instant::now()) {
                     self.last_answer = Instant::now();
