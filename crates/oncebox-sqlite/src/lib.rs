@@ -12,6 +12,7 @@ mod claims;
 mod complete;
 mod dead_letters;
 mod fault;
+mod file;
 mod inspect;
 mod json;
 mod log;

@@ -13,6 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{SqliteConnection, SqlitePool};
 
 use crate::fault::{classify, failed};
+use crate::file::DatabaseFile;
 use crate::transaction::SqliteTx;
 use crate::turn::Line;
 use crate::writer::{Kept, Writer};
@@ -27,6 +28,7 @@ const CONNECTIONS: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
     pub(crate) pool: SqlitePool,
+    file: DatabaseFile,
     /// SQLite has one writer.
     pub(crate) line: Line,
     kept: Kept,
@@ -42,9 +44,10 @@ impl SqliteStore {
         let file = options.get_filename();
         // The driver names databases in memory so.
         let in_memory = file.to_string_lossy().starts_with("file:");
-        let line = Line::new((!in_memory).then_some(file));
+        let file = DatabaseFile::new((!in_memory).then_some(file));
+        let line = Line::new(file.path());
         let kept = Kept::new(pool.clone());
-        Self { pool, line, kept, clock_offset_ms: Arc::default() }
+        Self { pool, file, line, kept, clock_offset_ms: Arc::default() }
     }
 
     /// A store on a database file, which is created if need be, or in memory: `sqlite://orders.db`,
@@ -109,6 +112,7 @@ impl SqliteStore {
         handler_timeout: Duration,
     ) -> Result<SqliteTx, Error> {
         let turn = self.line.wait(patience).await?;
+        self.file.check()?;
         let (pool, kept) = (self.pool.clone(), self.kept.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move {

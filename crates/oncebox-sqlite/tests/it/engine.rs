@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncebox_core::{BoxError, Envelope, Inbox, Outcome, Rejection};
+use oncebox_core::{BoxError, Envelope, ErrorKind, Inbox, Outcome, Rejection};
 use oncebox_sqlite::SqliteStore;
 use sqlx::{Connection, Executor, SqliteConnection};
 
@@ -338,4 +338,21 @@ async fn a_busy_process_lets_the_other_have_its_turn() {
     callers.iter().for_each(tokio::task::JoinHandle::abort);
     // In turn it is one to one; the first and the last turn may go either way.
     assert!((80..=125).contains(&meanwhile), "{meanwhile} turns against 100");
+}
+
+/// What is written to a file that is no longer there is lost with the last one who has it open.
+#[cfg(unix)]
+#[tokio::test]
+async fn nothing_is_accepted_into_a_file_that_was_removed() {
+    let sqlite = fixture::in_a_file("removed").await.unwrap();
+    let inbox = Inbox::builder(sqlite.store.clone()).stored().patience(Duration::ZERO).build().await.unwrap();
+    let accept = async |key: &str| inbox.accept(envelope(key)).await;
+    accept("before").await.unwrap();
+    let (path, elsewhere) = (sqlite.path(), format!("{}-elsewhere", sqlite.path()));
+    std::fs::rename(&path, &elsewhere).unwrap();
+    let error = accept("lost").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("removed or replaced"), "{error}");
+    std::fs::rename(&elsewhere, &path).unwrap();
+    assert!(accept("lost").await.unwrap().is_new());
 }
