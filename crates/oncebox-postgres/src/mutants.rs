@@ -43,10 +43,10 @@ pub(crate) const EDITS: &[Edit] = &[
     Edit {
         mutant: "position_read_with_the_lock",
         file: "0002_log",
-        from: "row_number() over (order by v.n) + coalesce((
-            select m.pos from \"{schema}\".message m where m.lane = chosen order by m.pos desc limit 1
-        ), 0) as pos",
-        to: "row_number() over (order by v.n) + newest as pos",
+        from: "select coalesce((
+                select m.pos from \"{schema}\".message m where m.lane = chosen order by m.pos desc limit 1
+            ), 0) as pos",
+        to: "select newest as pos",
     },
     // It waits between its snapshot and the lock, where others would have to hit the moment.
     Edit {

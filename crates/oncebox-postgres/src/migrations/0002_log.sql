@@ -7,6 +7,14 @@ alter table "{schema}".marker add column lane integer;
 alter table "{schema}".marker add column pos bigint;
 create index marker_accepted on "{schema}".marker (processed_at) where state = 'accepted';
 
+-- No handler runs in the transaction of an accept.
+drop trigger marker_guarded on "{schema}".marker;
+create constraint trigger marker_guarded
+after insert on "{schema}".marker
+deferrable initially deferred
+for each row when (new.state <> 'accepted' and current_setting('oncebox.guarded', true) = 'on')
+execute function "{schema}".refuse_commit();
+
 -- What is fixed when the log is made; one row.
 create table "{schema}".layout (
     only_one boolean primary key default true check (only_one),
@@ -242,7 +250,9 @@ begin
 
     return query
     with v as materialized (
-        select u.*, m.state is not null as is_known, m.lane as known_lane, m.pos as known_pos, m.fingerprint as known_as
+        select
+            u.*, m.state is not null as is_known, m.lane as known_lane, m.pos as known_pos, m.fingerprint as known_as,
+            head.pos + count(*) filter (where m.state is null) over (order by u.n rows unbounded preceding) as pos
         from unnest(
             kinds, keys, long_keys, fingerprints, orders, headers, bodies, occurred_ms, due_ms, waited_ms
         ) with ordinality as u(
@@ -253,36 +263,37 @@ begin
             where m.handler = '@accept' and m.kind = u.kind and m.key = u.key
             limit 1
         ) as m on true
-    ), fresh as materialized (
-        select v.*, row_number() over (order by v.n) + coalesce((
-            select m.pos from "{schema}".message m where m.lane = chosen order by m.pos desc limit 1
-        ), 0) as pos
-        from v where not v.is_known
+        cross join (
+            select coalesce((
+                select m.pos from "{schema}".message m where m.lane = chosen order by m.pos desc limit 1
+            ), 0) as pos
+        ) as head
     ), marked as (
         insert into "{schema}".marker (
             handler, kind, key, long_key, fingerprint, state, received_at, processed_at, lane, pos
         )
         select
-            '@accept', f.kind, f.key, f.long_key, f.fingerprint, 'accepted',
-            received - f.waited_ms * interval '1 ms', received, chosen, f.pos
-        from fresh f
-        where f.key is not null
-        order by f.kind collate "C", f.key
+            '@accept', v.kind, v.key, v.long_key, v.fingerprint, 'accepted',
+            received - v.waited_ms * interval '1 ms', received, chosen, v.pos
+        from v
+        where not v.is_known and v.key is not null
+        order by v.kind collate "C", v.key
     ), appended as (
         insert into "{schema}".message (
             lane, pos, kind, key, long_key, order_by, headers, body, occurred_at, due_at, received_at
         )
         select
-            chosen, f.pos, f.kind, f.key, f.long_key, f.order_by, f.headers, f.body,
-            to_timestamp(f.occurred_ms / 1000.0), to_timestamp(f.due_ms / 1000.0),
-            received - f.waited_ms * interval '1 ms'
-        from fresh f
-        order by f.pos
+            chosen, v.pos, v.kind, v.key, v.long_key, v.order_by, v.headers, v.body,
+            to_timestamp(v.occurred_ms / 1000.0), to_timestamp(v.due_ms / 1000.0),
+            received - v.waited_ms * interval '1 ms'
+        from v
+        where not v.is_known
+        order by v.pos
     )
     select
         v.n, v.is_known, case when v.is_known then v.known_lane else chosen end,
-        coalesce(f.pos, v.known_pos), v.known_as
-    from v left join fresh f on f.n = v.n;
+        case when v.is_known then v.known_pos else v.pos end, v.known_as
+    from v;
 end
 $$;
 
