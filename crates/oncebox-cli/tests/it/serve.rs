@@ -94,8 +94,31 @@ async fn a_token_keeps_strangers_out() {
     assert_eq!(request(None).await.unwrap().status(), StatusCode::UNAUTHORIZED);
     assert_eq!(request(Some("0123456789abcdeX")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
     assert_eq!(request(Some("0123456789abcdef")).await.unwrap().status(), StatusCode::ACCEPTED);
+    let lower = gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "2");
+    let lower = lower.header("authorization", "bearer 0123456789abcdef").send().await.unwrap();
+    assert_eq!(lower.status(), StatusCode::ACCEPTED, "the scheme has no case");
     assert_eq!(gateway.get("/metrics").await.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
+}
+
+/// Another key in its place would make one message of two, or two of one.
+#[tokio::test]
+async fn a_key_that_cannot_be_read_is_no_reason_to_take_another() {
+    let gateway = Gateway::start("");
+    let odd = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
+    let post =
+        || gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "1");
+    let unreadable = post().header("Idempotency-Key", odd.clone()).send().await.unwrap();
+    let several = post().header("Idempotency-Key", "a").header("Idempotency-Key", "b").send().await.unwrap();
+    for refused in [unreadable, several] {
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+        let text = refused.text().await.unwrap();
+        assert!(text.starts_with("{\"status\":\"refused\",\"error\":\"bad_key\",\"message\":"), "{text}");
+        assert!(text.contains("Idempotency-Key"), "{text}");
+    }
+    let kind = post().header("ce-type", odd).send().await.unwrap();
+    assert_eq!(body_of(kind).await["error"], "malformed");
+    assert_eq!(post().send().await.unwrap().status(), StatusCode::ACCEPTED);
 }
 
 #[test]
