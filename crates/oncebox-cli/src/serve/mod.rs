@@ -1,6 +1,7 @@
 //! `oncebox serve`: the gateway. Messages come in over HTTP, are kept once, and go out to handlers until they are done.
 
 mod answer;
+mod connections;
 mod http;
 mod trouble;
 mod welcome;
@@ -24,6 +25,7 @@ use crate::deliver;
 use crate::exit::Usage;
 use crate::serve::http::{Ended, Gateway};
 use crate::store::{Opened, Target, with_store};
+use crate::times::parse_duration;
 
 /// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
 const GRACE: Duration = Duration::from_secs(30);
@@ -39,6 +41,9 @@ pub(crate) struct Options {
     /// Accept only: leave the handlers to other processes
     #[arg(long)]
     accept_only: bool,
+    /// How long a sender has for the head of a request
+    #[arg(long, hide = true, value_name = "DURATION", default_value = connections::HEAD_TIMEOUT, value_parser = parse_duration)]
+    head_timeout: Duration,
 }
 
 /// Serves until it is told to stop.
@@ -61,7 +66,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let stop = stop_signals()?;
     with_store!(opened, store => {
         let inbox = inbox(store, &config, !options.accept_only).await?;
-        serve(inbox, config, listener, metrics, stop, !options.accept_only).await
+        serve(inbox, config, listener, metrics, stop, options).await
     })
 }
 
@@ -106,8 +111,9 @@ async fn serve<S: LogStore>(
     listener: TcpListener,
     metrics: PrometheusHandle,
     stop: watch::Receiver<bool>,
-    with_handlers: bool,
+    options: &Options,
 ) -> Result<ExitCode> {
+    let with_handlers = !options.accept_only;
     let address = listener.local_addr().context("listening")?;
     welcome::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
     let ended = Ended::default();
@@ -128,10 +134,10 @@ async fn serve<S: LogStore>(
     });
     let workers = working.as_ref().map(|workers| (workers.abort_handle(), ended));
     let gateway = Gateway::new(inbox.clone(), config, metrics, workers);
-    let serving = axum::serve(listener, http::router(Arc::new(gateway)));
-    let serving = serving.with_graceful_shutdown(stopped(stop.clone()));
+    let router = http::router(Arc::new(gateway));
+    let serving = connections::serve(listener, router, options.head_timeout, stopped(stop.clone()));
     let all = async {
-        serving.await.context("serving")?;
+        serving.await;
         if let Some(working) = working {
             let report = working.await.context("the workers broke down")??;
             tracing::info!(

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::gateway::{Gateway, body_of, json as answers, run};
 use crate::receiver::{Answer, Receiver, status};
@@ -119,6 +122,33 @@ async fn a_key_that_cannot_be_read_is_no_reason_to_take_another() {
     let kind = post().header("ce-type", odd).send().await.unwrap();
     assert_eq!(body_of(kind).await["error"], "malformed");
     assert_eq!(post().send().await.unwrap().status(), StatusCode::ACCEPTED);
+}
+
+/// Whoever opens a connection and says nothing, or half of a head, does not keep it.
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_is_closed() {
+    let gateway = Gateway::start_with(tempfile::tempdir().unwrap(), &["--head-timeout", "300ms"]);
+    let request = "POST /in/shop HTTP/1.1\r\nHost: x\r\nwebhook-id: 1\r\nContent-Length: 1\r\n\r\nx";
+    for (sent, answer) in [("", ""), (&request[..40], ""), (request, "HTTP/1.1 202 Accepted")] {
+        let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
+        connection.write_all(sent.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        // To the end, which comes with no error.
+        let read = timeout(Duration::from_secs(20), connection.read_to_string(&mut said)).await;
+        read.expect("the connection is kept").unwrap();
+        assert!(said.starts_with(answer), "{said}");
+    }
+    // A body has its own time.
+    let mut slow = TcpStream::connect(&gateway.address).await.unwrap();
+    let (head, body) = request.split_at(request.len() - 1);
+    slow.write_all(head.replace(": 1\r", ": 2\r").as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    slow.write_all(body.repeat(2).as_bytes()).await.unwrap();
+    let mut said = String::new();
+    slow.read_to_string(&mut said).await.unwrap();
+    assert!(said.starts_with("HTTP/1.1 202"), "{said}");
+    let (code, _folder) = gateway.stop().await;
+    assert_eq!(code, Some(0));
 }
 
 #[test]
