@@ -213,8 +213,9 @@ fn install_metrics() -> Result<PrometheusHandle> {
 }
 
 pub(crate) fn log_to_stderr() {
+    // The driver's own warnings are about what the program reports itself, or tries again.
     let filter = tracing_subscriber::EnvFilter::try_from_env("ONCEBOX_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,sqlx=error"));
     // A second one is a mistake of the program, not of its user.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
