@@ -19,7 +19,7 @@ use crate::config::check::{check_handler, check_http, check_source, is_source_na
 use crate::config::text::Text;
 use crate::exit::Usage;
 use crate::source::Source;
-use crate::store::{DEFAULT_URL, Target};
+use crate::store::{DEFAULT_URL, IN_MEMORY, Target};
 
 /// Read if it is there and no other is named.
 pub(crate) const DEFAULT_FILE: &str = "oncebox.toml";
@@ -155,6 +155,11 @@ impl Config {
             return Err(
                 text.at(url, "this names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE")
             );
+        }
+        if let Some(url) = &file.store.url
+            && target.is_in_memory()
+        {
+            return Err(text.at(url, IN_MEMORY));
         }
         if let Some(schema) = &file.store.schema
             && target.is_sqlite()

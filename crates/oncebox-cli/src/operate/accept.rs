@@ -16,7 +16,7 @@ use crate::exit::Usage;
 use crate::output::Output;
 use crate::serve::inbox;
 use crate::source::{Part, Source};
-use crate::store::with_store;
+use crate::store::{For, with_store};
 
 /// So many are under way at once; they share transactions, and stay in their order.
 const AT_ONCE: usize = 512;
@@ -58,7 +58,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let source = source(&config, options)?;
     let headers = headers(&options.headers)?;
     let bar = bar(common.json, &options.file).await;
-    let opened = config.target.open_ready().await?;
+    let opened = config.target.open_ready(For::Acting).await?;
     let tally = with_store!(opened, store => {
         let inbox = inbox(store, &config, false).await?;
         let out = Intake { inbox, source, headers, max_body_bytes: config.http.max_body_bytes, bar: bar.clone() };

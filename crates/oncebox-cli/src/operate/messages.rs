@@ -15,7 +15,7 @@ use crate::operate::bytes::{BodyField, KeyField, body_text, harmless, key_or_non
 use crate::operate::known::find_handler;
 use crate::operate::place::{parse_place, shown};
 use crate::output::Output;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target, with_store};
 use crate::table::Table;
 use crate::times::{ago, rfc3339};
 
@@ -75,7 +75,7 @@ struct Show {
 }
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let opened = Target::of(common)?.open_ready().await?;
+    let opened = Target::of(common)?.open_ready(For::Looking).await?;
     let output = common.output();
     with_store!(opened, store => match &options.action {
         Some(Action::Show(options)) => show(&store, options, output).await,

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::exit::Usage;
 use crate::output::Output;
 use crate::serve::{inbox, log_to_stderr, stop_signals, stopped};
-use crate::store::with_store;
+use crate::store::{For, with_store};
 
 /// How long to work.
 #[derive(clap::Args, Debug)]
@@ -33,7 +33,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         .into());
     }
     log_to_stderr();
-    let opened = config.target.open_ready().await?;
+    let opened = config.target.open_ready(For::Working).await?;
     let report = with_store!(opened, store => {
         let inbox = inbox(store, &config, true).await?;
         let stop = stopped(stop_signals()?);

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::deliver;
 use crate::exit::Usage;
 use crate::serve::http::{Ended, Gateway};
-use crate::store::{Opened, Target, with_store};
+use crate::store::{For, Opened, Target, with_store};
 use crate::times::parse_duration;
 
 /// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
@@ -61,7 +61,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     })?;
     let opened = match config.migrate {
         true => migrated(&config.target).await?,
-        false => config.target.open_ready().await?,
+        false => config.target.open_ready(For::Working).await?,
     };
     let stop = stop_signals()?;
     with_store!(opened, store => {
@@ -72,9 +72,8 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
 
 /// The database, with the tables that this program needs.
 async fn migrated(target: &Target) -> Result<Opened> {
-    let opened = target.open_or_create().await?;
-    with_store!(&opened, store => store.migrate().await)
-        .context("bringing the tables to this version (with store.migrate = false they are only checked)")?;
+    let opened = target.open_or_create(For::Working).await?;
+    opened.migrate().await?;
     Ok(opened)
 }
 

@@ -151,6 +151,22 @@ async fn a_connection_on_which_nothing_comes_is_closed() {
     assert_eq!(code, Some(0));
 }
 
+/// Its messages would be gone with the program.
+#[test]
+fn a_database_in_memory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"cat\"]\n";
+    std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+    for url in ["sqlite::memory:", "sqlite://:memory:", "sqlite://x.db?mode=memory"] {
+        for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["accept", "--source", "s"], &["work"]] {
+            let refused = run(folder.path(), &[command, &["--store", url]].concat());
+            assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(said.contains("gone with the program") && said.contains("sqlite://oncebox.db"), "{said}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_work_is_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use screen::Screen;
 
 use crate::cli::Common;
 use crate::exit::Usage;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target, with_store};
 use crate::times::parse_duration;
 
 /// How often to look.
@@ -39,7 +39,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         return Err(Usage("--every is zero: set a time greater than that".into()).into());
     }
     let target = Target::of(common)?;
-    let opened = target.open_ready().await?;
+    let opened = target.open_ready(For::Looking).await?;
     let screen = match () {
         () if common.json => Screen::json(),
         () if stdout().is_terminal() => Screen::terminal()?,
