@@ -29,15 +29,34 @@ fn a_server_that_is_not_there_is_said_so_at_once() {
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
+/// A server that is just starting is waited for by those who are to run for long; in the end they say the same.
+#[test]
+fn a_gateway_waits_for_its_server_and_says_why_it_gives_up() {
+    let started = Instant::now();
+    let serve = nowhere().oncebox(&["serve", "--listen", "127.0.0.1:0"]);
+    serve.ends_with_code(3).complains("Connection refused");
+    assert!(started.elapsed() > Duration::from_secs(3), "{:?}", started.elapsed());
+}
+
+#[test]
+fn top_shows_an_outage_and_asks_again() {
+    let lines = nowhere().oncebox(&["top", "--json", "--count", "2", "--every", "10ms"]).ok().json();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[1]["trouble"].as_str().unwrap().contains("Connection refused"), "{lines:?}");
+    Database { url: "mysql://db/x".into(), ..nowhere() }.oncebox(&["top"]).ends_with_code(2);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_server_refuses_is_said_once() {
     let Some(database) = Database::postgres() else { return };
     let stranger = elsewhere(&database, Some(&unique_name()), None).oncebox(&["status"]);
     let missing = elsewhere(&database, None, Some("no_such_database")).oncebox(&["status"]);
+    let watched = elsewhere(&database, Some(&unique_name()), None).oncebox(&["top", "--count", "1"]);
     let stranger = stranger.ends_with_code(3).complains("PostgreSQL refused the user or the password");
     assert!(!stranger.err.contains("at line"), "{}", stranger.err);
     assert_eq!(stranger.err.matches("does not exist").count(), 1, "{}", stranger.err);
     missing.ends_with_code(4).complains("there is no database no_such_database");
+    watched.ends_with_code(3);
 }
 
 /// Where there are no tables yet, grants do not help.
