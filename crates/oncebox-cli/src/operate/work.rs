@@ -23,7 +23,7 @@ pub(crate) struct Options {
 
 /// Works until told to stop, or until nothing is left to do.
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let config = Config::load(common)?;
+    let mut config = Config::load(common)?;
     if config.handlers.is_empty() {
         return Err(Usage(
             "there is no handler to run: describe one in oncebox.toml, as in\n\n    [handlers.receipts]\n    kinds = [\"order.paid\"]\n    \
@@ -32,6 +32,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         )
         .into());
     }
+    config.check_programs()?;
     log_to_stderr();
     let opened = config.target.open_ready(For::Working).await?;
     let report = with_store!(opened, store => {

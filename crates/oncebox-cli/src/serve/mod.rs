@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use oncebox::store::HandlerState;
 use oncebox::{Inbox, KeyReuse, LogStore, Retention};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cli::Common;
-use crate::config::Config;
+use crate::config::{Config, Handler, exposed};
 use crate::deliver;
 use crate::exit::Usage;
 use crate::serve::http::{Ended, Gateway};
@@ -36,7 +37,7 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Where to listen [default: http.listen of the configuration, else 127.0.0.1:8080]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_listen)]
     listen: Option<SocketAddr>,
     /// Accept only: leave the handlers to other processes
     #[arg(long)]
@@ -49,10 +50,15 @@ pub(crate) struct Options {
 /// Serves until it is told to stop.
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
     let mut config = Config::load(common)?;
-    if let Some(listen) = options.listen {
-        config.http.listen = listen;
+    match options.listen {
+        Some(listen) => config.http.listen = listen,
+        // In the words of the file, with its line.
+        None => config.http.exposed.take().map_or(Ok(()), Err)?,
     }
     check_listen(&config)?;
+    if !options.accept_only {
+        config.check_programs()?;
+    }
     log_to_stderr();
     let metrics = install_metrics()?;
     // Before the database: a second gateway by mistake should not even open it.
@@ -79,6 +85,9 @@ async fn migrated(target: &Target) -> Result<Opened> {
 
 /// The inbox of a configuration, with its handlers or without.
 pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers: bool) -> Result<Inbox<S>> {
+    if with_handlers {
+        check_removed(&store, config).await?;
+    }
     let mut builder = Inbox::builder(store)
         .stored()
         .key_reuse(KeyReuse::Reject)
@@ -158,16 +167,36 @@ async fn serve<S: LogStore>(
     Ok(ExitCode::SUCCESS)
 }
 
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write IP:PORT, as in 127.0.0.1:8080".to_owned())
+}
+
+/// A handler that was removed starts again only where that is said. The engine says so too, in words for those who write Rust.
+async fn check_removed<S: LogStore>(store: &S, config: &Config) -> Result<()> {
+    for known in store.handler_statuses().await? {
+        let known = known.handler;
+        let is_meant = |handler: &&Handler| handler.name == known.name && !handler.revive;
+        if known.state == HandlerState::Removed
+            && let Some(Handler { name, .. }) = config.handlers.iter().find(is_meant)
+        {
+            let file = config.file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
+            return Err(Usage(format!(
+                "{file}the handler {name} was removed: give [handlers.{name}] another name, or set revive = true there to let \
+                 it begin again"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// Anybody who can reach it may send messages: beyond this machine that takes a token.
 fn check_listen(config: &Config) -> Result<(), Usage> {
     let listen = config.http.listen;
     if listen.ip().is_loopback() || config.http.token.is_some() {
         return Ok(());
     }
-    Err(Usage(format!(
-        "{listen} can be reached from other machines, and there is no token: set one in oncebox.toml, as in\n\n    [http]\n    \
-         token = \"${{ONCEBOX_TOKEN}}\"\n\nor listen on 127.0.0.1"
-    )))
+    Err(Usage(exposed(listen)))
 }
 
 /// Becomes true with SIGTERM or Ctrl-C; the second one ends the program at once.

@@ -168,8 +168,36 @@ fn a_database_in_memory_is_refused() {
 }
 
 #[test]
+fn a_handler_that_was_removed_is_named_as_it_is_configured() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[handlers.archive]\nkinds = [\"k\"]\ncommand = [\"cat\"]\n";
+    std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+    for command in [&["migrate", "up"][..], &["work", "--once"], &["handlers", "remove", "archive", "--yes"]]
+    {
+        assert!(run(folder.path(), command).status.success(), "{command:?}");
+    }
+    let refused = run(folder.path(), &["work", "--once"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("[handlers.archive]") && said.contains("revive = true"), "{said}");
+    std::fs::write(folder.path().join("oncebox.toml"), format!("{config}revive = true\n")).unwrap();
+    assert!(run(folder.path(), &["work", "--once"]).status.success());
+}
+
+#[test]
 fn what_cannot_work_is_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
+    let nowhere = run(folder.path(), &["serve", "--listen", "foo"]);
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&nowhere.stderr).contains("write IP:PORT, as in 127.0.0.1:8080"),
+        "{nowhere:?}"
+    );
+    std::fs::write(folder.path().join("oncebox.toml"), "[http]\nlisten = \"0.0.0.0:0\"\n").unwrap();
+    let exposed = run(folder.path(), &["serve"]);
+    assert_eq!(exposed.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&exposed.stderr).contains("oncebox.toml:2: 0.0.0.0:0"), "{exposed:?}");
+    std::fs::write(folder.path().join("oncebox.toml"), "").unwrap();
     let open = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(open.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&open.stderr).contains("ONCEBOX_TOKEN"), "{open:?}");
