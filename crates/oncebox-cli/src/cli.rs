@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Common {
     /// The database: `sqlite://FILE`, or `postgres://USER@HOST/DATABASE` [default: that of the configuration, else
-    /// sqlite://oncebox.db]
+    /// sqlite://oncebox.db; for demo a temporary file]
     #[arg(long, global = true, value_name = "URL", env = "ONCEBOX_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// The schema on PostgreSQL [default: oncebox]
@@ -115,10 +115,33 @@ impl Cli {
             Command::DemoWorker => demo::worker::run().await,
             Command::Completions { shell } => {
                 let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Self::command(), "oncebox", &mut script);
+                clap_complete::generate(shell, &mut visible(), "oncebox", &mut script);
                 common.output().text(&String::from_utf8_lossy(&script))?;
                 Ok(ExitCode::SUCCESS)
             }
         }
+    }
+}
+
+/// The commands that people see: completions would offer the hidden ones too.
+fn visible() -> clap::Command {
+    let all = Cli::command();
+    let shown: Vec<clap::Command> =
+        all.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    let visible = clap::Command::new("oncebox").version(env!("CARGO_PKG_VERSION")).propagate_version(true);
+    visible.disable_help_subcommand(true).args(all.get_arguments().cloned()).subcommands(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_offer_what_people_call() {
+        let mut script = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut visible(), "oncebox", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        assert!(script.contains("serve") && script.contains("--accept-only") && script.contains("--store"));
+        assert!(!script.contains(demo::WORKER_COMMAND), "{script}");
     }
 }

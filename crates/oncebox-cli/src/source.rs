@@ -61,11 +61,28 @@ pub(crate) enum Part {
     Pointer(String),
 }
 
+/// The headers that came with a message.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Came {
+    /// Those that are text.
+    pub(crate) headers: Headers,
+    /// The names of the others: nothing can be looked up there, and nothing else is taken instead.
+    pub(crate) unreadable: Vec<String>,
+}
+
+impl From<Headers> for Came {
+    fn from(headers: Headers) -> Self {
+        Self { headers, unreadable: Vec::new() }
+    }
+}
+
 /// Why a message is not taken. The sender can do something about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// There is nothing to recognise it by.
     MissingKey(String),
+    /// There is something, and it cannot be the key.
+    BadKey(String),
     /// Something in it is not what it should be.
     Malformed(String),
 }
@@ -73,7 +90,9 @@ pub(crate) enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MissingKey(message) | Self::Malformed(message) => f.write_str(message),
+            Self::MissingKey(message) | Self::BadKey(message) | Self::Malformed(message) => {
+                f.write_str(message)
+            }
         }
     }
 }
@@ -87,14 +106,18 @@ impl Source {
     }
 
     /// The message that came with these headers.
-    pub(crate) fn envelope(&self, mut headers: Headers, body: Vec<u8>) -> Result<Envelope, Refusal> {
-        let parts =
-            Parts { headers: &headers, body: &body, json: self.reads_body(&headers).then(|| parse(&body)) };
+    pub(crate) fn envelope(&self, came: impl Into<Came>, body: Vec<u8>) -> Result<Envelope, Refusal> {
+        let came = came.into();
+        let json = self.reads_body(&came.headers).then(|| parse(&body));
+        let parts = Parts { came: &came, body: &body, json };
         let key = self.key(&parts)?;
         let kind = self.kind(&parts)?;
         let order = self.order.as_ref().map(|part| parts.find(part)).transpose()?.flatten();
-        let occurred_at = parts.cloud_event("time").and_then(|time| time.parse::<Timestamp>().ok());
-        let due_at = headers.get(DUE_HEADER).map(due_at).transpose()?;
+        // One that cannot be read says nothing, in bytes as in text.
+        let occurred_at = parts.cloud_event("time").ok().flatten();
+        let occurred_at = occurred_at.and_then(|time| time.parse::<Timestamp>().ok());
+        let due_at = parts.header(DUE_HEADER)?.map(due_at).transpose()?;
+        let mut headers = came.headers;
         headers.set(SOURCE_HEADER, self.name.as_str());
         // The key space is the source's: no source has a slash in its name.
         let mut envelope = Envelope::new(kind, body).with_key(self.stored_key(&key)).with_headers(headers);
@@ -123,19 +146,24 @@ impl Source {
 
     fn key(&self, parts: &Parts<'_>) -> Result<String, Refusal> {
         let found = match &self.key {
-            Some(part) => parts.find(part)?,
-            None => parts.usual_key(),
+            Some(Part::Header(name)) => {
+                parts.header(name).map_err(OddHeader::into_bad_key)?.map(str::to_owned)
+            }
+            Some(pointer) => parts.find(pointer)?,
+            None => parts.usual_key()?,
         };
         let found = found.filter(|key| !key.is_empty());
         found.ok_or_else(|| {
             Refusal::MissingKey(match &self.key {
-                Some(Part::Header(name)) => format!("there is no header {name}: it is the key of this source's messages"),
-                Some(Part::Pointer(pointer)) => {
-                    format!("there is nothing at {pointer} in the body: it is the key of this source's messages")
+                Some(Part::Header(name)) => {
+                    format!("there is no header {name}: it is the key of this source's messages")
                 }
-                None => "there is nothing to recognise a copy by: send an Idempotency-Key or webhook-id header, a CloudEvent, or \
-                         configure key_header or key_pointer for this source"
-                    .to_owned(),
+                Some(Part::Pointer(pointer)) => {
+                    format!(
+                        "there is nothing at {pointer} in the body: it is the key of this source's messages"
+                    )
+                }
+                None => parts.no_usual_key(),
             })
         })
     }
@@ -143,7 +171,7 @@ impl Source {
     fn kind(&self, parts: &Parts<'_>) -> Result<String, Refusal> {
         let found = match &self.kind {
             Some(part) => parts.find(part)?,
-            None => parts.cloud_event("type"),
+            None => parts.cloud_event("type")?,
         };
         Ok(found.filter(|kind| !kind.is_empty()).unwrap_or_else(|| self.default_kind.clone()))
     }
@@ -151,7 +179,7 @@ impl Source {
 
 /// A message of which parts are looked up.
 struct Parts<'a> {
-    headers: &'a Headers,
+    came: &'a Came,
     body: &'a [u8],
     /// The body, if anything is to be found there.
     json: Option<Result<Value, String>>,
@@ -160,7 +188,7 @@ struct Parts<'a> {
 impl Parts<'_> {
     fn find(&self, part: &Part) -> Result<Option<String>, Refusal> {
         match part {
-            Part::Header(name) => Ok(self.headers.get(name).map(str::to_owned)),
+            Part::Header(name) => Ok(self.header(name)?.map(str::to_owned)),
             Part::Pointer(pointer) => match &self.json {
                 Some(Ok(json)) => text_at(json, pointer),
                 Some(Err(error)) => Err(Refusal::Malformed(format!(
@@ -172,24 +200,90 @@ impl Parts<'_> {
         }
     }
 
+    /// The one value of a header.
+    fn header(&self, name: &str) -> Result<Option<&str>, OddHeader> {
+        if self.came.unreadable.iter().any(|unreadable| unreadable.eq_ignore_ascii_case(name)) {
+            return Err(OddHeader(format!("the value of the header {name} is no UTF-8")));
+        }
+        let mut values = self.came.headers.get_all(name);
+        let first = values.next();
+        match values.any(|value| Some(value) != first) {
+            true => Err(OddHeader(format!("the header {name} comes with several values: send one"))),
+            false => Ok(first),
+        }
+    }
+
     /// Where HTTP clients, webhooks and CloudEvents have it. The id of an event is unique for its producer only.
-    fn usual_key(&self) -> Option<String> {
-        let header = |name: &str| self.headers.get(name).filter(|key| !key.is_empty()).map(str::to_owned);
-        let event = || {
-            let id = self.cloud_event("id").filter(|id| !id.is_empty())?;
-            // The first space is the one between the two.
-            Some(format!("{} {id}", self.cloud_event("source")?.replace('%', "%25").replace(' ', "%20")))
+    fn usual_key(&self) -> Result<Option<String>, Refusal> {
+        for name in ["Idempotency-Key", "webhook-id"] {
+            if let Some(key) =
+                self.header(name).map_err(OddHeader::into_bad_key)?.filter(|key| !key.is_empty())
+            {
+                return Ok(Some(key.to_owned()));
+            }
+        }
+        if let (true, Some(Err(error))) = (self.is_structured(), &self.json) {
+            let bytes = self.body.len();
+            return Err(Refusal::Malformed(format!(
+                "the body of {bytes} bytes is sent as a CloudEvent, and is no JSON ({error})"
+            )));
+        }
+        let attribute = |name| self.cloud_event(name).map_err(OddHeader::into_bad_key);
+        let (id, source) = (attribute("id")?.filter(|id| !id.is_empty()), attribute("source")?);
+        // The first space is the one between the two.
+        Ok(id
+            .zip(source)
+            .map(|(id, source)| format!("{} {id}", source.replace('%', "%25").replace(' ', "%20"))))
+    }
+
+    /// What is missing, if there is no key in any of the usual places.
+    fn no_usual_key(&self) -> String {
+        let has = |name| matches!(self.cloud_event(name), Ok(Some(value)) if !value.is_empty());
+        let (in_body, at) = (self.is_structured(), if self.is_structured() { "" } else { "ce-" });
+        let missing = match (has("id"), has("source")) {
+            (true, false) => "source",
+            (false, true) => "id",
+            (false, false) if in_body => "id and source",
+            _ => {
+                return "there is nothing to recognise a copy by: send an Idempotency-Key or webhook-id header, a CloudEvent, \
+                        or configure key_header or key_pointer for this source"
+                    .to_owned();
+            }
         };
-        header("Idempotency-Key").or_else(|| header("webhook-id")).or_else(event)
+        format!(
+            "the CloudEvent has no {at}{missing}: its id and its source together are what a copy is recognised by"
+        )
+    }
+
+    fn is_structured(&self) -> bool {
+        is_structured(&self.came.headers)
     }
 
     /// An attribute of a CloudEvent, in either mode.
-    fn cloud_event(&self, attribute: &str) -> Option<String> {
-        if is_structured(self.headers) {
-            let json = self.json.as_ref()?.as_ref().ok()?;
-            return json.get(attribute)?.as_str().map(str::to_owned);
+    fn cloud_event(&self, attribute: &str) -> Result<Option<String>, OddHeader> {
+        if self.is_structured() {
+            let json = self.json.as_ref().and_then(|json| json.as_ref().ok());
+            let found = json.and_then(|json| json.get(attribute)?.as_str());
+            return Ok(found.map(str::to_owned));
         }
-        self.headers.get(&format!("ce-{attribute}")).map(str::to_owned)
+        Ok(self.header(&format!("ce-{attribute}"))?.map(str::to_owned))
+    }
+}
+
+/// A header of which the value cannot be told.
+#[derive(Debug)]
+struct OddHeader(String);
+
+impl OddHeader {
+    /// Where it was to be the key: no other place is looked at instead.
+    fn into_bad_key(self) -> Refusal {
+        Refusal::BadKey(self.0)
+    }
+}
+
+impl From<OddHeader> for Refusal {
+    fn from(OddHeader(message): OddHeader) -> Self {
+        Self::Malformed(message)
     }
 }
 
@@ -260,11 +354,62 @@ mod tests {
         let spaced = |source: &str, id: &str| key_of(&shop, &[("ce-id", id), ("ce-source", source)], "");
         assert_ne!(spaced("a", "b 1"), spaced("a b", "1"));
         assert_ne!(spaced("a%20b", "1"), spaced("a b", "1"));
-        for (pairs, body) in
-            [(&[][..], "{}"), (&[("ce-id", "no source")], ""), (&[STRUCTURED], "{}"), (&[STRUCTURED], "{")]
-        {
-            assert!(matches!(take(&shop, pairs, body), Err(Refusal::MissingKey(_))), "{pairs:?}");
+        for (pairs, body, said) in [
+            (&[][..], "{}", "send an Idempotency-Key"),
+            (&[("ce-id", "1")], "", "has no ce-source"),
+            (&[("ce-source", "/shop")], "", "has no ce-id"),
+            (&[STRUCTURED], r#"{"id":"e-1"}"#, "has no source"),
+            (&[STRUCTURED], "{}", "has no id and source"),
+        ] {
+            let refused = take(&shop, pairs, body).unwrap_err();
+            assert!(matches!(refused, Refusal::MissingKey(_)), "{pairs:?}");
+            assert!(refused.to_string().contains(said), "{refused}");
         }
+        let cut_off = take(&shop, &[STRUCTURED], &EVENT[..20]).unwrap_err();
+        assert!(matches!(cut_off, Refusal::Malformed(_)), "{cut_off}");
+        assert!(cut_off.to_string().contains("the body of 20 bytes is sent as a CloudEvent"), "{cut_off}");
+    }
+
+    /// Another key in its place would make one message of two, or two of one.
+    #[test]
+    fn a_header_that_cannot_be_read_is_not_passed_over() {
+        let came = |unreadable: &str| Came {
+            headers: headers(&[("idempotency-key", "1"), ("webhook-id", "2"), ("x-id", "3")]),
+            unreadable: vec![unreadable.to_owned()],
+        };
+        let shop = Source::named("shop");
+        let refused = |source: &Source, unreadable| source.envelope(came(unreadable), Vec::new());
+        let error = refused(&shop, "idempotency-key").unwrap_err();
+        assert!(matches!(&error, Refusal::BadKey(text) if text.contains("Idempotency-Key")), "{error}");
+        refused(&shop, "webhook-id").unwrap();
+        refused(&shop, "x-other").unwrap();
+        let by_header = |part: &str| Some(Part::Header(part.to_owned()));
+        let keyed = Source { key: by_header("X-Id"), ..shop.clone() };
+        assert!(matches!(refused(&keyed, "x-id"), Err(Refusal::BadKey(_))));
+        refused(&keyed, "idempotency-key").unwrap();
+        let of_kind = Source { kind: by_header("x-kind"), ..shop.clone() };
+        let ordered = Source { order: by_header("x-customer"), ..shop.clone() };
+        for (source, unreadable) in
+            [(&shop, "ce-type"), (&of_kind, "x-kind"), (&ordered, "x-customer"), (&shop, "oncebox-due-at")]
+        {
+            let error = refused(source, unreadable).unwrap_err();
+            assert!(matches!(error, Refusal::Malformed(_)), "{error}");
+        }
+        refused(&of_kind, "ce-type").unwrap();
+        let event =
+            Came { headers: headers(&[("ce-source", "/shop")]), unreadable: vec!["ce-id".to_owned()] };
+        assert!(matches!(shop.envelope(event, Vec::new()), Err(Refusal::BadKey(_))));
+    }
+
+    #[test]
+    fn several_values_are_no_key() {
+        let shop = Source::named("shop");
+        let twice = [("idempotency-key", "1"), ("Idempotency-Key", "2"), ("webhook-id", "3")];
+        assert!(matches!(take(&shop, &twice, ""), Err(Refusal::BadKey(_))));
+        let the_same = [("idempotency-key", "1"), ("idempotency-key", "1")];
+        assert_eq!(key_of(&shop, &the_same, ""), "shop/1");
+        let kinds = [("idempotency-key", "1"), ("ce-type", "a"), ("ce-type", "b")];
+        assert!(matches!(take(&shop, &kinds, ""), Err(Refusal::Malformed(_))));
     }
 
     #[test]

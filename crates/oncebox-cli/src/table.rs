@@ -29,11 +29,27 @@ impl Table {
             // One line each, whatever an error says.
             *cell = cell.split_whitespace().collect::<Vec<_>>().join(" ");
         }
+        // The last one has nothing behind it to push away.
+        let last = cells.len().saturating_sub(1);
+        for cell in &mut cells[..last] {
+            *cell = shortened(cell, CELL_LETTERS);
+        }
         self.rows.push(cells);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+}
+
+/// Keys and kinds are as long as their senders like; a table is not.
+const CELL_LETTERS: usize = 48;
+
+/// The beginning of a text, and a sign that there is more.
+pub(crate) fn shortened(text: &str, letters: usize) -> String {
+    match text.char_indices().nth(letters) {
+        Some(_) => text.chars().take(letters.saturating_sub(1)).chain(['…']).collect(),
+        None => text.to_owned(),
     }
 }
 
@@ -77,5 +93,15 @@ mod tests {
         table.row(["größer als das".to_owned(), "3456".to_owned(), String::new()]);
         let expected = "handler          lag  error\nledger            12  two lines\ngrößer als das  3456";
         assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn a_long_key_does_not_push_the_others_away() {
+        let mut table = Table::new(["key", "died"]);
+        table.row(["k".repeat(200), "now".to_owned()]);
+        table.row(["ä".repeat(CELL_LETTERS), "then".to_owned()]);
+        let cut = format!("{}…  now", "k".repeat(CELL_LETTERS - 1));
+        let whole = format!("{}  then", "ä".repeat(CELL_LETTERS));
+        assert_eq!(table.to_string().lines().skip(1).collect::<Vec<_>>(), [cut, whole]);
     }
 }

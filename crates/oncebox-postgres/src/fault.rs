@@ -33,6 +33,15 @@ pub(crate) fn begins_no_writes(error: &sqlx::Error) -> bool {
     takes_no_writes(error) || code(error).as_deref() == Some("0A000")
 }
 
+/// Whether a server that refuses a connection may take one soon.
+pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        // cannot_connect_now, too_many_connections
+        _ => matches!(code(error).as_deref(), Some("57P03" | "53300")),
+    }
+}
+
 fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error()?.code()
 }
@@ -115,6 +124,14 @@ pub(crate) fn refused(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_refuses_may_be_starting() {
+        let io = |kind: std::io::ErrorKind| sqlx::Error::Io(kind.into());
+        assert!(is_starting(&io(std::io::ErrorKind::ConnectionRefused)));
+        assert!(!is_starting(&io(std::io::ErrorKind::ConnectionReset)));
+        assert!(!is_starting(&sqlx::Error::PoolTimedOut));
+    }
 
     #[test]
     fn sqlstates_say_what_to_do() {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use oncebox_core::store::{Fault, Guarantee, Limits, Store};
 use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::Mutex;
 
-use crate::fault::{begins_no_writes, classify, failed, refused_to_write, takes_no_writes};
-use crate::hosts::Hosts;
+use crate::fault::{begins_no_writes, classify, failed, is_starting, refused_to_write, takes_no_writes};
+use crate::hosts::{Hosts, place};
 use crate::line::Line;
 use crate::log::Kinds;
 use crate::servers::Servers;
@@ -28,6 +28,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What operators and new programs ask for waits for handlers at work, and may read or write a whole log.
 pub(crate) const LONG: Duration = Duration::from_secs(10 * 60);
+
+/// How long to wait before a server that is starting is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+const UNREACHABLE: &str = "PostgreSQL cannot be reached: check host, port, user, password and database";
 
 /// Oncebox on PostgreSQL.
 #[derive(Clone, Debug)]
@@ -84,7 +89,19 @@ impl PostgresStore {
     /// for several hosts), `primary` or `any`.
     ///
     /// Away from this machine the connection is encrypted, unless the URL says `sslmode=` something else.
+    ///
+    /// A server that is just starting is waited for, 5 s at most.
     pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::open(url, ACQUIRE_TIMEOUT).await
+    }
+
+    /// As [`connect`](Self::connect), but a single server that refuses the connection is not waited for: for tools that rather say at
+    /// once what is wrong.
+    pub async fn connect_at_once(url: &str) -> Result<Self, Error> {
+        Self::open(url, Duration::ZERO).await
+    }
+
+    async fn open(url: &str, patience: Duration) -> Result<Self, Error> {
         let Hosts { mut options, target } = Hosts::parse(url)?;
         let said =
             url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
@@ -101,22 +118,16 @@ impl PostgresStore {
             // A round trip less: a dead connection shows with the next statement, and the unit is tried again.
             .test_before_acquire(false);
         let servers = match (options.pop(), target) {
-            (Some(only), None) => pool.connect_with(only).await.map(Servers::of),
+            (Some(only), None) => match reach(&only, patience).await {
+                Ok(()) => Ok(Servers::of(pool.connect_lazy_with(only))),
+                Err(error) => return Err(not_connected(&only, error)),
+            },
             (last, target) => {
                 options.extend(last);
                 Servers::follow(options, target.unwrap_or(Target::ReadWrite), pool).await
             }
         };
-        servers.map(Self::on).map_err(|error| {
-            let message = match error {
-                sqlx::Error::Tls(_) => {
-                    "the connection to PostgreSQL cannot be encrypted: enable the feature `tls` of oncebox and TLS on the \
-                     server, or say sslmode=disable in the URL"
-                }
-                _ => "PostgreSQL cannot be reached: check host, port, user, password and database",
-            };
-            Error::unavailable(message, error)
-        })
+        servers.map(Self::on).map_err(|error| Error::unavailable(UNREACHABLE, error))
     }
 
     /// The same store with its tables in another schema, for several inboxes in one database.
@@ -227,6 +238,52 @@ fn is_local(options: &PgConnectOptions) -> bool {
         || host.starts_with('/')
         || host == "localhost"
         || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Connects once, or until a server that is starting has started. The pool would do the same, and not tell why it gave up.
+async fn reach(options: &PgConnectOptions, patience: Duration) -> Result<(), sqlx::Error> {
+    let started = Instant::now();
+    loop {
+        let connected = tokio::time::timeout(ACQUIRE_TIMEOUT, options.connect()).await;
+        match connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
+            Ok(conn) => {
+                // It has answered; whether it hears the good-bye does not matter.
+                let _ = tokio::time::timeout(ASK_AGAIN, conn.close()).await;
+                return Ok(());
+            }
+            Err(error) if is_starting(&error) && started.elapsed() < patience => {
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Says what to do, by what the server or the driver said.
+fn not_connected(options: &PgConnectOptions, error: sqlx::Error) -> Error {
+    let code = error.as_database_error().and_then(|error| error.code());
+    let message = match (&error, code.as_deref()) {
+        // invalid_password, invalid_authorization_specification
+        (_, Some("28P01" | "28000")) => format!(
+            "PostgreSQL refused the user or the password of {}: check both, and what pg_hba.conf allows",
+            options.get_username()
+        ),
+        // invalid_catalog_name
+        (_, Some("3D000")) => {
+            let name = options.get_database().unwrap_or_else(|| options.get_username());
+            format!("there is no database {name} on this PostgreSQL server: create it, or name another")
+        }
+        (sqlx::Error::Tls(_), _) => {
+            "the connection to PostgreSQL cannot be encrypted: enable the feature `tls` of oncebox and TLS on the server, or \
+             say sslmode=disable in the URL"
+                .to_owned()
+        }
+        (sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut, _) => {
+            format!("PostgreSQL cannot be reached at {}: check host and port, and that it runs", place(options))
+        }
+        _ => UNREACHABLE.to_owned(),
+    };
+    Error::unavailable(message, error)
 }
 
 impl Store for PostgresStore {

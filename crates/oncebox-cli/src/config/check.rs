@@ -1,6 +1,8 @@
 //! What is wrong with a configuration, part by part, and what its parts mean.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use oncebox::{DeadHead, Retry, Start};
@@ -8,10 +10,11 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::text::Text;
-use crate::config::{Handler, Http, To, file};
+use crate::config::{Handler, Http, To, exposed, file};
 use crate::deliver::is_public;
 use crate::exit::Usage;
 use crate::source::{Part, Source, is_left_out};
+use crate::times::rough;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MAX_BODY_BYTES: usize = 1 << 20;
@@ -47,7 +50,11 @@ pub(super) fn check_http(http: &file::Http, text: &Text<'_>) -> Result<Http, Usa
             text.at(written, "a token has 16 printable characters or more: try `openssl rand -hex 32`")
         );
     }
-    Ok(Http { listen, token, max_body_bytes: http.max_body_bytes.unwrap_or(DEFAULT_MAX_BODY_BYTES) })
+    let is_exposed = !listen.ip().is_loopback() && token.is_none();
+    let exposed =
+        http.listen.as_ref().filter(|_| is_exposed).map(|written| text.at(written, &exposed(listen)));
+    let max_body_bytes = http.max_body_bytes.unwrap_or(DEFAULT_MAX_BODY_BYTES);
+    Ok(Http { listen, token, max_body_bytes, exposed })
 }
 
 pub(super) fn check_source(
@@ -98,13 +105,13 @@ pub(super) fn check_handler(
     handler: &file::Handler,
     text: &Text<'_>,
 ) -> Result<Handler, Usage> {
-    if let Some(kind) = handler.kinds.get_ref().iter().find(|kind| !is_name(kind)) {
+    if let Some(kind) = handler.kinds.get_ref().0.iter().find(|kind| !is_name(kind)) {
         return Err(text.at(&handler.kinds, &format!("{kind:?} is no kind: {NAMES}")));
     }
     if !is_name(name.get_ref()) {
         return Err(text.at(name, &format!("this is no handler's name: {NAMES}")));
     }
-    if handler.kinds.get_ref().is_empty() {
+    if handler.kinds.get_ref().0.is_empty() {
         return Err(text.at(&handler.kinds, "a handler takes at least one kind of message"));
     }
     let to = match (&handler.url, &handler.command) {
@@ -132,10 +139,9 @@ pub(super) fn check_handler(
         (true, Some(policy)) if matches!(policy.get_ref(), file::DeadHead::Skip) => Some(DeadHead::Skip),
         (true, _) => Some(DeadHead::Hold),
     };
-    let defaults = Retry::default();
     Ok(Handler {
         name: name.get_ref().clone(),
-        kinds: handler.kinds.get_ref().clone(),
+        kinds: handler.kinds.get_ref().0.clone(),
         to,
         timeout: handler.timeout.map_or(DEFAULT_TIMEOUT, |time| time.0),
         concurrency: handler.concurrency.as_ref().map_or(16, |n| *n.get_ref()),
@@ -146,12 +152,51 @@ pub(super) fn check_handler(
             file::Start::Now => Start::Now,
         },
         revive: handler.revive,
-        retry: Retry {
-            max_attempts: handler.retry.max_attempts.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |n| *n.get_ref()),
-            first: handler.retry.first.map_or(defaults.first, |time| time.0),
-            longest: handler.retry.longest.map_or(defaults.longest, |time| time.0),
-        },
+        retry: check_retry(&handler.retry, text)?,
     })
+}
+
+fn check_retry(retry: &file::Retry, text: &Text<'_>) -> Result<Retry, Usage> {
+    let defaults = Retry::default();
+    let (first, longest) = (retry.first.as_ref(), retry.longest.as_ref());
+    let checked = Retry {
+        max_attempts: retry.max_attempts.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |n| *n.get_ref()),
+        first: first.map_or(defaults.first, |time| time.get_ref().0),
+        longest: longest.map_or(defaults.longest, |time| time.get_ref().0),
+    };
+    match first.or(longest) {
+        Some(written) if checked.first > checked.longest => Err(text.at(
+            written,
+            &format!(
+                "the first wait is longer than the longest ({} and {}): set longest to the same or more",
+                rough(checked.first),
+                rough(checked.longest)
+            ),
+        )),
+        _ => Ok(checked),
+    }
+}
+
+/// Whether a handler's program can be found, as it will be when it is run.
+pub(super) fn check_program(handler: &file::Handler, text: &Text<'_>) -> Result<(), Usage> {
+    let Some(command) = &handler.command else { return Ok(()) };
+    let Some(program) = command.get_ref().0.first() else { return Ok(()) };
+    let folder = handler.folder.as_ref().map_or_else(|| Path::new("."), |folder| folder.get_ref());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = match program.contains('/') {
+        true => is_program(&folder.join(program)),
+        false => std::env::split_paths(&path).any(|place| is_program(&folder.join(place).join(program))),
+    };
+    let problem = match program.contains('/') {
+        true => format!("there is no program {program}, seen from {}", folder.display()),
+        false => format!("there is no program {program} in any folder of PATH: write its whole path"),
+    };
+    if is_there { Ok(()) } else { Err(text.at(command, &problem)) }
+}
+
+/// A file that somebody may run.
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 fn check_endpoint(
@@ -188,12 +233,12 @@ fn check_endpoint(
 }
 
 fn check_command(
-    command: &toml::Spanned<Vec<String>>,
+    command: &toml::Spanned<file::Words>,
     handler: &file::Handler,
     text: &Text<'_>,
 ) -> Result<To, Usage> {
     let Some((program, arguments)) =
-        command.get_ref().split_first().filter(|(program, _)| !program.is_empty())
+        command.get_ref().0.split_first().filter(|(program, _)| !program.is_empty())
     else {
         return Err(text.at(command, "say which program: command = [\"./charge\", \"--live\"]"));
     };

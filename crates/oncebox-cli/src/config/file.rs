@@ -1,9 +1,11 @@
 //! The configuration as it is written.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -73,9 +75,9 @@ pub(super) struct Source {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Handler {
-    pub(super) kinds: Spanned<Vec<String>>,
+    pub(super) kinds: Spanned<Words>,
     pub(super) url: Option<Spanned<String>>,
-    pub(super) command: Option<Spanned<Vec<String>>>,
+    pub(super) command: Option<Spanned<Words>>,
     /// The folder in which the command runs.
     pub(super) folder: Option<Spanned<PathBuf>>,
     #[serde(default)]
@@ -115,8 +117,8 @@ pub(super) enum Start {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Retry {
     pub(super) max_attempts: Option<Spanned<u32>>,
-    pub(super) first: Option<Time>,
-    pub(super) longest: Option<Time>,
+    pub(super) first: Option<Spanned<Time>>,
+    pub(super) longest: Option<Spanned<Time>>,
 }
 
 /// `30s`.
@@ -125,11 +127,52 @@ pub(super) struct Time(pub(super) Duration);
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match parse_duration(&text) {
-            Ok(Duration::ZERO) => Err(serde::de::Error::custom("a time of more than nothing is needed here")),
-            Ok(time) => Ok(Self(time)),
-            Err(error) => Err(serde::de::Error::custom(error)),
+        struct Written;
+
+        impl Visitor<'_> for Written {
+            type Value = Time;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration as text, as in \"5s\"")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
+                match parse_duration(text) {
+                    Ok(Duration::ZERO) => Err(E::custom("a time of more than nothing is needed here")),
+                    Ok(time) => Ok(Time(time)),
+                    Err(error) => Err(E::custom(error)),
+                }
+            }
         }
+
+        deserializer.deserialize_str(Written)
+    }
+}
+
+/// `["order.paid", "order.refunded"]`.
+#[derive(Clone, Debug)]
+pub(super) struct Words(pub(super) Vec<String>);
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl<'de> Visitor<'de> for Written {
+            type Value = Words;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts, as in [\"order.paid\"]")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut written: A) -> Result<Words, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = written.next_element()? {
+                    words.push(word);
+                }
+                Ok(Words(words))
+            }
+        }
+
+        deserializer.deserialize_seq(Written)
     }
 }

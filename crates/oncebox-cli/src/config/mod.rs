@@ -15,11 +15,11 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 
 use crate::cli::Common;
-use crate::config::check::{check_handler, check_http, check_source, is_source_name};
+use crate::config::check::{check_handler, check_http, check_program, check_source, is_source_name};
 use crate::config::text::Text;
 use crate::exit::Usage;
 use crate::source::Source;
-use crate::store::{DEFAULT_URL, Target};
+use crate::store::{DEFAULT_URL, IN_MEMORY, Target};
 
 /// Read if it is there and no other is named.
 pub(crate) const DEFAULT_FILE: &str = "oncebox.toml";
@@ -45,6 +45,16 @@ pub(crate) struct Config {
     pub(crate) handlers: Vec<Handler>,
     /// The longest time after which a source still delivers again, if one says.
     pub(crate) redelivery: Option<Duration>,
+    /// A handler's command that cannot be found here. Only those who run handlers need it.
+    missing_program: Option<Usage>,
+}
+
+/// Why an address that others can reach is refused.
+pub(crate) fn exposed(listen: SocketAddr) -> String {
+    format!(
+        "{listen} can be reached from other machines, and there is no token: set one in the configuration, as in\n\n    [http]\n    \
+         token = \"${{ONCEBOX_TOKEN}}\"\n\nor listen on 127.0.0.1"
+    )
 }
 
 /// The gateway.
@@ -53,6 +63,8 @@ pub(crate) struct Http {
     pub(crate) listen: SocketAddr,
     pub(crate) token: Option<String>,
     pub(crate) max_body_bytes: usize,
+    /// Others can reach the address in the file, and there is no token: refused, unless the command line names another.
+    pub(crate) exposed: Option<Usage>,
 }
 
 /// Where messages may come from.
@@ -137,6 +149,11 @@ impl Config {
         Self::check(file, &text)
     }
 
+    /// Whether everything that handlers are to run is there.
+    pub(crate) fn check_programs(&mut self) -> Result<(), Usage> {
+        self.missing_program.take().map_or(Ok(()), Err)
+    }
+
     fn check(file: file::File, text: &Text<'_>) -> Result<Self, Usage> {
         let target = Target {
             url: file
@@ -155,6 +172,11 @@ impl Config {
             return Err(
                 text.at(url, "this names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE")
             );
+        }
+        if let Some(url) = &file.store.url
+            && target.is_in_memory()
+        {
+            return Err(text.at(url, IN_MEMORY));
         }
         if let Some(schema) = &file.store.schema
             && target.is_sqlite()
@@ -187,6 +209,7 @@ impl Config {
         let open = file.sources.is_empty();
         let sources = file.sources.iter().map(|(name, source)| check_source(name, source, text));
         let handlers = file.handlers.iter().map(|(name, handler)| check_handler(name, handler, text));
+        let missing_program = file.handlers.values().find_map(|handler| check_program(handler, text).err());
         Ok(Self {
             file: None,
             target,
@@ -200,6 +223,7 @@ impl Config {
             sources: Sources { known: sources.collect::<Result<_, _>>()?, open },
             handlers: handlers.collect::<Result<_, _>>()?,
             redelivery,
+            missing_program,
         })
     }
 }
@@ -284,6 +308,19 @@ mod tests {
             ("[sources.s]\nkey_header = \"Authorization\"", "oncebox.toml:2", "take another"),
             ("[store]\nurl = \"mysql://x/y\"", "oncebox.toml:2", "sqlite://FILE"),
             ("[store]\nschema = \"x\"", "oncebox.toml:2", "is for PostgreSQL"),
+            ("[store]\nurl = \"sqlite::memory:\"", "oncebox.toml:2", "name a file"),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\nretry = { first = \"10m\", longest = \"1s\" }",
+                "oncebox.toml:4",
+                "the first wait is longer than the longest",
+            ),
+            ("[handlers.h]\nkinds = \"k\"\ncommand = [\"x\"]", "oncebox.toml:2", "as in [\"order.paid\"]"),
+            ("[handlers.h]\nkinds = [\"k\"]\ncommand = \"x\"", "oncebox.toml:3", "a list of texts"),
+            (
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = 5",
+                "oncebox.toml:4",
+                "as in \"5s\"",
+            ),
             ("[handlers.h]\nkinds = [\"\"]\ncommand = [\"x\"]", "oncebox.toml:2", "is no kind"),
             (
                 "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = \"0s\"",
@@ -344,5 +381,23 @@ mod tests {
             let error = refused(content);
             assert!(error.starts_with(place) && error.contains(advice), "{content}\n{error}");
         }
+    }
+
+    /// Looking needs no programs, and an address of the command line counts.
+    #[test]
+    fn what_only_some_commands_need_is_kept_for_them() {
+        let handler = |more: &str| format!("[handlers.h]\nkinds = [\"k\"]\n{more}");
+        let programs = |more: &str| parse(&handler(more)).unwrap().check_programs();
+        programs("command = [\"cat\", \"-\"]").unwrap();
+        programs("command = [\"/bin/sh\"]").unwrap();
+        programs("command = [\"./sh\"]\nfolder = \"/bin\"").unwrap();
+        for missing in ["no-such-program", "./no-such-program", "/etc/passwd", "/etc"] {
+            let error = programs(&format!("command = [\"{missing}\"]")).unwrap_err().to_string();
+            assert!(error.starts_with("oncebox.toml:3") && error.contains(missing), "{error}");
+        }
+        let listen =
+            |more: &str| parse(&format!("[http]\nlisten = \"0.0.0.0:80\"\n{more}")).unwrap().http.exposed;
+        assert!(listen("").unwrap().to_string().starts_with("oncebox.toml:2"));
+        assert!(listen("token = \"0123456789abcdef\"").is_none());
     }
 }

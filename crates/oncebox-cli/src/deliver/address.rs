@@ -1,7 +1,8 @@
 //! Where the gateway may deliver to: a URL in a configuration must not reach what only this machine or its network can reach,
 //! unless that is meant.
 
-use std::io;
+use std::error::Error;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -57,17 +58,29 @@ impl Resolve for PublicOnly {
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let public: Vec<_> = found.into_iter().filter(|address| is_public(address.ip())).collect();
             if public.is_empty() {
-                let message = format!(
-                    "{} is on this machine or in a private network: set allow_private = true if that is meant",
-                    name.as_str()
-                );
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message).into());
+                return Err(Private(name.as_str().to_owned()).into());
             }
             let public: Addrs = Box::new(public.into_iter());
             Ok(public)
         })
     }
 }
+
+/// A name that leads to this machine or into a private network, and nowhere else.
+#[derive(Debug)]
+pub(super) struct Private(String);
+
+impl fmt::Display for Private {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(name) = self;
+        write!(
+            f,
+            "{name} is on this machine or in a private network: set allow_private = true if that is meant"
+        )
+    }
+}
+
+impl Error for Private {}
 
 #[cfg(test)]
 mod tests {

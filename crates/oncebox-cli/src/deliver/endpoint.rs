@@ -9,7 +9,7 @@ use oncebox::{Envelope, Failure, Headers};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 
-use crate::deliver::address::PublicOnly;
+use crate::deliver::address::{Private, PublicOnly};
 use crate::deliver::beginning;
 use crate::deliver::told::Told;
 
@@ -145,6 +145,9 @@ fn explained(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
+        if let Some(private) = error.downcast_ref::<Private>() {
+            return private.to_string();
+        }
         text = format!("{text}: {error}");
         cause = error.source();
     }
@@ -163,6 +166,15 @@ mod tests {
         for code in [301, 302, 307, 408, 409, 425, 429, 500, 502, 503, 504] {
             assert!(!is_final(StatusCode::from_u16(code).unwrap()), "{code}");
         }
+    }
+
+    /// What to do stands first: the rest may be cut off.
+    #[tokio::test]
+    async fn a_name_that_leads_to_this_machine_is_said_to() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder().no_proxy().dns_resolver(Arc::new(PublicOnly)).build().unwrap();
+        let error = client.post("http://localhost:1/").send().await.unwrap_err();
+        assert!(explained(&error).starts_with("localhost is on this machine"), "{}", explained(&error));
     }
 
     #[test]

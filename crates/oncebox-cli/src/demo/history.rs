@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::demo::plan::{Entry, Way};
 use crate::demo::wire::Answer;
+use crate::exit::NotFound;
 
 /// The file's name in the folder that is kept.
 pub(super) const FILE: &str = "history.jsonl";
@@ -183,7 +184,13 @@ impl History {
 
 /// Counts what a file says.
 pub(super) fn read(path: &Path) -> Result<Counts> {
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let file = File::open(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let text = format!("there is no {}: `oncebox demo --keep DIR` leaves one in DIR", path.display());
+            NotFound(text).into()
+        }
+        _ => anyhow::Error::new(error).context(format!("opening {}", path.display())),
+    })?;
     let mut counts = Counts::default();
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let line = line.with_context(|| format!("reading {}", path.display()))?;

@@ -44,7 +44,7 @@ use crate::demo::show::Show;
 use crate::demo::signals::Signals;
 use crate::demo::wire::Setup;
 use crate::output::Output;
-use crate::store::{Opened, Target, with_store};
+use crate::store::{For, Opened, Target, with_store};
 
 /// The hidden command that makes this program one of the demo's workers.
 pub(crate) const WORKER_COMMAND: &str = "demo-worker";
@@ -188,7 +188,7 @@ async fn count_again(common: &Common, folder: &Path) -> Result<ExitCode> {
     let url = common.store.clone().map_or_else(beside, Ok)?;
     let schema = common.schema.clone().or_else(|| counts.schema.clone());
     let target = Target { url, schema };
-    let audit = audit(&counts, &target.open().await?, target.schema.as_deref()).await?;
+    let audit = audit(&counts, &target.open(For::Looking).await?, target.schema.as_deref()).await?;
     let report = Report { counts, audit };
     tell(common.output(), &report)?;
     Ok(if report.is_proof() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -14,7 +14,7 @@ use crate::cli::Common;
 use crate::demo::history;
 use crate::demo::ledger::{Ledger, table};
 use crate::exit::Usage;
-use crate::store::{Opened, Target, with_store};
+use crate::store::{For, Opened, Target, with_store};
 
 /// The database's name in its folder.
 pub(super) const FILE: &str = "demo.db";
@@ -57,7 +57,7 @@ impl Place {
                 (Target { url, schema: common.schema.clone() }, made)
             }
         };
-        let opened = target.open_or_create().await?;
+        let opened = target.open_or_create(For::Acting).await?;
         let owns_schema = target.schema.is_some() && common.schema.is_none();
         Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, folder })
     }

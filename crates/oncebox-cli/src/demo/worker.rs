@@ -15,7 +15,7 @@ use crate::demo::ledger::{Ledger, table};
 use crate::demo::plan::{Entry, Way};
 use crate::demo::wire::{Answer, Delivery, Said, Setup};
 use crate::exit;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target, with_store};
 
 /// The handler of what is stored.
 pub(super) const STORED: &str = "demo-transfers";
@@ -72,7 +72,7 @@ async fn work() -> Result<()> {
     let setup = serde_json::from_str(&setup).context("this command is for `oncebox demo`, which starts it");
     let Setup { url, schema } = setup?;
     let table = table(schema.as_deref());
-    let opened = Target { url, schema }.open().await?;
+    let opened = Target { url, schema }.open(For::Working).await?;
     with_store!(opened, store => take_deliveries(Inboxes::build(store, &table).await?, lines).await)
 }
 

@@ -9,14 +9,15 @@ use oncebox::{Accept, Envelope, Error, ErrorKind, Headers, Inbox, LogStore};
 use serde::Serialize;
 use tokio::fs::File;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::sync::watch;
 
 use crate::cli::Common;
 use crate::config::Config;
 use crate::exit::Usage;
 use crate::output::Output;
-use crate::serve::inbox;
-use crate::source::{Part, Source};
-use crate::store::with_store;
+use crate::serve::{inbox, stop_signals, stopped};
+use crate::source::{Part, Refusal, Source};
+use crate::store::{For, with_store};
 
 /// So many are under way at once; they share transactions, and stay in their order.
 const AT_ONCE: usize = 512;
@@ -50,6 +51,9 @@ struct Tally {
     accepted: u64,
     duplicates: u64,
     refused: u64,
+    /// Somebody stopped it before the end.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    interrupted: bool,
 }
 
 /// Accepts every line that can be; says which cannot.
@@ -58,16 +62,18 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let source = source(&config, options)?;
     let headers = headers(&options.headers)?;
     let bar = bar(common.json, &options.file).await;
-    let opened = config.target.open_ready().await?;
-    let tally = with_store!(opened, store => {
+    let opened = config.target.open_ready(For::Acting).await?;
+    let mut tally = Tally::default();
+    let stop = stop_signals()?;
+    with_store!(opened, store => {
         let inbox = inbox(store, &config, false).await?;
         let out = Intake { inbox, source, headers, max_body_bytes: config.http.max_body_bytes, bar: bar.clone() };
         if options.file.as_os_str() == "-" {
-            out.take(BufReader::new(tokio::io::stdin())).await?
+            out.take(BufReader::new(tokio::io::stdin()), &mut tally, &stop).await?;
         } else {
             let file = File::open(&options.file).await;
             let file = file.with_context(|| format!("opening {}", options.file.display()))?;
-            out.take(BufReader::new(file)).await?
+            out.take(BufReader::new(file), &mut tally, &stop).await?;
         }
     });
     bar.finish_and_clear();
@@ -75,9 +81,16 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
 }
 
 fn report(out: Output, tally: &Tally) -> Result<ExitCode> {
-    let Tally { accepted, duplicates, refused } = tally;
+    let Tally { accepted, duplicates, refused, interrupted } = tally;
     out.say(format_args!("{accepted} accepted, {duplicates} duplicates, {refused} refused"))?;
+    if *interrupted {
+        out.say("interrupted: run the same again, and what was accepted is recognised")?;
+    }
     out.object(tally)?;
+    if *interrupted {
+        // At once: somebody may still be waiting for a line of standard input, which nobody will send.
+        std::process::exit(130);
+    }
     Ok(if *refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -183,21 +196,34 @@ struct Intake<S: LogStore> {
 }
 
 impl<S: LogStore> Intake<S> {
-    async fn take(self, mut input: BufReader<impl AsyncRead + Unpin>) -> Result<Tally> {
-        let (mut tally, mut number) = (Tally::default(), 0);
+    /// Takes lines to the end, or until it is to stop.
+    async fn take(
+        self,
+        mut input: BufReader<impl AsyncRead + Unpin>,
+        tally: &mut Tally,
+        stop: &watch::Receiver<bool>,
+    ) -> Result<()> {
+        let mut number = 0;
         loop {
-            let (numbers, envelopes) = self.next(&mut input, &mut number, &mut tally).await?;
+            // Lines that were read and not yet sent are read again by the next run.
+            let (numbers, envelopes) = tokio::select! {
+                next = self.next(&mut input, &mut number, tally) => next?,
+                () = stopped(stop.clone()) => {
+                    tally.interrupted = true;
+                    break;
+                }
+            };
             if envelopes.is_empty() {
                 break;
             }
             let answers = self.inbox.accept_all(envelopes).await;
             for (line, answer) in numbers.into_iter().zip(answers) {
-                self.note(line, answer, &mut tally)?;
+                self.note(line, answer, tally)?;
             }
             self.bar.set_message(format!("{} accepted, {} duplicates", tally.accepted, tally.duplicates));
         }
         self.inbox.close().await;
-        Ok(tally)
+        Ok(())
     }
 
     /// The next messages with the numbers of their lines; none at the end.
@@ -226,7 +252,7 @@ impl<S: LogStore> Intake<S> {
                     numbers.push(*number);
                     envelopes.push(envelope);
                 }
-                Err(refusal) => self.refuse(*number, &refusal.to_string(), tally),
+                Err(refusal) => self.refuse(*number, &self.advised(&refusal), tally),
             }
         }
         Ok((numbers, envelopes))
@@ -250,6 +276,17 @@ impl<S: LogStore> Intake<S> {
             }
         }
         Ok(())
+    }
+
+    /// What is wrong, and what to say on this command line.
+    fn advised(&self, refusal: &Refusal) -> String {
+        match (refusal, &self.source.key) {
+            (Refusal::MissingKey(_), None) => {
+                "there is nothing to recognise a copy by: say where the key stands in each line, as in --key-pointer /id"
+                    .to_owned()
+            }
+            _ => refusal.to_string(),
+        }
     }
 
     fn refuse(&self, line: u64, why: &str, tally: &mut Tally) {

@@ -15,7 +15,7 @@ use crate::operate::known::{self, find_handler};
 use crate::operate::place::parse_place;
 use crate::operate::status::{HandlerField, handler_table};
 use crate::output::Output;
-use crate::store::{Target, operators_inbox, with_store};
+use crate::store::{For, Target, operators_inbox, with_store};
 use crate::times::parse_time;
 
 /// What to do; without anything: list.
@@ -95,7 +95,11 @@ impl From {
 }
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let opened = Target::of(common)?.open_ready().await?;
+    let reason = match options.action {
+        None | Some(Action::List { .. }) => For::Looking,
+        Some(_) => For::Acting,
+    };
+    let opened = Target::of(common)?.open_ready(reason).await?;
     with_store!(opened, store => act(store, common, options).await)?;
     Ok(ExitCode::SUCCESS)
 }

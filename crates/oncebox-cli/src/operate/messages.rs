@@ -1,5 +1,6 @@
 //! `oncebox messages`: what is in the log, and what became of it.
 
+use std::collections::HashSet;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ use crate::operate::bytes::{BodyField, KeyField, body_text, harmless, key_or_non
 use crate::operate::known::find_handler;
 use crate::operate::place::{parse_place, shown};
 use crate::output::Output;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target, with_store};
 use crate::table::Table;
 use crate::times::{ago, rfc3339};
 
@@ -42,11 +43,14 @@ struct List {
     /// Behind this position of the lane
     #[arg(long, value_name = "POSITION", requires = "lane", default_value_t = 0)]
     behind: i64,
-    /// Those that wait for this handler, by lane and position
+    /// Those that this handler is not done with: first its tasks, the next first, then what waits, by lane and position
     #[arg(long, value_name = "NAME", conflicts_with_all = ["lane", "behind"])]
     handler: Option<String>,
+    /// Only those that are tasks: tried before, scheduled, or held back
+    #[arg(long, conflicts_with_all = ["lane", "behind"])]
+    tasks: bool,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = LIMIT)]
+    #[arg(long, value_name = "NUMBER", default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
@@ -54,19 +58,19 @@ const LIMIT: u32 = 20;
 
 impl Default for List {
     fn default() -> Self {
-        Self { lane: None, behind: 0, handler: None, limit: LIMIT }
+        Self { lane: None, behind: 0, handler: None, tasks: false, limit: LIMIT }
     }
 }
 
 #[derive(Args, Debug)]
 struct Show {
     /// Where it sits
-    #[arg(value_name = "LANE/POSITION", value_parser = parse_place, required_unless_present = "key", conflicts_with = "key")]
+    #[arg(value_name = "LANE/POSITION", value_parser = parse_place, conflicts_with = "key")]
     place: Option<Place>,
     /// Its kind, with --key
     #[arg(long, requires = "key")]
     kind: Option<String>,
-    /// Its key, as text, or in hexadecimal behind 0x
+    /// Its key, as text, or in hexadecimal behind 0x; what a gateway has accepted has the key SOURCE/KEY
     #[arg(long, requires = "kind")]
     key: Option<String>,
     /// Write the body's bytes, and nothing else
@@ -75,7 +79,12 @@ struct Show {
 }
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let opened = Target::of(common)?.open_ready().await?;
+    if let Some(Action::Show(Show { place: None, key: None, .. })) = &options.action {
+        let text =
+            "which message? Say `oncebox messages show LANE/POSITION`, or name it by --kind with --key";
+        return Err(Usage(text.into()).into());
+    }
+    let opened = Target::of(common)?.open_ready(For::Looking).await?;
     let output = common.output();
     with_store!(opened, store => match &options.action {
         Some(Action::Show(options)) => show(&store, options, output).await,
@@ -86,9 +95,9 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
 }
 
 async fn list<S: LogStore>(store: &S, options: &List, output: Output) -> Result<()> {
-    let found = match &options.handler {
-        Some(handler) => pending(store, handler, options.limit).await?,
-        None => in_lanes(store, options).await?,
+    let found = match (&options.handler, options.tasks) {
+        (None, false) => in_lanes(store, options).await?,
+        _ => not_done(store, options).await?,
     };
     let mut table = Table::new(["place", "kind", "key", "received", "bytes", "handlers"]).right([4]);
     for status in &found {
@@ -123,20 +132,26 @@ async fn in_lanes<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageS
     Ok(found)
 }
 
-async fn pending<S: LogStore>(store: &S, handler: &str, limit: u32) -> Result<Vec<MessageStatus>> {
-    let handler = find_handler(store, handler).await?.handler;
-    if !handler.mode.reads_log() {
-        let mode = handler.mode.name();
-        return Err(Usage(format!(
-            "the handler {} is {mode}: nothing waits for it in the log",
-            handler.name
-        ))
-        .into());
+/// What one handler is not done with, or all tasks.
+async fn not_done<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageStatus>> {
+    let handler = match &options.handler {
+        Some(name) => Some(find_handler(store, name).await?.handler),
+        None => None,
+    };
+    let tasks = store.tasks(handler.as_ref().map(|handler| &*handler.name), options.limit).await?;
+    let mut places: Vec<Place> = tasks.into_iter().map(|task| task.place).collect();
+    if let Some(handler) = handler.filter(|handler| !options.tasks && handler.mode.reads_log()) {
+        let pending = store.pending(handler.id, options.limit).await?;
+        places.extend(pending.into_iter().map(|message| message.place));
     }
-    let mut found = Vec::new();
-    for message in store.pending(handler.id, limit).await? {
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
+    // Several handlers may have the same one to do, and it may have become a task in between.
+    for place in places.into_iter().filter(|place| seen.insert((place.lane, place.pos))) {
+        if found.len() == usize::try_from(options.limit).unwrap_or(usize::MAX) {
+            break;
+        }
         // It may be done by now.
-        found.extend(find(store, message.place).await?);
+        found.extend(find(store, place).await?);
     }
     Ok(found)
 }
@@ -185,8 +200,12 @@ async fn place_of<S: LogStore>(store: &S, kind: &str, key: &str) -> Result<Place
             return Ok(place);
         }
     }
+    let hint = match key.contains('/') {
+        true => "",
+        false => ". What a gateway has accepted has the key SOURCE/KEY",
+    };
     Err(NotFound(format!(
-        "there is no message of the kind {kind:?} with the key {key:?}: it was pruned, or never there"
+        "there is no message of the kind {kind:?} with the key {key:?}: it was pruned, or never there{hint}"
     ))
     .into())
 }

@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use crate::cli::Common;
 use crate::exit::Usage;
 use crate::output::Output;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target};
 
 /// What to do.
 #[derive(Args, Debug)]
@@ -46,9 +46,9 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
 }
 
 async fn up(target: &Target, output: Output) -> Result<ExitCode> {
-    let opened = target.open_or_create().await?;
+    let opened = target.open_or_create(For::Acting).await?;
     let (from, _) = opened.schema_version().await?;
-    with_store!(&opened, store => store.migrate().await)?;
+    opened.migrate().await?;
     let (version, _) = opened.schema_version().await?;
     output.object(&json!({ "from": from, "version": version }))?;
     let shown = target.shown();
@@ -61,7 +61,7 @@ async fn up(target: &Target, output: Output) -> Result<ExitCode> {
 }
 
 async fn status(target: &Target, output: Output) -> Result<ExitCode> {
-    let (version, needed) = target.open().await?.schema_version().await?;
+    let (version, needed) = target.open(For::Looking).await?.schema_version().await?;
     output.object(&json!({ "version": version, "needed": needed, "current": version == needed }))?;
     let shown = target.shown();
     let what_to_do = match version {

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cli::Common;
 use crate::config::Config;
 use crate::output::Output;
-use crate::store::with_store;
+use crate::store::{For, with_store};
 use crate::times::{parse_duration, rfc3339, rough};
 
 /// How long what is kept. Only time with a live process counts.
@@ -29,7 +29,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let config = Config::load(common)?;
     let period = options.retention.or(config.keep_markers).unwrap_or_else(|| Retention::default().period);
     let keep_messages = options.keep_messages.or(config.keep_messages);
-    let opened = config.target.open_ready().await?;
+    let opened = config.target.open_ready(For::Acting).await?;
     with_store!(opened, store => prune(store, period, keep_messages, common.output()).await)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::Common;
 use crate::operate::known;
 use crate::output::Output;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target, with_store};
 use crate::table::Table;
 use crate::times::{ago, rfc3339, rough};
 
@@ -21,7 +21,7 @@ pub(crate) struct Options {}
 
 pub(crate) async fn run(common: &Common, _options: &Options) -> Result<ExitCode> {
     let target = Target::of(common)?;
-    let opened = target.open_ready().await?;
+    let opened = target.open_ready(For::Looking).await?;
     with_store!(opened, store => report(&store, &target, common.output()).await)?;
     Ok(ExitCode::SUCCESS)
 }

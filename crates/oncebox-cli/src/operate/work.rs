@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::exit::Usage;
 use crate::output::Output;
 use crate::serve::{inbox, log_to_stderr, stop_signals, stopped};
-use crate::store::with_store;
+use crate::store::{For, with_store};
 
 /// How long to work.
 #[derive(clap::Args, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Options {
 
 /// Works until told to stop, or until nothing is left to do.
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let config = Config::load(common)?;
+    let mut config = Config::load(common)?;
     if config.handlers.is_empty() {
         return Err(Usage(
             "there is no handler to run: describe one in oncebox.toml, as in\n\n    [handlers.receipts]\n    kinds = [\"order.paid\"]\n    \
@@ -32,8 +32,9 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         )
         .into());
     }
+    config.check_programs()?;
     log_to_stderr();
-    let opened = config.target.open_ready().await?;
+    let opened = config.target.open_ready(For::Working).await?;
     let report = with_store!(opened, store => {
         let inbox = inbox(store, &config, true).await?;
         let stop = stopped(stop_signals()?);

@@ -51,6 +51,14 @@ pub(super) struct Refused {
     retry_after: Option<u64>,
 }
 
+/// What is said of it, in this order.
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    status: &'static str,
+    error: &'static str,
+    message: &'a str,
+}
+
 impl Refused {
     pub(super) fn new(code: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
         Self { code, error, message: message.into(), retry_after: None }
@@ -61,6 +69,7 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         let error = match refusal {
             Refusal::MissingKey(_) => "missing_key",
+            Refusal::BadKey(_) => "bad_key",
             Refusal::Malformed(_) => "malformed",
         };
         Self::new(StatusCode::BAD_REQUEST, error, refusal.to_string())
@@ -88,7 +97,7 @@ impl From<Error> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let body = serde_json::json!({ "status": "refused", "error": self.error, "message": self.message });
+        let body = Body { status: "refused", error: self.error, message: &self.message };
         let mut answer = (self.code, Json(body)).into_response();
         if let Some(wait) = self.retry_after {
             answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait));

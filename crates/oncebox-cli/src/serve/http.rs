@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
-use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
+use oncebox::{Accept, Error, ErrorKind, Inbox, LogStore};
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::serve::answer::{Kept, Refused, Status};
 use crate::serve::trouble::Trouble;
-use crate::source::{Source, is_left_out};
+use crate::source::{Came, Source, is_left_out};
 
 /// A sender has so long to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -92,7 +92,7 @@ impl<S: LogStore> FromRequestParts<Arc<Gateway<S>>> for Admitted {
             };
         };
         let shown = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        match shown.and_then(|value| value.strip_prefix("Bearer ")) {
+        match shown.and_then(bearer) {
             // Digests: how long a comparison takes tells nothing.
             Some(shown) if Sha256::digest(shown) == Sha256::digest(token) => Ok(Self),
             _ => {
@@ -101,6 +101,12 @@ impl<S: LogStore> FromRequestParts<Arc<Gateway<S>>> for Admitted {
             }
         }
     }
+}
+
+/// The token of an `Authorization` header. The scheme may be written in any case.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
 /// Takes a message, once.
@@ -198,18 +204,19 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
 }
 
 /// What is kept beside the body.
-fn to_keep(headers: &HeaderMap) -> Headers {
-    let mut kept = Headers::new();
+fn to_keep(headers: &HeaderMap) -> Came {
+    let mut came = Came::default();
     for (name, value) in headers {
         if is_left_out(name.as_str()) {
             continue;
         }
-        // What is no text is no key either: it is as if it were not there.
-        if let Ok(text) = std::str::from_utf8(value.as_bytes()) {
-            kept.append(name.as_str(), text);
+        match std::str::from_utf8(value.as_bytes()) {
+            Ok(text) => came.headers.append(name.as_str(), text),
+            // It is not kept. Whether that matters is for the source to say.
+            Err(_) => came.unreadable.push(name.to_string()),
         }
     }
-    kept
+    came
 }
 
 async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {

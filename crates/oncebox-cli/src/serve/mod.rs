@@ -1,6 +1,7 @@
 //! `oncebox serve`: the gateway. Messages come in over HTTP, are kept once, and go out to handlers until they are done.
 
 mod answer;
+mod connections;
 mod http;
 mod trouble;
 mod welcome;
@@ -13,17 +14,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use oncebox::store::HandlerState;
 use oncebox::{Inbox, KeyReuse, LogStore, Retention};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cli::Common;
-use crate::config::Config;
+use crate::config::{Config, Handler, exposed};
 use crate::deliver;
 use crate::exit::Usage;
 use crate::serve::http::{Ended, Gateway};
-use crate::store::{Opened, Target, with_store};
+use crate::store::{For, Opened, Target, with_store};
+use crate::times::parse_duration;
 
 /// What is in hand has so long to end, before the program ends without it. Nothing is lost: it is delivered again.
 const GRACE: Duration = Duration::from_secs(30);
@@ -34,20 +37,28 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Where to listen [default: http.listen of the configuration, else 127.0.0.1:8080]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_listen)]
     listen: Option<SocketAddr>,
     /// Accept only: leave the handlers to other processes
     #[arg(long)]
     accept_only: bool,
+    /// How long a sender has for the head of a request
+    #[arg(long, hide = true, value_name = "DURATION", default_value = connections::HEAD_TIMEOUT, value_parser = parse_duration)]
+    head_timeout: Duration,
 }
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
     let mut config = Config::load(common)?;
-    if let Some(listen) = options.listen {
-        config.http.listen = listen;
+    match options.listen {
+        Some(listen) => config.http.listen = listen,
+        // In the words of the file, with its line.
+        None => config.http.exposed.take().map_or(Ok(()), Err)?,
     }
     check_listen(&config)?;
+    if !options.accept_only {
+        config.check_programs()?;
+    }
     log_to_stderr();
     let metrics = install_metrics()?;
     // Before the database: a second gateway by mistake should not even open it.
@@ -56,25 +67,27 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     })?;
     let opened = match config.migrate {
         true => migrated(&config.target).await?,
-        false => config.target.open_ready().await?,
+        false => config.target.open_ready(For::Working).await?,
     };
     let stop = stop_signals()?;
     with_store!(opened, store => {
         let inbox = inbox(store, &config, !options.accept_only).await?;
-        serve(inbox, config, listener, metrics, stop, !options.accept_only).await
+        serve(inbox, config, listener, metrics, stop, options).await
     })
 }
 
 /// The database, with the tables that this program needs.
 async fn migrated(target: &Target) -> Result<Opened> {
-    let opened = target.open_or_create().await?;
-    with_store!(&opened, store => store.migrate().await)
-        .context("bringing the tables to this version (with store.migrate = false they are only checked)")?;
+    let opened = target.open_or_create(For::Working).await?;
+    opened.migrate().await?;
     Ok(opened)
 }
 
 /// The inbox of a configuration, with its handlers or without.
 pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers: bool) -> Result<Inbox<S>> {
+    if with_handlers {
+        check_removed(&store, config).await?;
+    }
     let mut builder = Inbox::builder(store)
         .stored()
         .key_reuse(KeyReuse::Reject)
@@ -106,8 +119,9 @@ async fn serve<S: LogStore>(
     listener: TcpListener,
     metrics: PrometheusHandle,
     stop: watch::Receiver<bool>,
-    with_handlers: bool,
+    options: &Options,
 ) -> Result<ExitCode> {
+    let with_handlers = !options.accept_only;
     let address = listener.local_addr().context("listening")?;
     welcome::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
     let ended = Ended::default();
@@ -128,10 +142,10 @@ async fn serve<S: LogStore>(
     });
     let workers = working.as_ref().map(|workers| (workers.abort_handle(), ended));
     let gateway = Gateway::new(inbox.clone(), config, metrics, workers);
-    let serving = axum::serve(listener, http::router(Arc::new(gateway)));
-    let serving = serving.with_graceful_shutdown(stopped(stop.clone()));
+    let router = http::router(Arc::new(gateway));
+    let serving = connections::serve(listener, router, options.head_timeout, stopped(stop.clone()));
     let all = async {
-        serving.await.context("serving")?;
+        serving.await;
         if let Some(working) = working {
             let report = working.await.context("the workers broke down")??;
             tracing::info!(
@@ -153,16 +167,36 @@ async fn serve<S: LogStore>(
     Ok(ExitCode::SUCCESS)
 }
 
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write IP:PORT, as in 127.0.0.1:8080".to_owned())
+}
+
+/// A handler that was removed starts again only where that is said. The engine says so too, in words for those who write Rust.
+async fn check_removed<S: LogStore>(store: &S, config: &Config) -> Result<()> {
+    for known in store.handler_statuses().await? {
+        let known = known.handler;
+        let is_meant = |handler: &&Handler| handler.name == known.name && !handler.revive;
+        if known.state == HandlerState::Removed
+            && let Some(Handler { name, .. }) = config.handlers.iter().find(is_meant)
+        {
+            let file = config.file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
+            return Err(Usage(format!(
+                "{file}the handler {name} was removed: give [handlers.{name}] another name, or set revive = true there to let \
+                 it begin again"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// Anybody who can reach it may send messages: beyond this machine that takes a token.
 fn check_listen(config: &Config) -> Result<(), Usage> {
     let listen = config.http.listen;
     if listen.ip().is_loopback() || config.http.token.is_some() {
         return Ok(());
     }
-    Err(Usage(format!(
-        "{listen} can be reached from other machines, and there is no token: set one in oncebox.toml, as in\n\n    [http]\n    \
-         token = \"${{ONCEBOX_TOKEN}}\"\n\nor listen on 127.0.0.1"
-    )))
+    Err(Usage(exposed(listen)))
 }
 
 /// Becomes true with SIGTERM or Ctrl-C; the second one ends the program at once.
@@ -207,8 +241,9 @@ fn install_metrics() -> Result<PrometheusHandle> {
 }
 
 pub(crate) fn log_to_stderr() {
+    // The driver's own warnings are about what the program reports itself, or tries again.
     let filter = tracing_subscriber::EnvFilter::try_from_env("ONCEBOX_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,sqlx=error"));
     // A second one is a mistake of the program, not of its user.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

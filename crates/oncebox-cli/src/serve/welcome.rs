@@ -1,6 +1,6 @@
 //! What whoever starts the gateway sees first: what it does, and what to try.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use oncebox::Guarantee;
@@ -35,6 +35,7 @@ pub(super) fn print(
             }
         }
     }
+    let address = reachable(address);
     let curl = curl(config, address);
     let options = match &config.file {
         Some(file) if file.as_os_str() != DEFAULT_FILE => format!(" --config {}", file.display()),
@@ -45,13 +46,27 @@ pub(super) fn print(
          curl http://{address}/healthz\n  oncebox status{options}        # from a clone: cargo run --release -- status{options}\n"
     ))?;
     if config.handlers.is_empty() {
-        out.say(
-            "To have messages delivered, write an oncebox.toml and start again:\n\n  [handlers.receipts]\n  \
+        let write = match &config.file {
+            Some(file) => format!("add this to {}", file.display()),
+            None => format!("write an {DEFAULT_FILE}"),
+        };
+        out.say(format_args!(
+            "To have messages delivered, {write} and start again:\n\n  [handlers.receipts]\n  \
              kinds = [\"shop\"]                       # the kind of a message is its source's name, unless it says another\n  \
              url = \"http://127.0.0.1:9000/\"\n  allow_private = true                   # the address is on this machine\n",
-        )?;
+        ))?;
     }
     out.say("Ctrl-C stops it; what is in hand is brought to an end.")
+}
+
+/// Where this machine finds what listens on all addresses.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
 /// A request that fits the configuration: a message of a kind that somebody takes, with its key where the source has it.
@@ -111,6 +126,14 @@ mod tests {
     fn curl_for(config: &str) -> String {
         let config = Config::parse(Path::new("oncebox.toml"), config).unwrap();
         curl(&config, "127.0.0.1:1".parse().unwrap())
+    }
+
+    #[test]
+    fn what_listens_everywhere_is_found_here() {
+        let shown = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(shown("0.0.0.0:80"), "127.0.0.1:80");
+        assert_eq!(shown("[::]:80"), "[::1]:80");
+        assert_eq!(shown("10.0.0.1:80"), "10.0.0.1:80");
     }
 
     #[test]

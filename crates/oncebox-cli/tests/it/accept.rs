@@ -1,7 +1,9 @@
 //! Messages from files, and handlers without the gateway.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::gateway::{json, oncebox, run};
 
@@ -56,4 +58,39 @@ fn what_is_due_is_done_once_and_the_program_ends() {
     assert_eq!(std::fs::read_to_string(folder.path().join("archive")).unwrap().matches("id").count(), 3);
     let report = json(folder.path(), &["work", "--once"]).pop().unwrap();
     assert_eq!(report["done"], 0);
+}
+
+/// Whoever stops it is told how far it got, and that nothing is lost by beginning again.
+#[test]
+fn an_interrupted_run_can_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    let mut command = oncebox(folder.path());
+    command.args(["accept", "-", "--source", "shop", "--key-pointer", "/id"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // One that is refused shows that it is listening.
+    input.write_all(b"nonsense\n").unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains("0 accepted, 0 duplicates, 1 refused") && said.contains("run the same again"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_line_without_a_key_says_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    std::fs::write(folder.path().join("in"), "{\"id\":1}\n").unwrap();
+    let refused = run(folder.path(), &["accept", "in", "--source", "shop"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--key-pointer /id"), "{refused:?}");
 }

@@ -1,8 +1,9 @@
 //! Handlers that are commands.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use crate::gateway::{Gateway, json};
+use crate::gateway::{Gateway, json, run};
 
 fn running(script: &str, more: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
@@ -69,12 +70,28 @@ async fn one_that_takes_too_long_is_killed() {
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_said_so() {
+    let folder = tempfile::tempdir().unwrap();
     let config =
-        "[handlers.h]\nkinds = [\"shop\"]\ncommand = [\"no-such-program\"]\nretry = { max_attempts = 1 }\n";
-    let gateway = Gateway::start(config);
+        "[handlers.h]\nkinds = [\"shop\"]\ncommand = [\"./archive\"]\nretry = { max_attempts = 1 }\n";
+    std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+    for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["work"]] {
+        let refused = run(folder.path(), command);
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("oncebox.toml:3: there is no program ./archive"), "{said}");
+    }
+    // Whoever only looks needs no programs.
+    run(folder.path(), &["migrate", "up"]);
+    assert!(run(folder.path(), &["status"]).status.success());
+    // It may also be gone later.
+    let program = folder.path().join("archive");
+    std::fs::write(&program, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let gateway = Gateway::start_in(folder);
+    std::fs::remove_file(program).unwrap();
     gateway.accept("shop", "o-1", "x").await;
     let letter = wait_for_dead(&gateway).await;
-    assert!(letter["error"].as_str().unwrap().contains("no-such-program cannot be started"), "{letter}");
+    assert!(letter["error"].as_str().unwrap().contains("./archive cannot be started"), "{letter}");
 }
 
 /// It has said what became of the message: whatever it left behind is nobody's reason to wait, and ends with it.

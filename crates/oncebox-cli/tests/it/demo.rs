@@ -188,7 +188,14 @@ fn what_cannot_be_reached_is_said_so_and_nothing_is_left() {
     let (code, error) = run("sqlite::memory:");
     assert_eq!(code, Some(2), "{error}");
     let (code, error) = run("sqlite:///nowhere/at/all.db");
-    assert_eq!(code, Some(3), "{error}");
+    assert_eq!(code, Some(4), "{error}");
+}
+
+#[test]
+fn an_audit_of_nothing_is_said_to_be_one() {
+    let audit = program().args(["--audit", "nope"]).output().unwrap();
+    assert_eq!(audit.status.code(), Some(4), "{}", text(&audit.stderr));
+    assert!(text(&audit.stderr).contains("--keep"), "{}", text(&audit.stderr));
 }
 
 /// Starts a long one, and waits until its workers are at it.

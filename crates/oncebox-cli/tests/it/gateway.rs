@@ -61,7 +61,12 @@ impl Gateway {
 
     /// As it is configured there.
     pub(crate) fn start_in(folder: TempDir) -> Self {
-        let (running, address) = spawn(folder.path());
+        Self::start_with(folder, &[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_with(folder: TempDir, arguments: &[&str]) -> Self {
+        let (running, address) = spawn(folder.path(), arguments);
         Self { folder, running, address, client: client() }
     }
 
@@ -86,7 +91,7 @@ impl Gateway {
     /// Kills it without warning, and starts it again.
     pub(crate) fn kill_and_restart(&mut self) {
         self.running.end();
-        (self.running, self.address) = spawn(self.folder.path());
+        (self.running, self.address) = spawn(self.folder.path(), &[]);
     }
 
     /// Asks it to stop, and waits until it has; its exit code, and its folder.
@@ -118,9 +123,13 @@ impl Drop for Running {
     }
 }
 
-fn spawn(folder: &Path) -> (Running, String) {
+fn spawn(folder: &Path, arguments: &[&str]) -> (Running, String) {
     let mut command = oncebox(folder);
-    command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let log = std::thread::spawn(move || {

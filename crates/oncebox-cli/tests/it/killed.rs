@@ -8,7 +8,7 @@ use std::time::Duration;
 use oncebox_servers::skip::skip_or_fail;
 use sqlx::SqlitePool;
 
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, json};
 
 /// `examples/gateway/receiver.py`, which fails about every third time as it is.
 struct Python {
@@ -112,4 +112,29 @@ async fn each_message_takes_effect_once_whoever_is_killed() {
     let (code, _folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
     assert_eq!(count("select count(*) from receipt").await, MESSAGES as i64);
+}
+
+/// What `serve` prints for the example is a message that its receiver takes.
+#[tokio::test]
+async fn the_printed_line_fits_the_example() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip_or_fail("the_printed_line_fits_the_example", "python3 is not installed");
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let _receiver = Python::start(folder.path(), &free);
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway/oncebox.toml");
+    let config = std::fs::read_to_string(example).unwrap().replace(":9000", &format!(":{free}"));
+    let gateway = Gateway::start(&config);
+    let printed = r#"{"customer":"customer-1","order":1,"type":"order.paid"}"#;
+    gateway.accept("shop", "order-1", printed).await;
+    loop {
+        let status = json(gateway.path(), &["handlers", "list"]);
+        let receipts = status.iter().find(|status| status["name"] == "receipts").unwrap();
+        assert_eq!(receipts["dead"], 0);
+        if (&receipts["lag"], &receipts["tasks"]) == (&0.into(), &0.into()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::gateway::{Gateway, body_of, json as answers, run};
 use crate::receiver::{Answer, Receiver, status};
@@ -94,13 +97,107 @@ async fn a_token_keeps_strangers_out() {
     assert_eq!(request(None).await.unwrap().status(), StatusCode::UNAUTHORIZED);
     assert_eq!(request(Some("0123456789abcdeX")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
     assert_eq!(request(Some("0123456789abcdef")).await.unwrap().status(), StatusCode::ACCEPTED);
+    let lower = gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "2");
+    let lower = lower.header("authorization", "bearer 0123456789abcdef").send().await.unwrap();
+    assert_eq!(lower.status(), StatusCode::ACCEPTED, "the scheme has no case");
     assert_eq!(gateway.get("/metrics").await.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
+}
+
+/// Another key in its place would make one message of two, or two of one.
+#[tokio::test]
+async fn a_key_that_cannot_be_read_is_no_reason_to_take_another() {
+    let gateway = Gateway::start("");
+    let odd = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
+    let post =
+        || gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "1");
+    let unreadable = post().header("Idempotency-Key", odd.clone()).send().await.unwrap();
+    let several = post().header("Idempotency-Key", "a").header("Idempotency-Key", "b").send().await.unwrap();
+    for refused in [unreadable, several] {
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+        let text = refused.text().await.unwrap();
+        assert!(text.starts_with("{\"status\":\"refused\",\"error\":\"bad_key\",\"message\":"), "{text}");
+        assert!(text.contains("Idempotency-Key"), "{text}");
+    }
+    let kind = post().header("ce-type", odd).send().await.unwrap();
+    assert_eq!(body_of(kind).await["error"], "malformed");
+    assert_eq!(post().send().await.unwrap().status(), StatusCode::ACCEPTED);
+}
+
+/// Whoever opens a connection and says nothing, or half of a head, does not keep it.
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_is_closed() {
+    let gateway = Gateway::start_with(tempfile::tempdir().unwrap(), &["--head-timeout", "300ms"]);
+    let request = "POST /in/shop HTTP/1.1\r\nHost: x\r\nwebhook-id: 1\r\nContent-Length: 1\r\n\r\nx";
+    for (sent, answer) in [("", ""), (&request[..40], ""), (request, "HTTP/1.1 202 Accepted")] {
+        let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
+        connection.write_all(sent.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        // To the end, which comes with no error.
+        let read = timeout(Duration::from_secs(20), connection.read_to_string(&mut said)).await;
+        read.expect("the connection is kept").unwrap();
+        assert!(said.starts_with(answer), "{said}");
+    }
+    // A body has its own time.
+    let mut slow = TcpStream::connect(&gateway.address).await.unwrap();
+    let (head, body) = request.split_at(request.len() - 1);
+    slow.write_all(head.replace(": 1\r", ": 2\r").as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    slow.write_all(body.repeat(2).as_bytes()).await.unwrap();
+    let mut said = String::new();
+    slow.read_to_string(&mut said).await.unwrap();
+    assert!(said.starts_with("HTTP/1.1 202"), "{said}");
+    let (code, _folder) = gateway.stop().await;
+    assert_eq!(code, Some(0));
+}
+
+/// Its messages would be gone with the program.
+#[test]
+fn a_database_in_memory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"cat\"]\n";
+    std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+    for url in ["sqlite::memory:", "sqlite://:memory:", "sqlite://x.db?mode=memory"] {
+        for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["accept", "--source", "s"], &["work"]] {
+            let refused = run(folder.path(), &[command, &["--store", url]].concat());
+            assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(said.contains("gone with the program") && said.contains("sqlite://oncebox.db"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_was_removed_is_named_as_it_is_configured() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[handlers.archive]\nkinds = [\"k\"]\ncommand = [\"cat\"]\n";
+    std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+    for command in [&["migrate", "up"][..], &["work", "--once"], &["handlers", "remove", "archive", "--yes"]]
+    {
+        assert!(run(folder.path(), command).status.success(), "{command:?}");
+    }
+    let refused = run(folder.path(), &["work", "--once"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("[handlers.archive]") && said.contains("revive = true"), "{said}");
+    std::fs::write(folder.path().join("oncebox.toml"), format!("{config}revive = true\n")).unwrap();
+    assert!(run(folder.path(), &["work", "--once"]).status.success());
 }
 
 #[test]
 fn what_cannot_work_is_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
+    let nowhere = run(folder.path(), &["serve", "--listen", "foo"]);
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&nowhere.stderr).contains("write IP:PORT, as in 127.0.0.1:8080"),
+        "{nowhere:?}"
+    );
+    std::fs::write(folder.path().join("oncebox.toml"), "[http]\nlisten = \"0.0.0.0:0\"\n").unwrap();
+    let exposed = run(folder.path(), &["serve"]);
+    assert_eq!(exposed.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&exposed.stderr).contains("oncebox.toml:2: 0.0.0.0:0"), "{exposed:?}");
+    std::fs::write(folder.path().join("oncebox.toml"), "").unwrap();
     let open = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(open.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&open.stderr).contains("ONCEBOX_TOKEN"), "{open:?}");

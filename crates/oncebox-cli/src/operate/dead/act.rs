@@ -1,8 +1,11 @@
 //! `oncebox dead retry`, `discard` and `mark-processed`.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use clap::Args;
 use oncebox::LogStore;
+use oncebox::store::DeadLetter;
 use serde_json::json;
 
 use super::filters::Filters;
@@ -71,15 +74,29 @@ impl Which {
     }
 }
 
+/// More than that are not counted for a question.
+const COUNTED: u32 = 100;
+
+/// How many, of whom.
+fn question(letters: &[DeadLetter], filters: &Filters) -> String {
+    let handlers: BTreeSet<&str> = letters.iter().map(|letter| &*letter.handler).collect();
+    let handlers = handlers.into_iter().collect::<Vec<_>>().join(", ");
+    let count = match u32::try_from(letters.len()) {
+        Ok(count) if count <= COUNTED => counted(count.into()),
+        _ => format!("more than {COUNTED} dead letters"),
+    };
+    format!("Discard {count} of {handlers} (all that match {}), for good", filters.described())
+}
+
 /// Asks first.
 pub(super) async fn discard<S: LogStore>(store: S, discard: &Discard, common: &Common) -> Result<()> {
     let filters = &discard.which.filters;
     filters.check(&store).await?;
-    if store.dead_letters(&filters.select(), 1).await?.is_empty() {
+    let letters = store.dead_letters(&filters.select(), COUNTED + 1).await?;
+    if letters.is_empty() {
         return Err(none_matches(filters));
     }
-    let question = format!("Discard the dead letters that match {}, for good", filters.described());
-    confirm(&question, discard.yes)?;
+    confirm(&question(&letters, filters), discard.yes)?;
     run(store, Deed::Discard, &discard.which, common).await
 }
 

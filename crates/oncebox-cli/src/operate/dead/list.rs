@@ -9,7 +9,7 @@ use super::letter::LetterField;
 use crate::operate::bytes::{harmless, key_or_none};
 use crate::operate::place::shown;
 use crate::output::Output;
-use crate::table::Table;
+use crate::table::{Table, shortened};
 use crate::times::ago;
 
 #[derive(Args, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct List {
     #[command(flatten)]
     filters: Filters,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = LIMIT)]
+    #[arg(long, value_name = "NUMBER", default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
@@ -45,7 +45,7 @@ pub(super) async fn run<S: LogStore>(store: &S, list: &List, output: Output) -> 
             key_or_none(letter.key.as_ref()),
             ago(letter.died_at),
             letter.attempts.len().to_string(),
-            shortened(&letter.error),
+            shortened(&harmless(&letter.error), ERROR_LETTERS),
         ]);
     }
     if letters.is_empty() {
@@ -56,12 +56,4 @@ pub(super) async fn run<S: LogStore>(store: &S, list: &List, output: Output) -> 
         output.say(format_args!("There may be more: --limit shows more than {}.", list.limit))?;
     }
     Ok(())
-}
-
-fn shortened(error: &str) -> String {
-    let error = harmless(error);
-    match error.char_indices().nth(ERROR_LETTERS) {
-        Some((end, _)) => format!("{}…", &error[..end]),
-        None => error,
-    }
 }

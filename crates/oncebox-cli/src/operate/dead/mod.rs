@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use oncebox::LogStore;
 
 use crate::cli::Common;
-use crate::store::{Target, with_store};
+use crate::store::{For, Target, with_store};
 
 /// What to do; without anything: list.
 #[derive(Args, Debug)]
@@ -44,7 +44,11 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     if let Some(action) = &options.action {
         action.check()?;
     }
-    let opened = target.open_ready().await?;
+    let reason = match options.action {
+        None | Some(Action::List(_) | Action::Show(_)) => For::Looking,
+        Some(_) => For::Acting,
+    };
+    let opened = target.open_ready(reason).await?;
     with_store!(opened, store => act_on(store, &target, common, options).await)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
+use crate::exit::in_words;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,12 +55,12 @@ impl Check {
         Self::warning(
             id,
             format!("could not be checked: {error}"),
-            "see that the role may read this, and try again",
+            "see that this user or role may read it, and try again",
         )
     }
 
     /// What was found out, or why not.
-    pub(super) fn from_result<E: Display>(id: &'static str, found: Result<Self, E>) -> Self {
-        found.unwrap_or_else(|error| Self::unknown(id, error))
+    pub(super) fn from_result<E: Into<anyhow::Error>>(id: &'static str, found: Result<Self, E>) -> Self {
+        found.unwrap_or_else(|error| Self::unknown(id, in_words(&error.into())))
     }
 }

@@ -7,6 +7,7 @@ use oncebox::LogStore;
 use oncebox::store::{HandlerState, HandlerStatus, Peer, UnhandledKind};
 
 use super::check::Check;
+use crate::exit::in_words;
 use crate::operate::known;
 use crate::operate::status::{is_alive, nobody};
 use crate::times::rough;
@@ -14,7 +15,17 @@ use crate::times::rough;
 /// A difference of clocks that nobody needs to hear of.
 const CLOCKS_MAY_DIFFER: Duration = Duration::from_secs(5);
 
-pub(super) fn schema_version(version: Result<(i64, i64)>) -> Check {
+/// What to see to where tables cannot be read.
+fn may_read(is_sqlite: bool) -> &'static str {
+    match is_sqlite {
+        true => {
+            "see that this user may read the file, and that it is whole: `oncebox doctor --deep` reads all of it"
+        }
+        false => "see that the role may read the tables",
+    }
+}
+
+pub(super) fn schema_version(version: Result<(i64, i64)>, is_sqlite: bool) -> Check {
     let id = "schema_version";
     match version {
         Ok((there, needed)) if there == needed => Check::ok(id, format!("version {there}, as needed")),
@@ -29,13 +40,13 @@ pub(super) fn schema_version(version: Result<(i64, i64)>) -> Check {
             format!("version {there}, and this program knows {needed}"),
             "update this program",
         ),
-        Err(error) => Check::problem(id, format!("{error:#}"), "see that the role may read the tables"),
+        Err(error) => Check::problem(id, in_words(&error), may_read(is_sqlite)),
     }
 }
 
 const UP: &str = "run `oncebox migrate up`";
 
-pub(super) async fn of_the_log<S: LogStore>(store: &S) -> Vec<Check> {
+pub(super) async fn of_the_log<S: LogStore>(store: &S, is_sqlite: bool) -> Vec<Check> {
     let mut checks = vec![Check::from_result("clock", clock(store).await)];
     match seen(store).await {
         Ok((handlers, peers, unhandled)) => {
@@ -46,11 +57,7 @@ pub(super) async fn of_the_log<S: LogStore>(store: &S) -> Vec<Check> {
             checks.push(unhandled_kinds(&unhandled));
         }
         Err(error) => {
-            checks.push(Check::problem(
-                "handlers",
-                format!("{error:#}"),
-                "see that the role may read the tables",
-            ));
+            checks.push(Check::problem("handlers", in_words(&error), may_read(is_sqlite)));
         }
     }
     checks
@@ -99,8 +106,8 @@ fn at_work(handlers: &[HandlerStatus], peers: &[Peer]) -> Check {
         return Check::ok(id, "every active handler of the log has a process at work");
     }
     let message = format!("no process is at work for {}", names(&alone));
-    let fix =
-        "start the program that has it, with run(); or pause or remove it: `oncebox handlers remove NAME`";
+    let fix = "start `oncebox serve` or `oncebox work` with its configuration, or the program that has it, with run(); or pause or \
+         remove it: `oncebox handlers remove NAME`";
     match alone.iter().any(|status| status.lag + status.tasks > 0) {
         true => Check::problem(id, format!("{message}, and messages wait"), fix),
         false => Check::warning(id, message, fix),

@@ -16,9 +16,9 @@ use check::{Check, Level};
 
 use crate::cli::Common;
 use crate::config::Config;
-use crate::exit::NotFound;
+use crate::exit::{NotFound, in_words};
 use crate::output::Output;
-use crate::store::{Opened, Target, with_store};
+use crate::store::{For, Opened, Target, with_store};
 use crate::times::{parse_duration, rough};
 
 /// As long as the patient ones among webhook senders try.
@@ -57,7 +57,7 @@ async fn examine(target: &Target, options: &Options) -> Result<Vec<Check>> {
     if let Some(file) = target.file() {
         checks.extend(sqlite::of_the_file(&target.url, file).await);
     }
-    match target.open().await {
+    match target.open(For::Looking).await {
         Ok(opened) => {
             checks.push(Check::ok("connect", format!("{} answers", target.shown())));
             checks.extend(of_the_database(&opened, target, options).await);
@@ -65,9 +65,15 @@ async fn examine(target: &Target, options: &Options) -> Result<Vec<Check>> {
         // The wrong file, or no database at all: there is nothing to examine.
         Err(error) if error.is::<NotFound>() || error.is::<crate::exit::Usage>() => return Err(error),
         Err(error) => {
-            let fix =
-                "see that the database runs, and that --store names it with the right user and password";
-            checks.push(Check::problem("connect", format!("{error:#}"), fix));
+            let fix = match target.is_sqlite() {
+                true => {
+                    "see that --store names the right file, and that this user may read and write it and its folder"
+                }
+                false => {
+                    "see that the database runs, and that --store names it with the right user and password"
+                }
+            };
+            checks.push(Check::problem("connect", in_words(&error), fix));
         }
     }
     Ok(checks)
@@ -78,11 +84,11 @@ async fn of_the_database(opened: &Opened, target: &Target, options: &Options) ->
         Opened::Sqlite(store) => sqlite::of_the_store(store.pool(), options.deep).await,
         Opened::Postgres(store) => postgres::of_the_server(store.pool(), target.schema_name()).await,
     };
-    let version = log::schema_version(opened.schema_version().await);
+    let version = log::schema_version(opened.schema_version().await, target.is_sqlite());
     let is_ready = version.level == Level::Ok;
     checks.push(version);
     if is_ready {
-        checks.extend(with_store!(opened, store => log::of_the_log(store).await));
+        checks.extend(with_store!(opened, store => log::of_the_log(store, target.is_sqlite()).await));
     }
     checks
 }

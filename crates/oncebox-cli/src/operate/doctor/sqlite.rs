@@ -8,6 +8,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqlitePool};
 
 use super::check::Check;
+use crate::store::folder_of;
 
 const MIB: u64 = 1024 * 1024;
 /// Less than that is soon used up.
@@ -22,10 +23,7 @@ pub(super) async fn of_the_file(url: &str, file: &str) -> Vec<Check> {
     if !path.exists() {
         return Vec::new();
     }
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     vec![
         writable_file(path),
         writable_folder(folder),

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use oncebox::LogStore;
 use tokio::signal;
 use tokio::time::{sleep_until, timeout};
 
@@ -16,8 +15,8 @@ use sample::{Rates, Sample};
 use screen::Screen;
 
 use crate::cli::Common;
-use crate::exit::Usage;
-use crate::store::{Target, with_store};
+use crate::exit::{Usage, is_outage};
+use crate::store::{For, Opened, Target, with_store};
 use crate::times::parse_duration;
 
 /// How often to look.
@@ -27,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     every: Duration,
     /// End after so many looks
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
 
@@ -38,18 +37,22 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     if options.every.is_zero() {
         return Err(Usage("--every is zero: set a time greater than that".into()).into());
     }
-    let target = Target::of(common)?;
-    let opened = target.open_ready().await?;
+    let mut watched = Watched { target: Target::of(common)?, opened: None };
+    // What no waiting helps against is said where it stays to be read, and before there is a screen.
+    let first = match watched.look().await {
+        Err(error) if watched.opened.is_none() && !is_outage(&error) => return Err(error),
+        first => first,
+    };
     let screen = match () {
         () if common.json => Screen::json(),
         () if stdout().is_terminal() => Screen::terminal()?,
         () => Screen::plain(),
     };
     // The screen is restored when it is dropped, however this ends.
-    with_store!(opened, store => tokio::select! {
-        watched = watch(&store, &target, options, &screen) => watched,
+    tokio::select! {
+        watched = watch(&mut watched, first, options, &screen) => watched,
         stopped = stop() => stopped,
-    })?;
+    }?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -62,18 +65,40 @@ async fn stop() -> Result<()> {
     }
 }
 
-async fn watch<S: LogStore>(store: &S, target: &Target, options: &Options, screen: &Screen) -> Result<()> {
+/// A database that is looked at, opened as soon as that can be.
+struct Watched {
+    target: Target,
+    opened: Option<Opened>,
+}
+
+impl Watched {
+    async fn look(&mut self) -> Result<Sample> {
+        let opened = match &self.opened {
+            Some(opened) => opened,
+            None => self.opened.insert(self.target.open_ready(For::Looking).await?),
+        };
+        let looked = timeout(PATIENCE, async { with_store!(opened, store => Sample::take(store).await) });
+        looked.await.context("the database does not answer")?
+    }
+}
+
+async fn watch(
+    watched: &mut Watched,
+    first: Result<Sample>,
+    options: &Options,
+    screen: &Screen,
+) -> Result<()> {
     let mut last: Option<Sample> = None;
-    let mut looks = 0;
+    let (mut looked, mut looks) = (first, 0);
     let mut next = Instant::now();
     loop {
-        match look(store).await {
+        match looked {
             Ok(sample) => {
-                screen.show(&sample, &Rates::between(last.as_ref(), &sample), target)?;
+                screen.show(&sample, &Rates::between(last.as_ref(), &sample), &watched.target)?;
                 last = Some(sample);
             }
             // What was known stays: the next rate is that of the whole time in between.
-            Err(trouble) => screen.show_trouble(&trouble, target)?,
+            Err(trouble) => screen.show_trouble(&trouble, &watched.target)?,
         }
         looks += 1;
         if options.count.is_some_and(|count| looks >= count) {
@@ -81,9 +106,6 @@ async fn watch<S: LogStore>(store: &S, target: &Target, options: &Options, scree
         }
         next = (next + options.every).max(Instant::now());
         sleep_until(next.into()).await;
+        looked = watched.look().await;
     }
-}
-
-async fn look<S: LogStore>(store: &S) -> Result<Sample> {
-    timeout(PATIENCE, Sample::take(store)).await.context("the database does not answer")?
 }

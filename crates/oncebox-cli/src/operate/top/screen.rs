@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::sample::{Rates, Sample};
+use crate::exit::in_words;
 use crate::operate::known::state_name;
 use crate::operate::status::millis;
 use crate::output::Output;
@@ -61,14 +62,13 @@ impl Screen {
     }
 
     pub(super) fn show_trouble(&self, trouble: &anyhow::Error, target: &Target) -> Result<()> {
-        let at = rfc3339(SystemTime::now());
+        let (at, trouble) = (rfc3339(SystemTime::now()), in_words(trouble));
         match self.kind {
-            Kind::Json => {
-                Output { json: true }.object(&json!({ "at": at, "trouble": format!("{trouble:#}") }))
-            }
-            Kind::Plain => Output { json: false }.say(format_args!("{at} {trouble:#}")),
+            Kind::Json => Output { json: true }.object(&json!({ "at": at, "trouble": trouble })),
+            Kind::Plain => Output { json: false }.say(format_args!("{at} {trouble}")),
             Kind::Terminal => {
-                draw(&format!("oncebox top  {}  {at}\n\n{trouble:#}\n\nIt is asked again.", target.shown()))
+                let trouble = wrapped(&trouble, size().1);
+                draw(&format!("oncebox top  {}  {at}\n\n{trouble}\n\nIt is asked again.", target.shown()))
             }
         }
     }
@@ -102,6 +102,27 @@ fn draw(text: &str) -> Result<()> {
     }
     drawn.push_str(CLEAR_BELOW);
     write(&drawn)
+}
+
+/// On lines of that width, broken between words: what matters most often stands at the end.
+fn wrapped(text: &str, columns: usize) -> String {
+    let (mut lines, mut width) = (String::new(), 0);
+    for word in text.split_whitespace() {
+        let letters = word.chars().count();
+        match width {
+            0 => width = letters,
+            _ if width + 1 + letters <= columns => {
+                lines.push(' ');
+                width += 1 + letters;
+            }
+            _ => {
+                lines.push('\n');
+                width = letters;
+            }
+        }
+        lines.push_str(word);
+    }
+    lines
 }
 
 fn size() -> (usize, usize) {
@@ -182,4 +203,17 @@ fn object(sample: &Sample, rates: &Rates) -> Value {
         "processes": sample.processes,
         "handlers": handlers.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_at_the_end_is_on_the_screen() {
+        let text = "opening postgres://db/x: PostgreSQL cannot be reached: Connection refused";
+        let wrapped = wrapped(text, 30);
+        assert!(wrapped.lines().all(|line| line.chars().count() <= 30), "{wrapped}");
+        assert_eq!(wrapped.replace('\n', " "), text);
+    }
 }

@@ -113,7 +113,7 @@ async fn they_are_discarded_only_on_purpose(database: &Database) {
         take(&inbox, &ORDERS).await;
     });
     let discard = ["dead", "discard", "--at", "0/2"];
-    database.oncebox(&discard).ends_with_code(2).complains("Add --yes");
+    database.oncebox(&discard).ends_with_code(2).complains("1 dead letter of ledger").complains("Add --yes");
     assert_eq!(database.count("dead").await, 2);
     database.oncebox(&[&discard[..], &["--yes"]].concat()).ok().says("1 dead letter: discarded");
     assert_eq!(database.count("dead").await, 1);

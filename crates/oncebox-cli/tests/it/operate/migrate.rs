@@ -68,7 +68,7 @@ fn what_is_printed_needs_no_database() {
         .ok()
         .says("create schema if not exists \"apart\"");
     nowhere.oncebox(&["migrate", "grants", "app"]).ok().says("to \"app\"");
-    nowhere.oncebox(&["status"]).ends_with_code(3).complains("check host, port, user");
+    nowhere.oncebox(&["status"]).ends_with_code(3).complains("check host and port");
     Database::sqlite()
         .oncebox(&["migrate", "grants", "app"])
         .ends_with_code(2)

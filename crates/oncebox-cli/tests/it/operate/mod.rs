@@ -6,5 +6,6 @@ mod doctor;
 mod handlers;
 mod messages;
 mod migrate;
+mod opening;
 mod retention;
 mod status;

@@ -73,6 +73,7 @@ async fn top_tells_rates_and_ends_by_itself(database: &Database) {
         database.oncebox(&["top", "--count", "2", "--every", "10ms"]).ok().says("ledger active passed/s 0.0");
     assert!(!plain.out.contains('\u{1b}'), "no screen where there is none: {}", plain.out);
     database.oncebox(&["top", "--every", "0s"]).ends_with_code(2);
+    database.oncebox(&["top", "--count", "0"]).ends_with_code(2);
 }
 
 async fn top_goes_on_when_the_database_is_back_and_ends_by_ctrl_c(database: &Database) {
