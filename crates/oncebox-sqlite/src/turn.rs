@@ -3,15 +3,18 @@
 //! SQLite itself lets waiting processes look again and again, and a busy one that comes right back wins every time. So
 //! processes take turns with two lock files beside the database before they begin. Whoever waits for the turn holds the
 //! place at the head of the line; the one who has just had its turn finds that place taken, and queues behind.
+//!
+//! A process stands in line once. Whoever loses patience leaves the place to the next one of its process: places that nobody
+//! wants any more would keep everybody waiting, their own process most of all.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oncebox_core::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::fault::writer_busy;
 
@@ -28,6 +31,16 @@ pub(crate) struct Line {
 struct LockFiles {
     head: PathBuf,
     turn: PathBuf,
+    place: Mutex<Place>,
+}
+
+/// This process's place in the line.
+#[derive(Debug, Default)]
+struct Place {
+    /// Whether a thread stands there.
+    taken: bool,
+    /// Who gets the turn.
+    wanted: Option<oneshot::Sender<io::Result<File>>>,
 }
 
 /// The right to write, until it is dropped.
@@ -47,7 +60,7 @@ impl Line {
         };
         let files = database.map(|database| {
             let (head, turn) = (beside(database, "-oncebox-line"), beside(database, "-oncebox-turn"));
-            Arc::new(LockFiles { head, turn })
+            Arc::new(LockFiles { head, turn, place: Mutex::default() })
         });
         Self { own: Arc::new(Semaphore::new(1)), files }
     }
@@ -67,21 +80,51 @@ impl Line {
                 error,
             )
         };
-        if let Some(file) = files.try_take().map_err(failed)? {
-            return Ok(Turn { _own: own, _file: Some(file) });
-        }
-        // If nobody waits for it any more when it is our turn, the file is dropped, and the turn goes on.
-        let files = files.clone();
-        match tokio::task::spawn_blocking(move || files.take()).await {
-            Ok(file) => Ok(Turn { _own: own, _file: Some(file.map_err(failed)?) }),
-            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
-        }
+        let file = match files.try_take().map_err(failed)? {
+            Some(file) => file,
+            None => match files.wait().await {
+                Ok(file) => file.map_err(failed)?,
+                Err(stopped) => return Err(Error::unavailable("the runtime is shutting down", stopped)),
+            },
+        };
+        Ok(Turn { _own: own, _file: Some(file) })
     }
 }
 
 impl LockFiles {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turn, after all who came before. One of a process waits at a time.
+    async fn wait(self: &Arc<Self>) -> Result<io::Result<File>, oneshot::error::RecvError> {
+        let (give, given) = oneshot::channel();
+        let is_taken = {
+            let mut place = self.place();
+            place.wanted = Some(give);
+            std::mem::replace(&mut place.taken, true)
+        };
+        if !is_taken {
+            let files = self.clone();
+            tokio::task::spawn_blocking(move || {
+                let file = files.take();
+                let wanted = {
+                    let mut place = files.place();
+                    place.taken = false;
+                    place.wanted.take()
+                };
+                // If nobody wants it any more, the file is dropped, and the turn goes on.
+                wanted.map(|give| give.send(file))
+            });
+        }
+        given.await
+    }
+
     /// The turn, if nobody has it and nobody waits.
     fn try_take(&self) -> io::Result<Option<File>> {
+        if self.place().taken {
+            return Ok(None);
+        }
         let head = open(&self.head)?;
         if head.try_lock().is_err() {
             return Ok(None);
@@ -102,4 +145,47 @@ impl LockFiles {
 
 fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(path)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    /// Those who stand in line at a file, in all processes.
+    fn waiting_at(file: &Path) -> usize {
+        let number = format!(":{} ", file.metadata().unwrap().ino());
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().filter(|line| line.contains("->") && line.contains(&number)).count()
+    }
+
+    #[tokio::test]
+    async fn whoever_loses_patience_leaves_its_place_to_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("inbox.db");
+        // As two processes have them.
+        let [one, other] = [(); 2].map(|()| Line::new(Some(&database)));
+        let turn = one.wait(Duration::from_secs(60)).await.unwrap();
+        for _ in 0..20 {
+            other.wait(Duration::from_millis(2)).await.unwrap_err();
+        }
+        let files = one.files.as_ref().unwrap();
+        while waiting_at(&files.turn) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!((waiting_at(&files.head), waiting_at(&files.turn)), (0, 1));
+        let next =
+            tokio::spawn(async move { other.wait(Duration::from_secs(60)).await.map(|turn| (turn, other)) });
+        drop(turn);
+        let (turn, other) = next.await.unwrap().unwrap();
+        drop(turn);
+
+        // A place that nobody wants any more goes on by itself.
+        let turn = one.wait(Duration::from_secs(60)).await.unwrap();
+        other.wait(Duration::from_millis(2)).await.unwrap_err();
+        drop(turn);
+        drop(one.wait(Duration::from_secs(60)).await.unwrap());
+        drop(other.wait(Duration::from_secs(60)).await.unwrap());
+    }
 }
