@@ -38,6 +38,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
 
 use crate::calls::Calls;
 use crate::effects::Effects;
@@ -52,6 +53,13 @@ type Store<S> = Faulty<S, Points>;
 
 #[tokio::main]
 async fn main() {
+    if let Ok(filter) = EnvFilter::try_from_env("ONCEBOX_LOG") {
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+    }
     let Err(error) = start().await;
     eprintln!("{error:?}");
     end(1)

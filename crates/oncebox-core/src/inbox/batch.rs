@@ -40,7 +40,7 @@ const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 const ISOLATED_MAX: usize = 25;
 
 /// How the units of a batch share their transaction.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
     /// With nothing between them.
     Together,
@@ -102,12 +102,7 @@ impl<S: InboxStore> Inbox<S> {
             }
             if let Some(job) = handler.batches.alone_or_queue(job) {
                 let attempt = Attempt { message: job.message, commit_unknown: false };
-                let ended =
-                    slot.hold(self.try_until_known(handler, delivery, Some(unit), attempt, &waiting)).await?;
-                if matches!(ended.outcome, Outcome::Done) {
-                    handler.batches.state().size.clean(1);
-                }
-                return Ok(ended);
+                return slot.hold(self.look_and_try(handler, delivery, unit, attempt, &waiting)).await;
             }
         }
         match answered.await {
@@ -160,7 +155,10 @@ impl<S: InboxStore> Inbox<S> {
                         self.answer(handler, part, ended);
                         continue;
                     }
-                    Err(trouble) => trouble,
+                    Err(trouble) => {
+                        tracing::debug!(?trouble, ?sharing, units = part.len(), "a batch came to nothing");
+                        trouble
+                    }
                 },
             };
             if trouble == Trouble::Handler && handler.handler.takes_sets() {
@@ -232,13 +230,37 @@ impl<S: InboxStore> Inbox<S> {
         let Job { unit, delivery, message, waiting, mut answer } = job;
         let attempt = Attempt { message, commit_unknown };
         let ended = tokio::select! {
-            ended = self.try_until_known(handler, &delivery, Some(&unit), attempt, &waiting) => ended,
+            ended = self.look_and_try(handler, &delivery, &unit, attempt, &waiting) => ended,
             () = answer.closed() => return,
         };
-        if let Ok(Ended { outcome: Outcome::Done, .. }) = &ended {
-            handler.batches.state().size.clean(1);
-        }
         let _ = answer.send(ended);
+    }
+
+    /// Runs a unit in a transaction of its own; where copies come of late, with a look before it. A flood of them would each wait
+    /// for a place to write, and keep what is new from it.
+    async fn look_and_try(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: &Unit,
+        attempt: Attempt,
+        waiting: &Waiting,
+    ) -> Result<Ended, Error> {
+        // Whether a commit of our own has happened is for the transaction to find out.
+        if handler.batches.state().duplicates && !attempt.commit_unknown {
+            // It only saves work: if it fails, the claim finds out.
+            if let Ok(Some(marker)) = self.inner.store.marker(unit).await {
+                return Ok(self.known(unit, marker));
+            }
+        }
+        let ended = self.try_until_known(handler, delivery, Some(unit), attempt, waiting).await?;
+        let mut state = handler.batches.state();
+        state.duplicates = matches!(ended.outcome, Outcome::Duplicate);
+        if matches!(ended.outcome, Outcome::Done) {
+            state.size.clean(1);
+        }
+        drop(state);
+        Ok(ended)
     }
 
     /// Runs units in one transaction; what became of each, in their order, but for those that another process has in hand.

@@ -356,3 +356,23 @@ async fn nothing_is_accepted_into_a_file_that_was_removed() {
     std::fs::rename(&elsewhere, &path).unwrap();
     assert!(accept("lost").await.unwrap().is_new());
 }
+
+/// Where copies come of late they are recognised by a read, one by one too: nobody waits for the writer to be told that there is
+/// nothing to do.
+#[tokio::test]
+async fn copies_that_follow_a_copy_need_no_writer() {
+    let sqlite = fixture::in_a_file("copies").await.unwrap();
+    let inbox = Inbox::builder(sqlite.store.clone())
+        .max_batch(1)
+        .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| db.execute(EFFECT).await.map(drop))
+        .build()
+        .await
+        .unwrap();
+    let outcome = async |key: &str| inbox.process(envelope(key)).await.unwrap().outcome("h").unwrap().name();
+    assert_eq!((outcome("a").await, outcome("a").await), ("done", "duplicate"));
+    let mut writer = sqlite.store.pool().acquire().await.unwrap();
+    writer.execute("BEGIN IMMEDIATE").await.unwrap();
+    assert_eq!((outcome("a").await, outcome("a").await), ("duplicate", "duplicate"));
+    writer.execute("ROLLBACK").await.unwrap();
+    assert_eq!(outcome("b").await, "done");
+}
