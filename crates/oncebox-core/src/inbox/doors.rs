@@ -25,11 +25,13 @@ impl Doors {
         Self { inside: watch::Sender::new(Inside::default()) }
     }
 
-    /// Lets a call in, unless the doors are closed.
+    /// Lets a call in, unless the doors are closed. Nobody waits for that: nobody is woken by it.
     pub(crate) fn enter(&self) -> Result<Visit<'_>, Error> {
-        let entered = self.inside.send_if_modified(|inside| {
-            inside.calls += usize::from(!inside.closed);
-            !inside.closed
+        let mut entered = false;
+        self.inside.send_if_modified(|inside| {
+            entered = !inside.closed;
+            inside.calls += usize::from(entered);
+            false
         });
         match entered {
             true => Ok(Visit(self)),
@@ -55,13 +57,30 @@ impl Doors {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        self.0.inside.send_modify(|inside| inside.calls -= 1);
+        // Only who closes the doors waits for those inside.
+        self.0.inside.send_if_modified(|inside| {
+            inside.calls -= 1;
+            inside.closed
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_for_the_end_is_not_woken_by_visits() {
+        let doors = Doors::open();
+        let mut watching = doors.inside.subscribe();
+        drop(doors.enter().unwrap());
+        assert!(!watching.has_changed().unwrap());
+        let visit = doors.enter().unwrap();
+        doors.inside.send_modify(|inside| inside.closed = true);
+        watching.mark_unchanged();
+        drop(visit);
+        assert!(watching.has_changed().unwrap());
+    }
 
     #[tokio::test]
     async fn it_closes_behind_those_who_are_inside() {
