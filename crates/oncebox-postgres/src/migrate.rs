@@ -15,6 +15,7 @@ use crate::store::PostgresStore;
 const MIGRATIONS: &[(&str, &str)] = &[
     ("0001_inbox", include_str!("migrations/0001_inbox.sql")),
     ("0002_log", include_str!("migrations/0002_log.sql")),
+    ("0003_marker_by_key", include_str!("migrations/0003_marker_by_key.sql")),
 ];
 const GRANTS: &str = include_str!("sql/grants.sql");
 

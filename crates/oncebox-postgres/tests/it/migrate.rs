@@ -30,7 +30,30 @@ async fn twenty_starters_at_once_migrate_once() {
     let store = PostgresStore::connect(&database.url()).await.unwrap();
     let versions: i64 =
         sqlx::query_scalar("select count(*) from oncebox.version").fetch_one(store.pool()).await.unwrap();
-    assert_eq!(versions, 2);
+    assert_eq!(store.schema_version().await.unwrap(), (versions, versions));
+}
+
+#[tokio::test]
+async fn what_was_done_before_a_migration_is_known_after_it() {
+    let test = "what_was_done_before_a_migration_is_known_after_it";
+    let Some(database) = test_database(test).await else { return };
+    let store = PostgresStore::connect(&database.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    // As version 2 had it.
+    let back = "alter table oncebox.marker drop constraint marker_pkey, add primary key (handler, kind, key);
+                delete from oncebox.version where version > 2;";
+    sqlx::raw_sql(back).execute(store.pool()).await.unwrap();
+    let claim = "select oncebox.claim('ledger', 'order.paid', 'o-1')";
+    let claimed: bool = sqlx::query_scalar(claim).fetch_one(store.pool()).await.unwrap();
+    assert!(claimed);
+
+    store.migrate().await.unwrap();
+    let again: bool = sqlx::query_scalar(claim).fetch_one(store.pool()).await.unwrap();
+    assert!(!again);
+    let key = "select string_agg(attname, ', ' order by a.attnum) from pg_attribute a
+               where a.attrelid = 'oncebox.marker_pkey'::regclass";
+    let key: String = sqlx::query_scalar(key).fetch_one(store.pool()).await.unwrap();
+    assert_eq!(key, "key, kind, handler");
 }
 
 #[tokio::test]
