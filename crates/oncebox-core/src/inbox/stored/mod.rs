@@ -14,6 +14,7 @@ mod operate;
 mod options;
 mod presence;
 mod pruner;
+mod queue;
 mod setback;
 mod settle;
 mod spill;
@@ -32,7 +33,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 pub use accept::Accept;
-pub(crate) use appender::Appender;
 use completer::Completer;
 use detached::Bodies;
 pub(crate) use detached::Slots;
@@ -41,6 +41,7 @@ use presence::Presence;
 pub use pruner::PruneReport;
 use pruner::prune_boxed;
 pub(crate) use pruner::{Prune, Pruning};
+use queue::Queue;
 use spill::{SpillInto, spill_boxed};
 use unknown::UnknownCommit;
 pub use worker::WorkReport;
@@ -135,7 +136,8 @@ pub(crate) struct Stored {
     pub(crate) lanes: u16,
     /// The handlers' numbers in the database, in the order of the handlers.
     pub(crate) ids: Vec<HandlerId>,
-    pub(crate) appender: Appender,
+    /// Messages that wait to be accepted.
+    queue: Queue,
     /// Told when there may be work.
     pub(crate) wake: Notify,
     /// Whether other processes are about to be told.
@@ -166,7 +168,7 @@ impl Stored {
             settings,
             lanes,
             ids,
-            appender: Appender::new(lanes, max_appenders),
+            queue: Queue::new(lanes, max_appenders),
             wake: Notify::new(),
             announcing: AtomicBool::new(false),
             trouble: Mutex::default(),
