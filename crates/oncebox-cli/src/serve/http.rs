@@ -122,7 +122,11 @@ async fn accept<S: LogStore>(
         return Err(no_such_source(&gateway.config, &name));
     };
     let (parts, body) = request.into_parts();
-    let body = read(body, gateway.config.http.max_body_bytes).await?;
+    let max_body_bytes = gateway.config.http.max_body_bytes;
+    if asks_first(&parts.headers, max_body_bytes) {
+        return Err(too_large(max_body_bytes));
+    }
+    let body = read(body, max_body_bytes).await?;
     let envelope = source.envelope(to_keep(&parts.headers), body)?;
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
     // It may be accepted after all: then the next copy is a duplicate.
@@ -167,14 +171,21 @@ fn no_such_source(config: &Config, name: &str) -> Refused {
     Refused::new(StatusCode::NOT_FOUND, "no_such_source", message)
 }
 
+/// Whether a sender waits to be told to send a body, by `Expect: 100-continue`, and says that it is larger than that.
+fn asks_first(headers: &HeaderMap, limit: usize) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    headers.contains_key(header::EXPECT) && length.is_some_and(|length: u64| length > limit as u64)
+}
+
+fn too_large(limit: usize) -> Refused {
+    let message = format!("the limit is {limit} bytes: raise http.max_body_bytes, or send a reference");
+    Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+}
+
 async fn read(body: Body, limit: usize) -> Result<Vec<u8>, Refused> {
     match timeout(BODY_TIMEOUT, collect(body, limit)).await {
         Ok(Ok(Some(bytes))) => Ok(bytes),
-        Ok(Ok(None)) => {
-            let message =
-                format!("the limit is {limit} bytes: raise http.max_body_bytes, or send a reference");
-            Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
-        }
+        Ok(Ok(None)) => Err(too_large(limit)),
         Ok(Err(error)) => {
             Err(Refused::new(StatusCode::BAD_REQUEST, "broken_off", format!("the body broke off: {error}")))
         }

@@ -151,6 +151,22 @@ async fn a_connection_on_which_nothing_comes_is_closed() {
     assert_eq!(code, Some(0));
 }
 
+/// Nobody is told to send what will not be taken.
+#[tokio::test]
+async fn a_sender_that_asks_first_is_told_what_is_too_large() {
+    let gateway = Gateway::start("[http]\nmax_body_bytes = 4");
+    for (length, first) in [(5, "HTTP/1.1 413"), (4, "HTTP/1.1 100")] {
+        let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
+        let head = format!(
+            "POST /in/shop HTTP/1.1\r\nHost: x\r\nwebhook-id: 1\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).await.unwrap();
+        let mut said = [0; 12];
+        connection.read_exact(&mut said).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&said), first);
+    }
+}
+
 /// Its messages would be gone with the program.
 #[test]
 fn a_database_in_memory_is_refused() {
