@@ -11,7 +11,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::text::Text;
 use crate::config::{Handler, Http, To, exposed, file};
-use crate::deliver::is_public;
+use crate::deliver::{is_public, objection};
 use crate::exit::Usage;
 use crate::source::{Part, Source, is_left_out};
 use crate::times::rough;
@@ -26,6 +26,8 @@ const DEFAULT_MAX_ATTEMPTS: u32 = 25;
 pub(super) fn is_source_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        // Clients take a path with these apart.
+        && !matches!(name, "." | "..")
 }
 
 const NAMES: &str = "it has 1 to 200 bytes, no control characters and no `@` in front";
@@ -224,6 +226,9 @@ fn check_endpoint(
     for (name, value) in &handler.headers {
         let header = HeaderName::from_bytes(name.get_ref().as_bytes())
             .map_err(|_| text.at(name, "this is no header's name"))?;
+        if let Some(objection) = objection(&header) {
+            return Err(text.at(name, objection));
+        }
         let mut expanded = HeaderValue::from_str(&text.expand(value)?)
             .map_err(|_| text.at(value, "this cannot stand in a header"))?;
         expanded.set_sensitive(true);

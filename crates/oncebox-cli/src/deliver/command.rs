@@ -65,6 +65,7 @@ impl Command {
             .args(&self.arguments)
             .env("ONCEBOX_EFFECT_ID", &told.effect_id)
             .env("ONCEBOX_ATTEMPT", told.attempt.to_string())
+            .env("ONCEBOX_REPLAY", told.is_replay.to_string())
             .env("ONCEBOX_HANDLER", &told.handler)
             .env("ONCEBOX_KIND", &told.kind)
             // A key may have what the environment cannot have.

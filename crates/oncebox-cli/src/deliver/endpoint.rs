@@ -6,18 +6,44 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use oncebox::{Envelope, Failure, Headers};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 
 use crate::deliver::address::{Private, PublicOnly};
 use crate::deliver::beginning;
 use crate::deliver::told::Told;
+use crate::source::is_left_out;
 
 /// So much of an answer is read, to say what is wrong.
 const ANSWER_BYTES: usize = 4096;
 /// Whoever asks for more patience than this gets this.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Headers that say where a request ends and what becomes of its connection: another length would cut the body off.
+const OF_THE_CONNECTION: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Why a header cannot be configured, if it cannot.
+pub(crate) fn objection(header: &HeaderName) -> Option<&'static str> {
+    let name = header.as_str();
+    if OF_THE_CONNECTION.contains(&name) {
+        return Some("this header is about the connection, and the gateway's own: leave it out");
+    }
+    let is_told = matches!(name, "idempotency-key" | "traceparent") || name.starts_with("oncebox-");
+    is_told.then_some(
+        "the gateway tells the service with this header which effect a message is for: take another",
+    )
+}
 
 /// An endpoint, with connections that are kept.
 #[derive(Debug)]
@@ -49,6 +75,7 @@ impl Endpoint {
             ("idempotency-key", Some(&*told.effect_id)),
             ("oncebox-effect-id", Some(&*told.effect_id)),
             ("oncebox-attempt", Some(&*told.attempt.to_string())),
+            ("oncebox-replay", told.is_replay.then_some("true")),
             ("oncebox-handler", Some(&*told.handler)),
             ("oncebox-kind", Some(&*told.kind)),
             ("oncebox-key", told.key.as_deref()),
@@ -62,6 +89,10 @@ impl Endpoint {
             }
         }
         headers.extend(self.headers.clone());
+        if envelope.body().is_empty() {
+            // The driver leaves it out there, and many a service insists on it.
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        }
         let request = self.client.post(self.url.clone()).headers(headers).body(envelope.body().to_vec());
         match request.send().await {
             Ok(answer) => judge(answer).await,
@@ -74,7 +105,8 @@ impl Endpoint {
 /// What came with the message, as far as it is fit for another request.
 fn passed_on(headers: &Headers) -> HeaderMap {
     let mut passed_on = HeaderMap::new();
-    for (name, value) in headers.iter() {
+    // Not everybody who accepts is a gateway, and leaves them out.
+    for (name, value) in headers.iter().filter(|(name, _)| !is_left_out(name)) {
         let name = HeaderName::from_bytes(name.as_bytes()).ok();
         if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
             passed_on.append(name, value);
@@ -115,10 +147,12 @@ fn is_final(status: StatusCode) -> bool {
 
 /// How long to wait: seconds, or until a date.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
-    let wait = match value.trim().parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            let date = jiff::fmt::rfc2822::parse(value.trim()).ok()?.timestamp();
+    let value = value.trim();
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let wait = match is_number {
+        true => value.parse().map_or(LONGEST_WAIT, Duration::from_secs),
+        false => {
+            let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
             SystemTime::from(date).duration_since(now).unwrap_or_default()
         }
     };
@@ -178,12 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_about_the_connection_is_not_passed_on() {
+        let came: Headers =
+            [("Content-Length", "1"), ("host", "x"), ("X-Tenant", "a"), ("Transfer-Encoding", "chunked")]
+                .into_iter()
+                .collect();
+        let passed_on = passed_on(&came);
+        assert_eq!(passed_on.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-tenant"]);
+    }
+
+    #[test]
     fn retry_after_is_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
         assert_eq!(retry_after("120", now), Some(Duration::from_secs(120)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:00 GMT", now), Some(Duration::ZERO));
         assert_eq!(retry_after("99999999", now), Some(LONGEST_WAIT));
+        assert_eq!(retry_after("99999999999999999999999", now), Some(LONGEST_WAIT));
+        assert_eq!(retry_after("", now), None);
         assert_eq!(retry_after("soon", now), None);
     }
 }

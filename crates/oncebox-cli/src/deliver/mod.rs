@@ -8,12 +8,13 @@ mod told;
 use std::sync::Arc;
 
 use anyhow::Result;
-use oncebox::{Attempt, Delivery, EffectId, Envelope, InboxBuilder, LogStore};
+use oncebox::{Attempt, Delivery, EffectId, Envelope, InboxBuilder, LogStore, Replay};
 
 use crate::config::{Handler, To};
 pub(crate) use crate::deliver::address::is_public;
 use crate::deliver::command::Command;
 use crate::deliver::endpoint::Endpoint;
+pub(crate) use crate::deliver::endpoint::objection;
 use crate::deliver::told::Told;
 
 /// Registers a handler of the configuration.
@@ -35,16 +36,24 @@ pub(crate) fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &Handler)
     Ok(match &handler.to {
         To::Endpoint { url, headers, allow_private } => {
             let endpoint = Arc::new(Endpoint::new(url.clone(), headers.clone(), *allow_private)?);
-            let run = async move |envelope: Envelope, attempt: Attempt, id: EffectId, delivery: Delivery| {
-                let told = Told::new(&delivery, id, attempt);
+            let run = async move |envelope: Envelope,
+                                  attempt: Attempt,
+                                  replay: Replay,
+                                  id: EffectId,
+                                  delivery: Delivery| {
+                let told = Told::new(&delivery, id, attempt, replay);
                 endpoint.deliver(envelope, &told).await
             };
             builder.on_raw_with(name, kinds, run, options)
         }
         To::Command { program, arguments, folder } => {
             let command = Arc::new(Command::new(program.clone(), arguments.clone(), folder.clone()));
-            let run = async move |envelope: Envelope, attempt: Attempt, id: EffectId, delivery: Delivery| {
-                let told = Told::new(&delivery, id, attempt);
+            let run = async move |envelope: Envelope,
+                                  attempt: Attempt,
+                                  replay: Replay,
+                                  id: EffectId,
+                                  delivery: Delivery| {
+                let told = Told::new(&delivery, id, attempt, replay);
                 command.deliver(envelope, &told).await
             };
             builder.on_raw_with(name, kinds, run, options)

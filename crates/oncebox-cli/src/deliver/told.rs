@@ -1,6 +1,6 @@
 //! What a service or a command is told beside the message.
 
-use oncebox::{Attempt, Delivery, EffectId};
+use oncebox::{Attempt, Delivery, EffectId, Replay};
 use uuid::Uuid;
 
 use crate::source::SOURCE_HEADER;
@@ -11,6 +11,8 @@ pub(super) struct Told {
     /// What makes the effect once, if whoever gets it keeps it.
     pub(super) effect_id: String,
     pub(super) attempt: u32,
+    /// Whether an operator has it run again on purpose.
+    pub(super) is_replay: bool,
     pub(super) handler: String,
     pub(super) kind: String,
     /// The key as the source sent it, where it is text.
@@ -21,7 +23,12 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn new(delivery: &Delivery, id: EffectId, Attempt(attempt): Attempt) -> Self {
+    pub(super) fn new(
+        delivery: &Delivery,
+        id: EffectId,
+        Attempt(attempt): Attempt,
+        Replay(is_replay): Replay,
+    ) -> Self {
         let envelope = delivery.envelope();
         let source = envelope.headers().get(SOURCE_HEADER).map(str::to_owned);
         let key = delivery.key().and_then(|key| std::str::from_utf8(key.as_bytes()).ok());
@@ -29,6 +36,7 @@ impl Told {
         Self {
             effect_id: id.to_string(),
             attempt,
+            is_replay,
             handler: delivery.handler().to_owned(),
             kind: envelope.kind().to_owned(),
             key: key.map(|key| key.strip_prefix(&prefix).unwrap_or(key).to_owned()),

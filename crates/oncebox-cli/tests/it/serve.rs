@@ -277,6 +277,41 @@ async fn a_message_is_delivered_until_it_is_done() {
 }
 
 #[tokio::test]
+async fn what_a_connection_says_stays_there_and_a_replay_is_told() {
+    let receiver = Receiver::start([]).await;
+    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
+    let request = request.header("webhook-id", "1").header("ce-type", "paid");
+    let request = request.header("connection", "keep-alive, X-Hop").header("x-hop", "1").header("x-end", "2");
+    assert_eq!(request.send().await.unwrap().status(), StatusCode::ACCEPTED);
+    let first = receiver.wait_for(1).await.remove(0);
+    assert_eq!((first.header("content-length"), first.header("x-end")), ("0", "2"));
+    assert!(!first.headers.contains_key("x-hop") && !first.headers.contains_key("oncebox-replay"));
+
+    answers(gateway.path(), &["handlers", "replay", "receipts", "--all"]);
+    let again = receiver.wait_for(2).await.remove(1);
+    assert_eq!(again.header("oncebox-replay"), "true");
+    assert_eq!(again.header("idempotency-key"), first.header("idempotency-key"));
+}
+
+/// The service would take all messages for one, or cut them off.
+#[test]
+fn headers_that_are_the_gateway_s_own_cannot_be_configured() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["Idempotency-Key", "Oncebox-Effect-Id", "traceparent", "content-length", "Transfer-Encoding"]
+    {
+        let config = format!(
+            "[handlers.h]\nkinds = [\"shop\"]\nurl = \"https://example.com/\"\nheaders = {{ x-tenant = \"a\", {name} = \"1\" }}\n"
+        );
+        std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
+        let refused = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+        assert_eq!(refused.status.code(), Some(2), "{name}");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("oncebox.toml:4") || said.contains("line 4"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn what_the_service_refuses_is_a_dead_letter_until_somebody_sees_to_it() {
     let receiver = Receiver::start([status(422), status(500), status(500), status(500), status(302)]).await;
     let gateway = Gateway::start(&posting_to(&receiver, ""));
