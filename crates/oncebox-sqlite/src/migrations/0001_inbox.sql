@@ -36,4 +36,4 @@ create table oncebox_live (
     until_ms integer not null
 ) strict;
 
-insert into oncebox_version (version, applied_at) values (1, cast(unixepoch('subsec') * 1000 as integer));
+insert into oncebox_version (version, applied_at) values (1, cast((julianday('now') - 2440587.5) * 86400000 as integer));

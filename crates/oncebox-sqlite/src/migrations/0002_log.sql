@@ -233,4 +233,4 @@ from (
     group by m.lane, m.pos
 ) as s;
 
-insert into oncebox_version (version, applied_at) values (2, cast(unixepoch('subsec') * 1000 as integer));
+insert into oncebox_version (version, applied_at) values (2, cast((julianday('now') - 2440587.5) * 86400000 as integer));

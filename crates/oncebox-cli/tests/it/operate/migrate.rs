@@ -24,6 +24,8 @@ async fn the_version_is_told_and_reached(database: &Database) {
 
 async fn the_printed_sql_makes_the_same_tables(database: &Database) {
     let printed = database.oncebox(&["migrate", "print"]).ok().out;
+    // The shells of distributions are older than the library: 3.42 has brought this.
+    assert!(!printed.contains("subsec"), "{printed}");
     database.sql(&printed).await;
     database.oncebox(&["migrate", "status"]).ok();
     let by_hand = shape(database).await;
