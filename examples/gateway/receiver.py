@@ -31,10 +31,13 @@ class Receiver(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode(errors="replace")
         if options.flaky and random.random() < 0.2:
             return self.answer(503, "not now")
-        cents = json.loads(body).get("cents", 0)  # an order without a price is free
+        try:
+            cents = json.loads(body).get("cents", 0)  # an order without a price is free
+        except (ValueError, AttributeError):
+            return self.answer(422, "this is no JSON object")
         if options.lenient and isinstance(cents, str) and cents.isdigit():
             cents = int(cents)
         if not isinstance(cents, int):

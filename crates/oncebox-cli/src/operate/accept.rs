@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,11 +17,13 @@ use crate::config::Config;
 use crate::exit::Usage;
 use crate::output::Output;
 use crate::serve::{inbox, stop_signals, stopped};
-use crate::source::{Part, Refusal, Source};
+use crate::source::{Part, Refusal, Source, is_left_out};
 use crate::store::{For, with_store};
 
 /// So many are under way at once; they share transactions, and stay in their order.
 const AT_ONCE: usize = 512;
+/// Those that have come go without the others when nothing follows for so long, as with `tail -f`.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What to accept.
 #[derive(clap::Args, Debug)]
@@ -69,11 +72,11 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         let inbox = inbox(store, &config, false).await?;
         let out = Intake { inbox, source, headers, max_body_bytes: config.http.max_body_bytes, bar: bar.clone() };
         if options.file.as_os_str() == "-" {
-            out.take(BufReader::new(tokio::io::stdin()), &mut tally, &stop).await?;
+            out.take(tokio::io::stdin(), &mut tally, &stop).await?;
         } else {
             let file = File::open(&options.file).await;
             let file = file.with_context(|| format!("opening {}", options.file.display()))?;
-            out.take(BufReader::new(file), &mut tally, &stop).await?;
+            out.take(file, &mut tally, &stop).await?;
         }
     });
     bar.finish_and_clear();
@@ -84,7 +87,7 @@ fn report(out: Output, tally: &Tally) -> Result<ExitCode> {
     let Tally { accepted, duplicates, refused, interrupted } = tally;
     out.say(format_args!("{accepted} accepted, {duplicates} duplicates, {refused} refused"))?;
     if *interrupted {
-        out.say("interrupted: run the same again, and what was accepted is recognised")?;
+        out.say("interrupted: what was read is accepted; run the same again, and that is recognised")?;
     }
     out.object(tally)?;
     if *interrupted {
@@ -127,6 +130,13 @@ fn headers(given: &[String]) -> Result<Headers> {
         let Some((name, value)) = header.split_once(':') else {
             return Err(Usage(format!("{header:?} is no header: write NAME: VALUE")).into());
         };
+        if is_left_out(name.trim()) {
+            return Err(Usage(format!(
+                "the header {} is about a connection or secret, and not kept: leave it out",
+                name.trim()
+            ))
+            .into());
+        }
         headers.append(name.trim(), value.trim());
     }
     Ok(headers)
@@ -156,34 +166,63 @@ struct Line {
     body: Option<Vec<u8>>,
 }
 
-/// The next line without its end. One that is too long is passed over, not kept.
-async fn next_line<R: AsyncRead + Unpin>(
-    input: &mut BufReader<R>,
+/// Lines of any bytes. Whoever stops waiting for one loses nothing of it.
+struct Lines<R> {
+    input: BufReader<R>,
     limit: usize,
-) -> std::io::Result<Option<Line>> {
-    let (mut line, mut bytes, mut is_over) = (Vec::new(), 0, false);
-    while !is_over {
-        let chunk = input.fill_buf().await?;
-        if chunk.is_empty() {
-            break;
+    /// What was read of the next line, as long as it is not too long.
+    begun: Vec<u8>,
+    /// How much that is.
+    bytes: usize,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    fn new(input: R, limit: usize) -> Self {
+        Self { input: BufReader::new(input), limit, begun: Vec::new(), bytes: 0 }
+    }
+
+    /// The next line without its end. One that is too long is passed over, not kept.
+    async fn next(&mut self) -> std::io::Result<Option<Line>> {
+        loop {
+            let chunk = self.input.fill_buf().await?;
+            if chunk.is_empty() {
+                return Ok((self.bytes > 0).then(|| self.line()));
+            }
+            let end = chunk.iter().position(|&byte| byte == b'\n');
+            let part = &chunk[..end.unwrap_or(chunk.len())];
+            self.bytes += part.len();
+            if self.bytes <= self.limit {
+                self.begun.extend_from_slice(part);
+            }
+            let used = part.len() + usize::from(end.is_some());
+            self.input.consume(used);
+            if end.is_some() {
+                return Ok(Some(self.line()));
+            }
         }
-        let end = chunk.iter().position(|&byte| byte == b'\n');
-        is_over = end.is_some();
-        let part = &chunk[..end.unwrap_or(chunk.len())];
-        bytes += part.len();
-        if bytes <= limit {
-            line.extend_from_slice(part);
+    }
+
+    fn line(&mut self) -> Line {
+        let (bytes, mut line) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.begun));
+        if line.last() == Some(&b'\r') {
+            line.pop();
         }
-        let used = part.len() + usize::from(is_over);
-        input.consume(used);
+        Line { bytes, body: (bytes <= self.limit).then_some(line) }
     }
-    if bytes == 0 && !is_over {
-        return Ok(None);
+}
+
+/// Messages that are accepted together, with the numbers of their lines.
+#[derive(Default)]
+struct Batch {
+    numbers: Vec<u64>,
+    envelopes: Vec<Envelope>,
+}
+
+impl Batch {
+    fn add(&mut self, number: u64, envelope: Envelope) {
+        self.numbers.push(number);
+        self.envelopes.push(envelope);
     }
-    if line.last() == Some(&b'\r') {
-        line.pop();
-    }
-    Ok(Some(Line { bytes, body: (bytes <= limit).then_some(line) }))
 }
 
 /// Lines on their way into an inbox.
@@ -196,28 +235,21 @@ struct Intake<S: LogStore> {
 }
 
 impl<S: LogStore> Intake<S> {
-    /// Takes lines to the end, or until it is to stop.
+    /// Takes lines to the end, or until it is to stop. What was read by then is accepted: a pipe has it no more.
     async fn take(
         self,
-        mut input: BufReader<impl AsyncRead + Unpin>,
+        input: impl AsyncRead + Unpin,
         tally: &mut Tally,
         stop: &watch::Receiver<bool>,
     ) -> Result<()> {
+        let mut lines = Lines::new(input, self.max_body_bytes);
         let mut number = 0;
-        loop {
-            // Lines that were read and not yet sent are read again by the next run.
-            let (numbers, envelopes) = tokio::select! {
-                next = self.next(&mut input, &mut number, tally) => next?,
-                () = stopped(stop.clone()) => {
-                    tally.interrupted = true;
-                    break;
-                }
-            };
-            if envelopes.is_empty() {
-                break;
-            }
-            let answers = self.inbox.accept_all(envelopes).await;
-            for (line, answer) in numbers.into_iter().zip(answers) {
+        let mut more = true;
+        while more {
+            let mut batch = Batch::default();
+            more = self.read(&mut lines, &mut number, &mut batch, tally, stop).await?;
+            let answers = self.inbox.accept_all(batch.envelopes).await;
+            for (line, answer) in batch.numbers.into_iter().zip(answers) {
                 self.note(line, answer, tally)?;
             }
             self.bar.set_message(format!("{} accepted, {} duplicates", tally.accepted, tally.duplicates));
@@ -226,17 +258,34 @@ impl<S: LogStore> Intake<S> {
         Ok(())
     }
 
-    /// The next messages with the numbers of their lines; none at the end.
-    async fn next<R: AsyncRead + Unpin>(
+    /// Reads the next messages: as many as may be, or as have come when the input pauses. Whether there may be more.
+    async fn read<R: AsyncRead + Unpin>(
         &self,
-        input: &mut BufReader<R>,
+        lines: &mut Lines<R>,
         number: &mut u64,
+        batch: &mut Batch,
         tally: &mut Tally,
-    ) -> Result<(Vec<u64>, Vec<Envelope>)> {
-        let (mut numbers, mut envelopes) = (Vec::new(), Vec::new());
-        while envelopes.len() < AT_ONCE {
-            let read = next_line(input, self.max_body_bytes).await;
-            let Some(line) = read.with_context(|| format!("reading line {}", *number + 1))? else { break };
+        stop: &watch::Receiver<bool>,
+    ) -> Result<bool> {
+        while batch.envelopes.len() < AT_ONCE {
+            let pause = async {
+                match batch.envelopes.is_empty() {
+                    true => std::future::pending().await,
+                    false => tokio::time::sleep(PAUSE).await,
+                }
+            };
+            let read = tokio::select! {
+                biased;
+                () = stopped(stop.clone()) => {
+                    tally.interrupted = true;
+                    return Ok(false);
+                }
+                read = lines.next() => read,
+                () = pause => return Ok(true),
+            };
+            let Some(line) = read.with_context(|| format!("reading line {}", *number + 1))? else {
+                return Ok(false);
+            };
             *number += 1;
             self.bar.inc(line.bytes as u64 + 1);
             let Some(body) = line.body else {
@@ -248,14 +297,11 @@ impl<S: LogStore> Intake<S> {
                 continue;
             }
             match self.source.envelope(self.headers.clone(), body) {
-                Ok(envelope) => {
-                    numbers.push(*number);
-                    envelopes.push(envelope);
-                }
+                Ok(envelope) => batch.add(*number, envelope),
                 Err(refusal) => self.refuse(*number, &self.advised(&refusal), tally),
             }
         }
-        Ok((numbers, envelopes))
+        Ok(true)
     }
 
     fn note(&self, line: u64, answer: Result<Accept, Error>, tally: &mut Tally) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -83,6 +84,61 @@ fn an_interrupted_run_can_be_repeated() {
         said.contains("0 accepted, 0 duplicates, 1 refused") && said.contains("run the same again"),
         "{said}"
     );
+}
+
+/// As with `tail -f`: whoever waits for more does not keep what has come.
+#[test]
+fn what_comes_through_a_pipe_is_taken_when_it_pauses() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    let mut command = oncebox(folder.path());
+    command.args(["accept", "-", "--source", "shop", "--key-pointer", "/id", "--json"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    for id in 1..=3 {
+        // Half of the next line is no reason to wait, and is not lost.
+        write!(input, "{{\"id\":{id}}}\n{{\"id\"").unwrap();
+        while json(folder.path(), &["messages", "list"]).len() < id {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        write!(input, ":{id}}}\n").unwrap();
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let tally: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&tally["accepted"], &tally["duplicates"]), (&3.into(), &3.into()));
+}
+
+/// A length that is not the body's would cut it off when it is delivered.
+#[test]
+fn headers_of_a_connection_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    std::fs::write(folder.path().join("in"), "{\"id\":1}\n").unwrap();
+    let accept = ["accept", "in", "--source", "shop", "--key-pointer", "/id", "--header"];
+    let refused = run(folder.path(), &[&accept[..], &["Content-Length: 4"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("Content-Length"), "{refused:?}");
+    json(folder.path(), &[&accept[..], &["content-type: application/json"]].concat());
+}
+
+/// As the example is configured, however many there are at once.
+#[test]
+fn the_example_s_archive_has_one_message_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway/oncebox.toml");
+    std::fs::copy(config, folder.path().join("oncebox.toml")).unwrap();
+    run(folder.path(), &["migrate", "up"]);
+    let lines: String = (0..60).map(|n| format!("{{\"id\":{n},\"type\":\"order.refunded\"}}\n")).collect();
+    std::fs::write(folder.path().join("in"), lines).unwrap();
+    json(folder.path(), &["accept", "in", "--source", "shop", "--key-pointer", "/id"]);
+    let report = json(folder.path(), &["work", "--once"]).pop().unwrap();
+    assert_eq!(report["done"], 60);
+    let archive = std::fs::read_to_string(folder.path().join("archive.jsonl")).unwrap();
+    assert_eq!(archive.lines().count(), 60);
+    for line in archive.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    }
 }
 
 #[test]
