@@ -50,8 +50,10 @@ pub(crate) struct Common {
 impl Common {
     /// Who acts: as said, else the user that is logged in.
     pub(crate) fn operator(&self) -> String {
-        let logged_in = || std::env::var("USER").ok().filter(|user| !user.is_empty());
-        self.operator.clone().or_else(logged_in).unwrap_or_else(|| "oncebox".to_owned())
+        let named = |variable: &str| std::env::var(variable).ok().filter(|user| !user.is_empty());
+        let logged_in = || named("USER").or_else(|| named("LOGNAME"));
+        let number = || format!("user {}", rustix::process::getuid().as_raw());
+        self.operator.clone().or_else(logged_in).unwrap_or_else(number)
     }
 
     /// Where answers go.
@@ -72,6 +74,8 @@ enum Command {
     Messages(operate::messages::Options),
     /// List dead letters; show, retry, edit or discard them
     Dead(operate::dead::Options),
+    /// What operators did, the newest first
+    Audit(operate::audit::Options),
     /// Accept messages from a file or standard input, one a line
     Accept(operate::accept::Options),
     /// Run the handlers of the configuration, without the gateway
@@ -105,6 +109,7 @@ impl Cli {
             Command::Handlers(options) => operate::handlers::run(&common, &options).await,
             Command::Messages(options) => operate::messages::run(&common, &options).await,
             Command::Dead(options) => operate::dead::run(&common, &options).await,
+            Command::Audit(options) => operate::audit::run(&common, &options).await,
             Command::Accept(options) => operate::accept::run(&common, &options).await,
             Command::Work(options) => operate::work::run(&common, &options).await,
             Command::Migrate(options) => operate::migrate::run(&common, &options).await,

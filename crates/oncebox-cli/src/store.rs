@@ -85,7 +85,8 @@ impl Target {
     /// Opens it; a file that is not there is an error.
     pub(crate) async fn open(&self, reason: For) -> Result<Opened> {
         if let Some(file) = self.file()
-            && !Path::new(file).exists()
+            // What may not be looked at may be there.
+            && matches!(Path::new(file).try_exists(), Ok(false))
         {
             return Err(NotFound(format!(
                 "there is no database {file}: `oncebox migrate up` makes one, and so does `oncebox serve`, unless store.migrate is \
@@ -183,7 +184,7 @@ impl Target {
             return Err(Usage(text).into());
         }
         let folder = folder_of(path);
-        if !folder.exists() {
+        if matches!(folder.try_exists(), Ok(false)) {
             let text = format!("there is no folder {}: make it, or name another file", folder.display());
             return Err(NotFound(text).into());
         }

@@ -185,7 +185,12 @@ async fn audit(counts: &Counts, opened: &Opened, schema: Option<&str>) -> Result
 async fn count_again(common: &Common, folder: &Path) -> Result<ExitCode> {
     let counts = history::read(&folder.join(history::FILE))?;
     let beside = || place::sqlite_url(&folder.join(place::FILE));
-    let url = common.store.clone().map_or_else(beside, Ok)?;
+    let url = match &common.store {
+        Some(url) => url.clone(),
+        // A file may have been moved with its folder; a server is where it was, and its password is not written down.
+        None if counts.store.starts_with("postgres") => counts.store.clone(),
+        None => beside()?,
+    };
     let schema = common.schema.clone().or_else(|| counts.schema.clone());
     let target = Target { url, schema };
     let audit = audit(&counts, &target.open(For::Looking).await?, target.schema.as_deref()).await?;

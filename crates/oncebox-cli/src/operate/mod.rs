@@ -1,6 +1,7 @@
 //! What operators ask and do, on any database.
 
 pub(crate) mod accept;
+pub(crate) mod audit;
 mod bytes;
 mod confirm;
 pub(crate) mod dead;

@@ -81,7 +81,7 @@ fn say_unhandled(unhandled: &[UnhandledKind], output: Output) -> Result<()> {
 fn say_processes(peers: &[Peer], handlers: &[HandlerStatus], output: Output) -> Result<()> {
     output.say("")?;
     if peers.is_empty() {
-        return output.say("No process is at work.");
+        return output.say("No process runs handlers now.");
     }
     let mut table = Table::new(["process", "last heard of", "handlers"]);
     for peer in peers {

@@ -1,6 +1,5 @@
 //! What the gateway answers. Nothing that begins with 2 is said before the message is durable.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use oncebox::{Error, ErrorKind};
@@ -36,8 +35,16 @@ impl IntoResponse for Kept {
             Status::Accepted => StatusCode::ACCEPTED,
             Status::Duplicate => StatusCode::OK,
         };
-        (code, Json(self)).into_response()
+        said(code, &self)
     }
+}
+
+/// JSON, on a line of its own in a terminal.
+fn said(code: StatusCode, body: &impl Serialize) -> Response {
+    // Strings and numbers always have a JSON form.
+    let mut text = serde_json::to_vec(body).unwrap_or_default();
+    text.push(b'\n');
+    (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 /// A message that is not kept.
@@ -98,7 +105,7 @@ impl From<Error> for Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let body = Body { status: "refused", error: self.error, message: &self.message };
-        let mut answer = (self.code, Json(body)).into_response();
+        let mut answer = said(self.code, &body);
         if let Some(wait) = self.retry_after {
             answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait));
         }

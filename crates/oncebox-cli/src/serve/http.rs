@@ -217,8 +217,13 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
 /// What is kept beside the body.
 fn to_keep(headers: &HeaderMap) -> Came {
     let mut came = Came::default();
+    let of_the_connection =
+        headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let of_the_connection: Vec<&str> =
+        of_the_connection.flat_map(|value| value.split(',')).map(str::trim).collect();
     for (name, value) in headers {
-        if is_left_out(name.as_str()) {
+        let is_named = of_the_connection.iter().any(|other| other.eq_ignore_ascii_case(name.as_str()));
+        if is_named || is_left_out(name.as_str()) {
             continue;
         }
         match std::str::from_utf8(value.as_bytes()) {

@@ -291,7 +291,7 @@ async fn every_message_takes_effect_once_on_postgres_and_the_schema_goes() {
     let run = run.args(["--messages", "40", "--kills", "1", "--store", &url, "--schema", &schema]);
     let kept = run.arg("--keep").arg(folder.path()).output().unwrap();
     assert_eq!(kept.status.code(), Some(0), "{}", text(&kept.stderr));
-    let audit = program().args(["--store", &url, "--audit"]).arg(folder.path()).output().unwrap();
+    let audit = program().arg("--audit").arg(folder.path()).output().unwrap();
     assert_eq!(audit.status.code(), Some(0), "{}", text(&audit.stderr));
     let refused = program().args(["--store", &url, "--schema", &schema]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));

@@ -21,6 +21,10 @@ async fn a_paused_handler_takes_nothing_until_it_is_resumed(database: &Database)
         database.oncebox(&["doctor"]).ok().says("an operator has paused ledger");
         let resumed = database.oncebox(&["handlers", "resume", "ledger", "--json"]).ok().json();
         assert_eq!(resumed[0]["changed"], true);
+        let audit = database.oncebox(&["audit", "--json"]).ok().json();
+        let actions: Vec<&str> = audit.iter().map(|entry| entry["action"].as_str().unwrap()).collect();
+        assert_eq!(actions, ["resume", "pause"], "the newest first");
+        database.oncebox(&["audit", "--limit", "1"]).ok().says("resume  ledger");
         assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     });
 }

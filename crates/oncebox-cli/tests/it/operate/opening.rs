@@ -107,6 +107,7 @@ async fn looking_needs_no_right_to_write(database: &Database) {
         &["dead", "list"],
         &["dead", "show", "0/2"],
         &["handlers", "list"],
+        &["audit"],
         &["migrate", "status"],
         &["top", "--count", "1"],
         &["doctor"],

@@ -37,7 +37,7 @@ async fn status_tells_of_handlers_kinds_and_processes(database: &Database) {
         stop.send(()).unwrap();
         work.await.unwrap().unwrap();
     });
-    database.oncebox(&["status"]).ok().says("No process is at work.");
+    database.oncebox(&["status"]).ok().says("No process runs handlers now.");
 }
 
 /// A look must not fix the number of lanes, nor count as a sign of life: markers would expire while nobody works.

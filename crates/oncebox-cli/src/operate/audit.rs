@@ -1,0 +1,57 @@
+//! `oncebox audit`: what operators did.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use oncebox::LogStore;
+use oncebox::store::AuditEntry;
+use serde_json::json;
+
+use crate::cli::Common;
+use crate::output::Output;
+use crate::store::{For, Target, with_store};
+use crate::table::Table;
+use crate::times::{ago, rfc3339};
+
+/// How much of it.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// So many actions at most
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+}
+
+pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+    let opened = Target::of(common)?.open_ready(For::Looking).await?;
+    with_store!(opened, store => list(&store, options.limit, common.output()).await)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list<S: LogStore>(store: &S, limit: u32, output: Output) -> Result<()> {
+    let entries = store.audit(limit).await?;
+    let mut table = Table::new(["when", "operator", "action", "handler", "place", "detail"]);
+    for entry in &entries {
+        output.object(&for_programs(entry))?;
+        let AuditEntry { at, operator, action, handler, place, detail } = entry;
+        table.row([
+            ago(*at),
+            operator.clone(),
+            action.clone(),
+            handler.clone(),
+            place.map_or_else(|| "-".to_owned(), |place| format!("{}/{}", place.lane, place.pos)),
+            detail.clone().unwrap_or_default(),
+        ]);
+    }
+    match table.is_empty() {
+        true => output.say("No operator has done anything yet."),
+        false => output.say(table),
+    }
+}
+
+fn for_programs(entry: &AuditEntry) -> serde_json::Value {
+    json!({
+        "at": rfc3339(entry.at), "operator": entry.operator, "action": entry.action, "handler": entry.handler,
+        "lane": entry.place.map(|place| place.lane), "position": entry.place.map(|place| place.pos),
+        "detail": entry.detail,
+    })
+}
