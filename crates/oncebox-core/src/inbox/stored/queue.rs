@@ -346,7 +346,8 @@ mod tests {
         assert!(queue.hold_back().await, "as many wait as are in flight");
 
         queue.state().holds_back = true;
-        let _ordered = push(&queue, Some(7));
+        let another_lane = (in_flight.lane + 1) % 8;
+        let _ordered = push(&queue, Some(another_lane));
         assert!(queue.hold_back().await, "a lane has messages of its own");
 
         queue.state().holds_back = true;
