@@ -161,7 +161,7 @@ impl<'de> Deserialize<'de> for Words {
             type Value = Words;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of texts, as in [\"order.paid\"]")
+                f.write_str("a list of texts in brackets, as in [\"one\", \"two\"]")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut written: A) -> Result<Words, A::Error> {
