@@ -8,7 +8,7 @@ mod told;
 use std::sync::Arc;
 
 use anyhow::Result;
-use oncebox::{Attempt, Delivery, EffectId, Envelope, InboxBuilder, LogStore, Replay};
+use oncebox::{Envelope, InboxBuilder, LogStore};
 
 use crate::config::{Handler, To};
 pub(crate) use crate::deliver::address::is_public;
@@ -36,26 +36,12 @@ pub(crate) fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &Handler)
     Ok(match &handler.to {
         To::Endpoint { url, headers, allow_private } => {
             let endpoint = Arc::new(Endpoint::new(url.clone(), headers.clone(), *allow_private)?);
-            let run = async move |envelope: Envelope,
-                                  attempt: Attempt,
-                                  replay: Replay,
-                                  id: EffectId,
-                                  delivery: Delivery| {
-                let told = Told::new(&delivery, id, attempt, replay);
-                endpoint.deliver(envelope, &told).await
-            };
+            let run = async move |envelope: Envelope, told: Told| endpoint.deliver(envelope, &told).await;
             builder.on_raw_with(name, kinds, run, options)
         }
         To::Command { program, arguments, folder } => {
             let command = Arc::new(Command::new(program.clone(), arguments.clone(), folder.clone()));
-            let run = async move |envelope: Envelope,
-                                  attempt: Attempt,
-                                  replay: Replay,
-                                  id: EffectId,
-                                  delivery: Delivery| {
-                let told = Told::new(&delivery, id, attempt, replay);
-                command.deliver(envelope, &told).await
-            };
+            let run = async move |envelope: Envelope, told: Told| command.deliver(envelope, &told).await;
             builder.on_raw_with(name, kinds, run, options)
         }
     })

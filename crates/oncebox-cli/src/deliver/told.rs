@@ -1,6 +1,6 @@
 //! What a service or a command is told beside the message.
 
-use oncebox::{Attempt, Delivery, EffectId, Replay};
+use oncebox::{Attempt, Delivery, EffectId, Failure, FromDelivery, Replay};
 use uuid::Uuid;
 
 use crate::source::SOURCE_HEADER;
@@ -22,18 +22,16 @@ pub(super) struct Told {
     pub(super) traceparent: String,
 }
 
-impl Told {
-    pub(super) fn new(
-        delivery: &Delivery,
-        id: EffectId,
-        Attempt(attempt): Attempt,
-        Replay(is_replay): Replay,
-    ) -> Self {
+impl FromDelivery for Told {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        let id = EffectId::from_delivery(delivery)?;
+        let (Attempt(attempt), Replay(is_replay)) =
+            (Attempt::from_delivery(delivery)?, Replay::from_delivery(delivery)?);
         let envelope = delivery.envelope();
         let source = envelope.headers().get(SOURCE_HEADER).map(str::to_owned);
         let key = delivery.key().and_then(|key| std::str::from_utf8(key.as_bytes()).ok());
         let prefix = source.as_ref().map(|source| format!("{source}/")).unwrap_or_default();
-        Self {
+        Ok(Self {
             effect_id: id.to_string(),
             attempt,
             is_replay,
@@ -42,7 +40,7 @@ impl Told {
             key: key.map(|key| key.strip_prefix(&prefix).unwrap_or(key).to_owned()),
             source,
             traceparent: traceparent(envelope.headers().get("traceparent"), id),
-        }
+        })
     }
 }
 
