@@ -101,7 +101,7 @@ fn what_comes_through_a_pipe_is_taken_when_it_pauses() {
         while json(folder.path(), &["messages", "list"]).len() < id {
             std::thread::sleep(Duration::from_millis(20));
         }
-        write!(input, ":{id}}}\n").unwrap();
+        writeln!(input, ":{id}}}").unwrap();
     }
     drop(input);
     let output = child.wait_with_output().unwrap();
