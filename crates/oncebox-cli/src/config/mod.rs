@@ -314,7 +314,7 @@ mod tests {
                 "oncebox.toml:4",
                 "the first wait is longer than the longest",
             ),
-            ("[handlers.h]\nkinds = \"k\"\ncommand = [\"x\"]", "oncebox.toml:2", "as in [\"order.paid\"]"),
+            ("[handlers.h]\nkinds = \"k\"\ncommand = [\"x\"]", "oncebox.toml:2", "as in [\"one\", \"two\"]"),
             ("[handlers.h]\nkinds = [\"k\"]\ncommand = \"x\"", "oncebox.toml:3", "a list of texts"),
             (
                 "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = 5",
