@@ -275,12 +275,13 @@ impl<S: LogStore> Intake<S> {
                 }
             };
             let read = tokio::select! {
+                // Lines first: whoever stops it loses none of those that have left the pipe.
                 biased;
+                read = lines.next() => read,
                 () = stopped(stop.clone()) => {
                     tally.interrupted = true;
                     return Ok(false);
                 }
-                read = lines.next() => read,
                 () = pause => return Ok(true),
             };
             let Some(line) = read.with_context(|| format!("reading line {}", *number + 1))? else {

@@ -8,6 +8,7 @@ use oncebox::store::AuditEntry;
 use serde_json::json;
 
 use crate::cli::Common;
+use crate::operate::place::shown;
 use crate::output::Output;
 use crate::store::{For, Target, with_store};
 use crate::table::Table;
@@ -38,7 +39,7 @@ async fn list<S: LogStore>(store: &S, limit: u32, output: Output) -> Result<()> 
             operator.clone(),
             action.clone(),
             handler.clone(),
-            place.map_or_else(|| "-".to_owned(), |place| format!("{}/{}", place.lane, place.pos)),
+            place.map_or_else(|| "-".to_owned(), shown),
             detail.clone().unwrap_or_default(),
         ]);
     }

@@ -71,8 +71,9 @@ fn an_interrupted_run_can_be_repeated() {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // One that is refused shows that it is listening.
-    input.write_all(b"nonsense\n").unwrap();
+    // One that is refused shows that it is listening. The others have left the pipe: nobody could send them again.
+    let others: String = (0..40).map(|n| format!("{{\"id\":{n}}}\n")).collect();
+    input.write_all(format!("nonsense\n{others}").as_bytes()).unwrap();
     let mut said = String::new();
     BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -81,7 +82,7 @@ fn an_interrupted_run_can_be_repeated() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("0 accepted, 0 duplicates, 1 refused") && said.contains("run the same again"),
+        said.contains("40 accepted, 0 duplicates, 1 refused") && said.contains("run the same again"),
         "{said}"
     );
 }
