@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Busy,
     /// There is no key, or it cannot be one.
     Key,
+    /// The ordering key, the headers or a time of a message are outside of their limits, or the database cannot store them.
+    Envelope,
     /// The key is known with another body.
     KeyReuse,
     /// A body or a stored result could not be read or written.

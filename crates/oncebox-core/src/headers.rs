@@ -12,6 +12,9 @@ impl Headers {
     /// The W3C trace context of the sender.
     pub const TRACEPARENT: &'static str = "traceparent";
 
+    /// The most bytes that names and values of one message's headers may have together. More are rejected.
+    pub const MAX_BYTES: usize = 64 * 1024;
+
     /// No headers.
     pub fn new() -> Self {
         Self::default()
@@ -56,6 +59,11 @@ impl Headers {
     /// The headers that a store kept.
     pub fn from_json(json: Option<&str>) -> Self {
         json.and_then(|json| serde_json::from_str(json).ok()).map(Self).unwrap_or_default()
+    }
+
+    /// How many bytes the names and values have together.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
     /// How many headers there are.

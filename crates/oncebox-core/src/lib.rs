@@ -21,6 +21,7 @@ mod inbox;
 mod key;
 mod key_part;
 pub mod lease;
+mod limits;
 mod message;
 mod mode;
 mod name;

@@ -61,6 +61,8 @@ pub enum Rejection {
     MissingKey,
     /// The key cannot be one: too long, or it could not be made.
     BadKey(Cause),
+    /// The ordering key, the headers or a time of the envelope are outside of their limits.
+    BadEnvelope(Cause),
     /// The key is known with another body, and the policy is to reject that.
     KeyReuse,
     /// The body is larger than the inbox takes.
@@ -83,6 +85,7 @@ impl Rejection {
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::BadKey(cause)
+            | Self::BadEnvelope(cause)
             | Self::Undecodable(cause)
             | Self::Permanent(cause)
             | Self::EndedTransaction(cause) => Some(cause.clone()),
@@ -99,6 +102,7 @@ impl fmt::Display for Rejection {
                  delivered_by, or run such messages without dedup (MissingKey::RunWithoutDedup)",
             ),
             Self::BadKey(error) => write!(f, "the key cannot be used: {error}"),
+            Self::BadEnvelope(error) => write!(f, "the message cannot be stored: {error}"),
             Self::KeyReuse => f.write_str("the key was used before with another body"),
             Self::TooLarge { bytes, max_bytes } => {
                 write!(

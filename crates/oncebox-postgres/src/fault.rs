@@ -6,6 +6,7 @@ use std::fmt;
 
 use oncebox_core::store::{Fault, find_cause};
 use oncebox_core::{Error, ErrorKind};
+use sqlx::postgres::PgDatabaseError;
 
 /// Wraps an error of one of the store's own statements.
 pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
@@ -72,8 +73,26 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
     .unwrap_or(Fault::Other)
 }
 
+fn server_code(error: &(dyn StdError + 'static)) -> Option<String> {
+    find_cause(error, |cause| cause.downcast_ref::<sqlx::Error>().and_then(code).map(Cow::into_owned))
+}
+
+/// Whether an error is the server's answer to a statement.
+pub(crate) fn is_from_server(error: &(dyn StdError + 'static)) -> bool {
+    server_code(error).is_some()
+}
+
+/// Whether an error is about the data of a statement.
+pub(crate) fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+    server_code(error).is_some_and(|code| {
+        // data exceptions, integrity violations, program limits, what functions raise on purpose
+        ["22", "23", "54", "P0"].iter().any(|class| code.starts_with(class))
+    })
+}
+
 fn driver(error: &sqlx::Error) -> Option<Fault> {
     match error {
+        _ if is_out_of_date(error) => Some(Fault::Session),
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
@@ -82,6 +101,21 @@ fn driver(error: &sqlx::Error) -> Option<Fault> {
         | sqlx::Error::WorkerCrashed => Some(Fault::Connection),
         sqlx::Error::Database(error) => sqlstate(&error.code()?),
         _ => None,
+    }
+}
+
+/// Whether a session's plan or prepared statement is gone. "cached plan must not change result type" has no code of its own: it
+/// is the one of its kind that comes from this routine of the server.
+fn is_out_of_date(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else { return false };
+    match error.code().as_deref() {
+        // invalid_sql_statement_name
+        Some("26000") => true,
+        // feature_not_supported
+        Some("0A000") => error
+            .try_downcast_ref::<PgDatabaseError>()
+            .is_some_and(|error| error.routine() == Some("RevalidateCachedQuery")),
+        _ => false,
     }
 }
 

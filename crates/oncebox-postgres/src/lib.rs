@@ -20,6 +20,7 @@ mod operate;
 mod processes;
 mod registry;
 mod servers;
+mod sessions;
 mod statements;
 mod store;
 mod survey;

@@ -9,13 +9,15 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use oncebox_core::store::Fault;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgQueryResult, PgRow};
-use sqlx::{Execute, Executor, PgConnection, Postgres, SqlStr};
+use sqlx::{Connection, Execute, Executor, PgConnection, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::fault::classify;
 use crate::servers::Servers;
 
 type Manager = <Postgres as sqlx::Database>::TransactionManager;
@@ -26,6 +28,11 @@ pub(crate) async fn within<T>(
     answer: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
     timeout(limit, answer).await.unwrap_or_else(|_elapsed| Err(silent(limit)))
+}
+
+/// How many transactions are open on a connection, one inside the other.
+pub(crate) fn depth(conn: &PgConnection) -> usize {
+    Manager::get_transaction_depth(conn)
 }
 
 /// As if the connection had broken: nobody knows what the server has done.
@@ -46,6 +53,10 @@ pub(crate) struct Line<C: Held = PoolConnection<Postgres>> {
     since: Instant,
     /// Whether nobody knows what is going on there: then it is closed, not given back.
     lost: bool,
+    /// Whether its session is of no use to others: then it is closed too, when its transaction has ended.
+    bad: bool,
+    /// Whether what the driver has prepared there may be out of date.
+    prepared_is_old: bool,
 }
 
 /// A connection of a pool, or one that somebody else looks after.
@@ -63,7 +74,15 @@ impl Line {
 
 impl<C: Held> Line<C> {
     pub(crate) fn on(conn: C, answer: Duration) -> Self {
-        Self { conn: Some(conn), answer, told: Duration::ZERO, since: Instant::now(), lost: false }
+        Self {
+            conn: Some(conn),
+            answer,
+            told: Duration::ZERO,
+            since: Instant::now(),
+            lost: false,
+            bad: false,
+            prepared_is_old: false,
+        }
     }
 
     /// From now on the server may take this long before it has to answer.
@@ -81,6 +100,26 @@ impl<C: Held> Line<C> {
         self.lost
     }
 
+    /// Closes the connection when it is let go.
+    pub(crate) fn close_later(&mut self) {
+        self.bad = true;
+    }
+
+    /// Has statements prepared anew when its transaction is rolled back.
+    pub(crate) fn prepare_anew(&mut self) {
+        self.prepared_is_old = true;
+    }
+
+    /// Forgets what the driver has prepared, where that may be out of date.
+    pub(crate) async fn forget_prepared(&mut self) -> Result<(), sqlx::Error> {
+        if !std::mem::take(&mut self.prepared_is_old) {
+            return Ok(());
+        }
+        let limit = self.limit()?;
+        let forgotten = timeout(limit, self.connection().clear_cached_statements()).await;
+        self.heard(limit, forgotten)
+    }
+
     /// Closes the connection, whatever the server is doing, and makes room in the pool.
     pub(crate) fn hang_up(mut self) {
         self.lost = true;
@@ -96,7 +135,7 @@ impl<C: Held> Line<C> {
 
     /// How many transactions are open, one inside the other.
     pub(crate) fn depth(&mut self) -> usize {
-        Manager::get_transaction_depth(self.connection())
+        depth(self.connection())
     }
 
     pub(crate) async fn begin(&mut self, begin: SqlStr) -> Result<(), sqlx::Error> {
@@ -158,10 +197,16 @@ impl<C: Held> Line<C> {
         limit: Duration,
         answer: Result<Result<T, sqlx::Error>, tokio::time::error::Elapsed>,
     ) -> Result<T, sqlx::Error> {
-        answer.unwrap_or_else(|_elapsed| {
+        let answer = answer.unwrap_or_else(|_elapsed| {
             self.lost = true;
             Err(silent(limit))
-        })
+        });
+        if let Err(error) = &answer
+            && classify(error) == Fault::Session
+        {
+            self.bad = true;
+        }
+        answer
     }
 }
 
@@ -169,7 +214,7 @@ impl<C: Held> Drop for Line<C> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             // Whatever the server may take for a statement, it takes none of that to say that it is there.
-            conn.let_go(self.lost, self.answer);
+            conn.let_go(self.lost || self.bad, self.answer);
         }
     }
 }
@@ -224,7 +269,7 @@ impl KeptLine {
     /// Keeps it for the next statement, as long as nobody has to wait for it.
     pub(crate) fn keep(&mut self, line: Line, servers: &Servers) {
         let is_young = line.since().elapsed() < KEPT_FOR;
-        self.0 = (is_young && servers.have_room()).then_some(line);
+        self.0 = (is_young && !line.bad && servers.have_room()).then_some(line);
     }
 }
 

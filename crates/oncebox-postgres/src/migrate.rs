@@ -16,6 +16,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("0001_inbox", include_str!("migrations/0001_inbox.sql")),
     ("0002_log", include_str!("migrations/0002_log.sql")),
     ("0003_marker_by_key", include_str!("migrations/0003_marker_by_key.sql")),
+    ("0004_nothing_outlives", include_str!("migrations/0004_nothing_outlives.sql")),
 ];
 const GRANTS: &str = include_str!("sql/grants.sql");
 

@@ -81,13 +81,14 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "0001_inbox",
-        from: r"if current_setting('oncebox.guarded', true) = 'on' and current_query() !~* 'set\s+constraints' then",
-        to: "if false then",
+        file: "0004_nothing_outlives",
+        from: "    if current_setting('oncebox.proved', true) is distinct from pg_current_xact_id()::text
+        and current_query()",
+        to: "    if false and current_query()",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "0001_inbox",
+        file: "0004_nothing_outlives",
         from: "if pg_current_xact_id_if_assigned()::text is distinct from $1 then",
         to: "if false then",
     },

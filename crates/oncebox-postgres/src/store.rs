@@ -12,11 +12,14 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::Mutex;
 
-use crate::fault::{begins_no_writes, classify, failed, is_starting, refused_to_write, takes_no_writes};
+use crate::fault::{
+    begins_no_writes, classify, failed, is_about_data, is_starting, refused_to_write, takes_no_writes,
+};
 use crate::hosts::{Hosts, place};
-use crate::line::Line;
+use crate::line::{Line, depth};
 use crate::log::Kinds;
 use crate::servers::Servers;
+use crate::sessions::Sessions;
 use crate::statements::{Schema, Statements};
 use crate::target::Target;
 use crate::transaction::{PostgresBegun, PostgresTx};
@@ -46,6 +49,7 @@ pub struct PostgresStore {
     pub(crate) answer_timeout: Duration,
     /// On which the process says that it is alive.
     pub(crate) pulse: Arc<Mutex<Option<PgConnection>>>,
+    sessions: Arc<Sessions>,
 }
 
 /// Whether a connection of the pool is one session of the server.
@@ -79,6 +83,7 @@ impl PostgresStore {
             session: Session::Own,
             answer_timeout: ANSWER_TIMEOUT,
             pulse: Arc::default(),
+            sessions: Arc::default(),
         }
     }
 
@@ -365,8 +370,20 @@ impl Store for PostgresStore {
         }
     }
 
+    fn body_ended(&self, tx: &mut PostgresTx, ended: Result<(), &(dyn StdError + 'static)>) {
+        tx.body_ended(&self.sessions, ended);
+    }
+
+    fn is_lent(conn: &mut PgConnection) -> bool {
+        depth(conn) == 1
+    }
+
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
         classify(error)
+    }
+
+    fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+        is_about_data(error)
     }
 }
 

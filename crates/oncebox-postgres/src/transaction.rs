@@ -1,5 +1,6 @@
 //! An open transaction on PostgreSQL.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::fault::{failed, refused};
 use crate::line::Line;
+use crate::sessions::{Sessions, Verdict};
 use crate::statements::Statements;
 use crate::store::Session;
 
@@ -33,6 +35,8 @@ pub struct PostgresTx {
     guarded: bool,
     /// The progress that was appended with the batch, if one was.
     carried: Option<i64>,
+    /// Whether the connection goes back to its pool behind this transaction: a body has failed on it.
+    suspect: bool,
 }
 
 /// A transaction that was begun with the commit of the one before it. Dropping it rolls back.
@@ -75,6 +79,7 @@ impl PostgresTx {
             identity: None,
             guarded: false,
             carried: None,
+            suspect: false,
         })
     }
 
@@ -144,13 +149,35 @@ impl PostgresTx {
         Ok(self.identity.as_ref().filter(|_| !self.guarded).map(|identity| identity.transaction_id))
     }
 
-    /// Whether a handler left a transaction open inside of ours.
+    /// Whether a handler left a transaction open inside of ours, or another connection in place of ours.
     pub(crate) fn check_nested(&mut self) -> Result<(), Error> {
-        if self.line().depth() != 1 {
-            let message = "the handler left a nested transaction open: commit it or drop it";
-            return Err(Error::new(ErrorKind::Transaction, message));
+        let message = match self.line().depth() {
+            1 => return Ok(()),
+            0 => {
+                "the handler put another connection in the place of the one that it was lent: leave that where it is"
+            }
+            _ => "the handler left a nested transaction open: commit it or drop it",
+        };
+        Err(Error::new(ErrorKind::Transaction, message))
+    }
+
+    /// Notes what the end of a body says about the session.
+    pub(crate) fn body_ended(&mut self, sessions: &Sessions, ended: Result<(), &(dyn StdError + 'static)>) {
+        let Some(identity) = &self.identity else { return };
+        match sessions.body_ended(identity.backend, ended) {
+            Verdict::Good => {}
+            Verdict::Unknown => self.line().prepare_anew(),
+            Verdict::Suspect => self.suspect = true,
+            Verdict::Bad => {
+                self.suspect = true;
+                self.line().close_later();
+            }
         }
-        Ok(())
+    }
+
+    /// Whether the next transaction may follow on the same connection.
+    fn may_go_on(&mut self) -> bool {
+        self.session == Session::Own && !self.suspect && self.since().elapsed() < CONNECTION_TIME
     }
 
     /// Runs one of the savepoint statements; all of them are the engine's own text.
@@ -182,7 +209,7 @@ impl PostgresTx {
 
     /// Commits, and begins the next transaction on the same connection, unless it has been in use for long.
     pub(crate) async fn commit_and_begin(mut self) -> Result<Option<PostgresBegun>, Error> {
-        let ours = self.session == Session::Own && self.since().elapsed() < CONNECTION_TIME;
+        let ours = self.may_go_on();
         match self.unproved()? {
             Some(transaction_id) if ours => {
                 self.commit_with(self.statements.commit_and_begin.clone(), transaction_id).await?;
@@ -210,7 +237,7 @@ impl PostgresTx {
                 false => self.commit().await.map(|()| None),
             };
         };
-        let ours = may_go_on && self.session == Session::Own && self.since().elapsed() < CONNECTION_TIME;
+        let ours = may_go_on && self.may_go_on();
         let statement = if ours { &self.statements.finish } else { &self.statements.finish_last };
         // Safe: what is put in are numbers.
         let statement =
@@ -286,6 +313,10 @@ async fn rollback(mut line: Line, session: Session, statements: &Statements) {
         1 => line.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
         // A nested transaction that was forgotten: not worth taking apart.
         _ => Err(sqlx::Error::InvalidSavePointStatement),
+    };
+    let rolled_back = match rolled_back {
+        Ok(()) => line.forget_prepared().await,
+        failed => failed,
     };
     if let Err(error) = rolled_back {
         tracing::debug!(%error, "a connection that cannot roll back is closed");

@@ -42,6 +42,18 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
     .unwrap_or(Fault::Other)
 }
 
+/// Whether an error is about the data of a statement.
+pub(crate) fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+    const TOO_BIG: i32 = 18;
+    const CONSTRAINT: i32 = 19;
+    const MISMATCH: i32 = 20;
+    find_cause(error, |cause| match cause.downcast_ref::<sqlx::Error>()? {
+        sqlx::Error::Database(error) => error.code()?.parse::<i32>().ok(),
+        _ => None,
+    })
+    .is_some_and(|code| matches!(code & 0xff, TOO_BIG | CONSTRAINT | MISMATCH))
+}
+
 /// The primary result code is the low byte of the extended one.
 fn result_code(extended: i32) -> Option<Fault> {
     const BUSY: i32 = 5;

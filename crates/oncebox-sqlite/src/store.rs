@@ -12,9 +12,9 @@ use oncebox_core::{Error, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
 
-use crate::fault::{classify, failed};
+use crate::fault::{classify, failed, is_about_data};
 use crate::file::DatabaseFile;
-use crate::transaction::SqliteTx;
+use crate::transaction::{SqliteTx, depth};
 use crate::turn::Line;
 use crate::writer::{Kept, Writer};
 
@@ -186,7 +186,15 @@ impl Store for SqliteStore {
         tx.rollback().await;
     }
 
+    fn is_lent(conn: &mut SqliteConnection) -> bool {
+        depth(conn) == 1
+    }
+
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
         classify(error)
+    }
+
+    fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+        is_about_data(error)
     }
 }

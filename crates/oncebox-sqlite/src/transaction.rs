@@ -75,11 +75,14 @@ impl SqliteTx {
         if self.seal.has_rolled_back() && !mutant!("guard_removed_sqlite") {
             return Err(self.ended());
         }
-        if Manager::get_transaction_depth(self.connection()) != 1 {
-            let message = "the handler left a nested transaction open: commit it or drop it";
-            return Err(Error::new(ErrorKind::Transaction, message));
-        }
-        Ok(())
+        let message = match depth(self.connection()) {
+            1 => return Ok(()),
+            0 => {
+                "the handler put another connection in the place of the one that it was lent: leave that where it is"
+            }
+            _ => "the handler left a nested transaction open: commit it or drop it",
+        };
+        Err(Error::new(ErrorKind::Transaction, message))
     }
 
     /// Runs one of the savepoint statements.
@@ -146,6 +149,11 @@ impl SqliteTx {
             None => unreachable!("only what consumes the transaction takes its connection"),
         }
     }
+}
+
+/// How many transactions are open on a connection, one inside the other.
+pub(crate) fn depth(conn: &SqliteConnection) -> usize {
+    Manager::get_transaction_depth(conn)
 }
 
 /// Ends whatever is open on a connection, even if a handler ended the transaction behind the driver's back.

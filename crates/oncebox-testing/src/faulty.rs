@@ -135,6 +135,18 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
         self.store.abandon(tx)
     }
 
+    fn body_ended(&self, tx: &mut S::Tx, ended: Result<(), &(dyn StdError + 'static)>) {
+        self.store.body_ended(tx, ended);
+    }
+
+    fn is_lent(conn: &mut S::Conn) -> bool {
+        S::is_lent(conn)
+    }
+
+    fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+        S::is_about_data(error)
+    }
+
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
         // The dead do not try again; whoever delivers does.
         if is_crash(error) { Fault::Other } else { S::classify(error) }

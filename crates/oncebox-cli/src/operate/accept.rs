@@ -312,7 +312,11 @@ impl<S: LogStore> Intake<S> {
             Err(error)
                 if matches!(
                     error.kind(),
-                    ErrorKind::Key | ErrorKind::KeyReuse | ErrorKind::TooLarge | ErrorKind::Configuration
+                    ErrorKind::Key
+                        | ErrorKind::Envelope
+                        | ErrorKind::KeyReuse
+                        | ErrorKind::TooLarge
+                        | ErrorKind::Configuration
                 ) =>
             {
                 self.refuse(line, &error.to_string(), tally);

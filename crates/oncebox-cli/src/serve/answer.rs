@@ -89,6 +89,7 @@ impl From<Error> for Refused {
             ErrorKind::Key => (StatusCode::BAD_REQUEST, "bad_key"),
             // What can be wrong with a message that is kept undecoded: its kind.
             ErrorKind::Configuration => (StatusCode::BAD_REQUEST, "bad_kind"),
+            ErrorKind::Envelope => (StatusCode::BAD_REQUEST, "bad_envelope"),
             ErrorKind::KeyReuse => (StatusCode::CONFLICT, "key_reuse"),
             ErrorKind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),

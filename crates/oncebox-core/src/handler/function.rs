@@ -70,6 +70,10 @@ macro_rules! arity {
                     let db = db.ok_or_else(no_connection)?;
                     let mut returned = Vec::with_capacity(messages.len());
                     for (message, delivery) in messages.into_iter().zip(deliveries) {
+                        // The one before may have left another connection here, outside of the transaction.
+                        if !returned.is_empty() && !S::is_lent(db) {
+                            return Err(connection_exchanged());
+                        }
                         $( let $A = $A::from_delivery(delivery)?; )*
                         returned.push((self.clone())(message, $($A,)* &mut *db).await.into_returned()?);
                     }
@@ -155,6 +159,12 @@ macro_rules! arity {
             }
         }
     };
+}
+
+fn connection_exchanged() -> Failure {
+    Failure::permanent(
+        "a handler put another connection in the place of the one that it was lent, or left a nested transaction open",
+    )
 }
 
 fn no_connection() -> Failure {

@@ -15,13 +15,12 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::error::Elapsed;
 use tracing::Instrument;
 
 use crate::handler::{Delivery, Returned};
 use crate::inbox::builder::Registered;
 use crate::inbox::slots::{Job, Slot};
-use crate::inbox::unit::{Attempt, Ended, TIMEOUT_GRACE, broken, failed, panicked};
+use crate::inbox::unit::{Attempt, BodyRan, Ended, TIMEOUT_GRACE, broken, failed, panicked};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
 use crate::observe;
@@ -73,8 +72,7 @@ enum Trouble {
     Other,
 }
 
-/// How a body ended: in time or not, with a panic or not, with a failure or not.
-type Ran = Result<Result<Result<Vec<Returned>, Failure>, Box<dyn Any + Send>>, Elapsed>;
+type Ran = BodyRan<Vec<Returned>>;
 
 impl<S: InboxStore> Inbox<S> {
     /// Runs a unit: at once if there is a free slot, else with others that wait for one.
@@ -315,6 +313,7 @@ impl<S: InboxStore> Inbox<S> {
             (ErrorKind::Transaction, _) => Trouble::Handler,
             (_, Fault::Connection) => Trouble::CommitUnknown,
             (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended,
+            (_, Fault::Session) => Trouble::Other,
             (_, Fault::StatementTimeout | Fault::Other) => Trouble::Handler,
         })?;
         handler.batches.took(fresh.len(), took);
@@ -440,10 +439,12 @@ impl<S: InboxStore> Inbox<S> {
         let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let body = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body);
-        tokio::select! {
-            ran = body => Ok(ran),
-            () = any_gone(jobs, units) => Err(Trouble::Other),
-        }
+        let ran = tokio::select! {
+            ran = body => ran,
+            () = any_gone(jobs, units) => return Err(Trouble::Other),
+        };
+        self.note_body_ended(tx, &ran);
+        Ok(ran)
     }
 
     /// The decoded message of a unit; a body that runs again gets one of its own again.
@@ -469,7 +470,7 @@ impl<S: InboxStore> Inbox<S> {
 fn trouble_of<S: InboxStore>(failure: &Failure) -> Trouble {
     match S::classify(failure.error()) {
         Fault::Transient | Fault::LockTimeout => Trouble::Contended,
-        Fault::Connection => Trouble::Other,
+        Fault::Connection | Fault::Session => Trouble::Other,
         Fault::StatementTimeout | Fault::Other => Trouble::Handler,
     }
 }

@@ -13,7 +13,7 @@ use crate::inbox::unit::{Ended, TIMEOUT_GRACE};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore, ONCE_KIND, unit_of};
 use crate::outcome::{Outcome, Rejection};
-use crate::store::{Claimed, Fault, Limits, Unit};
+use crate::store::{Claimed, Fault, Limits, Unit, Unseen};
 use crate::{Envelope, Error, ErrorKind, Key, Message, name};
 
 /// A result, and whether it was made now or before.
@@ -85,6 +85,7 @@ impl<S: InboxStore> Inbox<S> {
         let value = match ran {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
+                store.body_ended(&mut tx, Err(&Unseen));
                 store.rollback(tx).await;
                 return Err(error);
             }
@@ -184,7 +185,7 @@ impl<S: InboxStore> Inbox<S> {
             match S::classify(&error) {
                 Fault::LockTimeout if over => return Err(busy(&unit.handler)),
                 Fault::LockTimeout => {}
-                Fault::Connection | Fault::Transient
+                Fault::Connection | Fault::Session | Fault::Transient
                     if troubled_since.get_or_insert_with(Instant::now).elapsed() < settings.patience =>
                 {
                     troubles += 1;
@@ -236,6 +237,7 @@ fn read_result<R: DeserializeOwned>(handler: &str, result: Option<Vec<u8>>) -> R
 pub(crate) fn rejected(rejection: &Rejection) -> Error {
     let kind = match rejection {
         Rejection::MissingKey | Rejection::BadKey(_) => ErrorKind::Key,
+        Rejection::BadEnvelope(_) => ErrorKind::Envelope,
         Rejection::KeyReuse => ErrorKind::KeyReuse,
         Rejection::TooLarge { .. } => ErrorKind::TooLarge,
         Rejection::Undecodable(_) => ErrorKind::Codec,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use tokio::time::error::Elapsed;
 use tracing::Instrument;
 
 use crate::backoff::{backoff, spread};
@@ -16,6 +17,7 @@ use crate::inbox::gate::{Entry, Waited};
 use crate::inbox::resolve::resolve;
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
+use crate::limits::{check_envelope, check_order_by};
 use crate::observe;
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::policy::{KeyReuse, MissingKey};
@@ -26,6 +28,9 @@ use crate::{Envelope, Error, ErrorKind, Failure, Headers, name};
 pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
 /// The server ends a statement first, so that the handler sees why; the process steps in this much later.
 pub(crate) const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
+
+/// How a body ended: in time or not, with a panic or not, with a failure or not.
+pub(crate) type BodyRan<T> = Result<Result<Result<T, Failure>, Box<dyn Any + Send>>, Elapsed>;
 
 /// How a unit ended.
 #[derive(Clone, Debug)]
@@ -95,10 +100,8 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     async fn decide_unit(&self, handler: &Registered<S>, envelope: Arc<Envelope>) -> Result<Ended, Error> {
-        let max_bytes = self.inner.settings.max_body_bytes;
-        if envelope.body().len() > max_bytes {
-            let bytes = envelope.body().len();
-            return Ok(Outcome::Rejected(Rejection::TooLarge { bytes, max_bytes }).into());
+        if let Err(rejection) = check_envelope(&envelope, self.inner.settings.max_body_bytes) {
+            return Ok(Outcome::Rejected(rejection).into());
         }
         let prepare = || handler.handler.prepare(&envelope, &self.inner.selectors);
         let prepared = match catch_unwind(AssertUnwindSafe(prepare)) {
@@ -109,6 +112,9 @@ impl<S: InboxStore> Inbox<S> {
                 return Ok(Outcome::Rejected(Rejection::Undecodable(cause(text))).into());
             }
         };
+        if let Err(rejection) = check_order_by(envelope.order_by().or(prepared.order_by.as_ref())) {
+            return Ok(Outcome::Rejected(rejection).into());
+        }
         let key = resolve(&prepared, &envelope);
         if let Some(Err(error)) = key.as_ref().map(name::check_key) {
             return Ok(Outcome::Rejected(Rejection::BadKey(cause(error))).into());
@@ -207,6 +213,7 @@ impl<S: InboxStore> Inbox<S> {
         let mut troubled_since = None;
         let mut troubles = 0;
         let mut body_transients = 0;
+        let mut sessions = 0;
         loop {
             // A body that runs again gets a message of its own again.
             let message = match decoded.take() {
@@ -237,6 +244,14 @@ impl<S: InboxStore> Inbox<S> {
                 Tried::NoTurn if waiting.is_over_for_the_writer() => return Ok(Outcome::Busy.into()),
                 Tried::Locked | Tried::NoTurn => continue,
                 Tried::Hopeless(error) => return Err(error),
+                // Each try closes its connection; the next one may have been opened as long ago.
+                Tried::BodyTransient(failure)
+                    if S::classify(failure.error()) == Fault::Session && sessions < self.sessions_max() =>
+                {
+                    sessions += 1;
+                    tracing::debug!(error = %failure, "another try on another connection");
+                    continue;
+                }
                 Tried::BodyTransient(failure) => {
                     body_transients += 1;
                     if body_transients >= BODY_TRANSIENTS_MAX {
@@ -324,6 +339,7 @@ impl<S: InboxStore> Inbox<S> {
         let ran = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await;
         self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
         handler.batches.took(1, started.elapsed());
+        self.note_body_ended(&mut tx, &ran);
 
         let returned = match ran {
             Ok(Ok(Ok(returned))) => returned,
@@ -332,9 +348,10 @@ impl<S: InboxStore> Inbox<S> {
                 let failure = handler.settings.judge(failure);
                 return match (S::classify(failure.error()), &failure) {
                     // Unless the handler has made up its mind.
-                    (Fault::Connection | Fault::Transient | Fault::LockTimeout, Failure::Retry(_)) => {
-                        Tried::BodyTransient(failure)
-                    }
+                    (
+                        Fault::Connection | Fault::Session | Fault::Transient | Fault::LockTimeout,
+                        Failure::Retry(_),
+                    ) => Tried::BodyTransient(failure),
                     _ => Tried::Ended(failed(failure).into()),
                 };
             }
@@ -356,6 +373,21 @@ impl<S: InboxStore> Inbox<S> {
             return Tried::Ended(self.known(unit, marker.clone()));
         }
         self.finish(unit, tx, returned).await
+    }
+
+    /// Lets the store know how a body ended: the connection may be at fault.
+    pub(crate) fn note_body_ended<T>(&self, tx: &mut S::Tx, ran: &BodyRan<T>) {
+        match ran {
+            Ok(Ok(Ok(_))) => self.inner.store.body_ended(tx, Ok(())),
+            Ok(Ok(Err(failure))) => self.inner.store.body_ended(tx, Err(failure.error())),
+            // Nothing is known about the connection.
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+
+    /// How many connections in a row may be out of date, before that is the body's own fault: all that the pool has, and a few.
+    pub(crate) fn sessions_max(&self) -> usize {
+        self.inner.store.capacity().saturating_add(BODY_TRANSIENTS_MAX as usize)
     }
 
     /// Everything after the body: proof, result, commit.
@@ -380,7 +412,7 @@ impl<S: InboxStore> Inbox<S> {
             Err(error) if error.kind() == ErrorKind::Transaction => Tried::Ended(broken(error).into()),
             Err(error) => match S::classify(&error) {
                 Fault::Connection if !mutant!("unknown_commit_is_a_failure") => Tried::CommitUnknown(error),
-                Fault::Transient | Fault::LockTimeout => Tried::BodyTransient(error.into()),
+                Fault::Session | Fault::Transient | Fault::LockTimeout => Tried::BodyTransient(error.into()),
                 // A deferred constraint, for example: the handler's own data.
                 Fault::Connection | Fault::StatementTimeout | Fault::Other => {
                     Tried::Ended(failed(error.into()).into())
@@ -456,7 +488,9 @@ impl<S: InboxStore> Inbox<S> {
 fn own_statement<S: InboxStore>(error: Error) -> Tried {
     match S::classify(&error) {
         Fault::LockTimeout => Tried::Locked,
-        Fault::Connection | Fault::Transient | Fault::StatementTimeout => Tried::Infrastructure(error),
+        Fault::Connection | Fault::Session | Fault::Transient | Fault::StatementTimeout => {
+            Tried::Infrastructure(error)
+        }
         Fault::Other => Tried::Hopeless(error),
     }
 }

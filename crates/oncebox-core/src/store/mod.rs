@@ -79,6 +79,9 @@ pub struct Limits {
 pub enum Fault {
     /// The connection or the server is gone; a commit under way may or may not have happened.
     Connection,
+    /// The session of this connection is out of date: a plan or a prepared statement that the driver relies on is gone, as after
+    /// a schema change. Another connection will do.
+    Session,
     /// The database asks for another try: deadlock, serialization failure, a busy file.
     Transient,
     /// A lock was not to be had in time.
@@ -88,6 +91,18 @@ pub enum Fault {
     /// Anything else: the fault of whoever sent the statement.
     Other,
 }
+
+/// The failure of a body whose error cannot be looked into: it is of the caller's own type.
+#[derive(Clone, Copy, Debug)]
+pub struct Unseen;
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a failure of the caller's own type")
+    }
+}
+
+impl StdError for Unseen {}
 
 /// Opens and ends transactions, and lends the connection to handlers.
 pub trait Store: Clone + Send + Sync + 'static {
@@ -146,8 +161,28 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Gives up on a handler that overstayed: ends its statement on the server and closes the connection.
     fn abandon(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
 
+    /// A handler's body has ended on the transaction's connection, well or with an error. The store decides whether the connection
+    /// is kept: one on which body after body fails is not. An error that cannot be looked into is [`Unseen`].
+    fn body_ended(&self, tx: &mut Self::Tx, ended: Result<(), &(dyn StdError + 'static)>) {
+        let _ = (tx, ended);
+    }
+
+    /// Whether the connection that handlers were lent is still the one of the transaction. A handler can exchange it for another
+    /// one: then nothing more may run on it. Costs no round trip.
+    fn is_lent(conn: &mut Self::Conn) -> bool {
+        let _ = conn;
+        true
+    }
+
     /// What an error means, looked up along its chain of causes.
     fn classify(error: &(dyn StdError + 'static)) -> Fault;
+
+    /// Whether an error is about the data of a statement: text that the database cannot encode, a value out of range, a constraint.
+    /// The same data will meet it again, on every connection.
+    fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+        let _ = error;
+        false
+    }
 }
 
 /// The first cause in the chain that `read` makes something of; for implementations of

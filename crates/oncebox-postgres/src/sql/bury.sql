@@ -2,9 +2,7 @@
 insert into "{schema}".dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select
     $1, $2, v.pos, v.order_by, v.error,
-    coalesce(v.attempts::jsonb, '[]') || jsonb_build_array(jsonb_build_object(
-        'attempt', v.failures, 'at', floor(extract(epoch from now.at) * 1000)::int8, 'error', v.error
-    )),
+    "{schema}".add_attempt(v.attempts::jsonb, v.failures, now.at, v.error),
     v.body, now.at
 from unnest(
     $3::int8[], $4::bytea[], $5::int4[], $6::int8[], $7::text[], $8::text[], $9::bytea[], $11::bool[], $12::int4[]

@@ -9,9 +9,7 @@ with v as materialized (
 ), mine as materialized (
     select
         v.*, t.order_by, t.body, t.error as last_error,
-        t.attempts || case when v.error is null then '[]'::jsonb else jsonb_build_array(jsonb_build_object(
-            'attempt', v.failures, 'at', floor(extract(epoch from now.at) * 1000)::int8, 'error', v.error
-        )) end as attempts,
+        "{schema}".add_attempt(t.attempts, v.failures, now.at, v.error) as attempts,
         now.at
     from v
     join "{schema}".task t on (t.handler, t.lane, t.pos, t.fence) = (v.handler, v.lane, v.pos, v.fence)

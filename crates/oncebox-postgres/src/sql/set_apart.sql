@@ -5,9 +5,7 @@ insert into "{schema}".task (
 select
     $1, $2, v.pos, v.order_by, v.failures, now.at + v.due_in_ms * interval '1 ms',
     coalesce(v.error, v.attempts::jsonb -> -1 ->> 'error'),
-    coalesce(v.attempts::jsonb, '[]') || case when v.error is null then '[]'::jsonb else jsonb_build_array(jsonb_build_object(
-        'attempt', v.failures, 'at', floor(extract(epoch from now.at) * 1000)::int8, 'error', v.error
-    )) end,
+    "{schema}".add_attempt(v.attempts::jsonb, v.failures, now.at, v.error),
     v.body, v.scheduled, v.crashes
 from unnest(
     $3::int8[], $4::bytea[], $5::int4[], $6::int8[], $7::text[], $8::text[], $9::bytea[], $11::bool[], $12::int4[]

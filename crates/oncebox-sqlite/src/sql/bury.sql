@@ -10,7 +10,11 @@ insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, d
 select
     handler, lane, pos, order_by, coalesce(error, ''),
     case when error is null then attempts
-        else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
+        -- The first five and the last fifteen are kept, each with its number.
+        else json_insert(
+            iif(json_array_length(attempts) >= 20, json_remove(attempts, '$[5]'), attempts),
+            '$[#]', json_object('attempt', failures, 'at', now, 'error', error)
+        )
     end,
     body, now
 from one where true

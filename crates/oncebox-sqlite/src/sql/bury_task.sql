@@ -3,7 +3,11 @@
 insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select
     t.handler, t.lane, t.pos, t.order_by, ?6,
-    json_insert(t.attempts, '$[#]', json_object('attempt', ?5, 'at', now.ms, 'error', ?6)),
+    -- The first five and the last fifteen are kept, each with its number.
+    json_insert(
+        iif(json_array_length(t.attempts) >= 20, json_remove(t.attempts, '$[5]'), t.attempts),
+        '$[#]', json_object('attempt', ?5, 'at', now.ms, 'error', ?6)
+    ),
     t.body, now.ms
 from (select cast(unixepoch('subsec') * 1000 as integer) + ?7 as ms) as now
 cross join oncebox_task t

@@ -4,8 +4,10 @@ update oncebox_task set
     failures = ?5, due_at = cast(unixepoch('subsec') * 1000 as integer) + ?8 + ?6,
     set_at = cast(unixepoch('subsec') * 1000 as integer) + ?8, owner = null, fence = null, error = coalesce(?7, error),
     attempts = case when ?7 is null then attempts
-        else json_insert(attempts, '$[#]', json_object(
-            'attempt', ?5, 'at', cast(unixepoch('subsec') * 1000 as integer) + ?8, 'error', ?7
-        ))
+        -- The first five and the last fifteen are kept, each with its number.
+        else json_insert(
+            iif(json_array_length(attempts) >= 20, json_remove(attempts, '$[5]'), attempts),
+            '$[#]', json_object('attempt', ?5, 'at', cast(unixepoch('subsec') * 1000 as integer) + ?8, 'error', ?7)
+        )
     end
 where handler = ?1 and lane = ?2 and pos = ?3 and fence = ?4

@@ -13,7 +13,11 @@ insert into oncebox_task (
 select
     handler, lane, pos, order_by, failures, now + due_in, now, coalesce(error, attempts ->> '$[#-1].error'),
     case when error is null then attempts
-        else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
+        -- The first five and the last fifteen are kept, each with its number.
+        else json_insert(
+            iif(json_array_length(attempts) >= 20, json_remove(attempts, '$[5]'), attempts),
+            '$[#]', json_object('attempt', failures, 'at', now, 'error', error)
+        )
     end,
     body, scheduled, crashes, owner, fence
 from one where true

@@ -9,6 +9,7 @@ use crate::inbox::once::rejected;
 use crate::inbox::resolve::resolve_stored;
 use crate::inbox::stored::{LogStore, Stored, not_stored};
 use crate::inbox::{Inbox, KEYS_AT_ONCE, checked_keys};
+use crate::limits::{check_envelope, check_order_by};
 use crate::outcome::{Rejection, cause};
 use crate::policy::{KeyReuse, MissingKey};
 use crate::store::{Appended, NewMessage, Place};
@@ -46,7 +47,7 @@ impl<S: LogStore> Inbox<S> {
     ///
     /// Call it for one message at a time, from as many tasks as there are: those that wait share a transaction. An error is
     /// about the store ([`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): deliver again) or about the message, which
-    /// has no key or is too large.
+    /// has no key, is too large or is outside of another limit: delivering it again cannot help.
     pub async fn accept(&self, envelope: Envelope) -> Result<Accept, Error> {
         self.refuse_nested()?;
         let _visit = self.inner.doors.enter()?;
@@ -114,11 +115,8 @@ impl<S: LogStore> Inbox<S> {
     /// handlers will say so, and it is not lost.
     fn to_append(&self, envelope: Envelope) -> Result<NewMessage, Error> {
         name::check("kind", &envelope.kind)?;
-        let max_bytes = self.inner.settings.max_body_bytes;
-        if envelope.body.len() > max_bytes {
-            let bytes = envelope.body.len();
-            return Err(rejected(&Rejection::TooLarge { bytes, max_bytes }));
-        }
+        check_envelope(&envelope, self.inner.settings.max_body_bytes)
+            .map_err(|refused| rejected(&refused))?;
         let handlers = self.inner.by_kind.get(&envelope.kind);
         let prepared = handlers.and_then(|handlers| handlers.first()).and_then(|&first| {
             let handler = &self.inner.handlers[first].handler;
@@ -142,6 +140,7 @@ impl<S: LogStore> Inbox<S> {
         }
         let fingerprint = envelope.fingerprint();
         let order_by = envelope.order_by.or_else(|| prepared.and_then(|prepared| prepared.order_by));
+        check_order_by(order_by.as_ref()).map_err(|refused| rejected(&refused))?;
         Ok(NewMessage {
             kind: envelope.kind,
             key: key.map(|key| key.stored()),

@@ -9,8 +9,10 @@ use tokio::sync::oneshot;
 use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::inbox::Inbox;
+use crate::inbox::once::rejected;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::queue::{InFlight, Next, Pending, Runner};
+use crate::outcome::{Rejection, cause};
 use crate::store::{Appended, Fault, LaneChoice, NewMessage, Place};
 use crate::{Error, ErrorKind, StoredKey};
 
@@ -129,6 +131,10 @@ impl<S: LogStore> Inbox<S> {
                     for half in part.halves().into_iter().rev() {
                         parts.push_front(half);
                     }
+                }
+                Err(error) if S::is_about_data(&error) => {
+                    let refused = Rejection::BadEnvelope(cause(chain(&error)));
+                    part.fail(&rejected(&refused));
                 }
                 Err(error) => part.fail(&error),
             }

@@ -82,8 +82,9 @@ impl<S: LogStore> Inbox<S> {
                     }
                 }
                 Err(error) => {
-                    for answer in answers {
-                        let _ = answer.send(Err(Error::new(error.kind(), chain(&error))));
+                    // There is one.
+                    if let Some(answer) = answers.into_iter().next() {
+                        let _ = answer.send(Err(error));
                     }
                 }
             }
@@ -106,7 +107,7 @@ impl<S: LogStore> Inbox<S> {
             match S::classify(&error) {
                 Fault::Other => return Err(error),
                 Fault::Connection => is_unknown = true,
-                Fault::Transient | Fault::LockTimeout | Fault::StatementTimeout => {}
+                Fault::Session | Fault::Transient | Fault::LockTimeout | Fault::StatementTimeout => {}
             }
             troubles += 1;
             tracing::debug!(error = chain(&error), "another try: the store did not answer");

@@ -26,17 +26,26 @@ pub(super) struct LaneLessons {
     /// The largest set; halved by failures to find the culprit.
     pub(super) sets: usize,
     pub(super) positions: u32,
+    /// How many connections in a row were out of date.
+    pub(super) sessions: usize,
 }
 
 impl Default for LaneLessons {
     fn default() -> Self {
-        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN }
+        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN, sessions: 0 }
     }
 }
 
 impl Lessons {
     pub(crate) fn new(size: BatchSize) -> Self {
         Self { size, lanes: HashMap::new(), transients: HashMap::new() }
+    }
+
+    /// How often the body of a message, or a batch that begins with it, has met an error that another try may not meet.
+    pub(super) fn met_transient(&mut self, place: Place) -> u32 {
+        let times = self.transients.entry(place).or_default();
+        *times += 1;
+        *times
     }
 
     pub(super) fn lane(&mut self, lane: u16) -> &mut LaneLessons {

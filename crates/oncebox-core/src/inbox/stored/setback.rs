@@ -12,12 +12,12 @@ use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::settle::Account;
 use crate::inbox::stored::visit::{Course, TASKS_MAX, Taken, Visited, What};
-use crate::inbox::stored::work::{Ended, Ran, Trouble};
+use crate::inbox::stored::work::{Ended, Ran, Trouble, unstorable};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored};
 use crate::inbox::unit::BODY_TRANSIENTS_MAX;
 use crate::outcome::Outcome;
-use crate::store::{Fault, StoredMessage, Taker};
+use crate::store::{Fault, Place, StoredMessage, Taker};
 use crate::{Error, Failure};
 
 /// How often a lane is tried for that a broken transaction of ours may still hold; some seconds.
@@ -36,13 +36,32 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<Visited, Error> {
         let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
         let trouble = match trouble {
+            // The lane was read on this very connection: whatever ran since then may have lost it.
+            Trouble::Store(error) if S::classify(&error) == Fault::Connection => Trouble::Gone(error.into()),
             Trouble::Store(error) => return Err(error),
+            Trouble::Session(failure) => {
+                let mut lessons = handler.lessons();
+                let lane = lessons.lane(taker.lane);
+                lane.sessions += 1;
+                if lane.sessions <= self.sessions_max() {
+                    tracing::debug!(error = %failure, "another try on another connection");
+                    return again;
+                }
+                Trouble::Failed(failure)
+            }
             trouble => trouble,
         };
         if taken.messages.len() > 1 && !course.tasks {
             let mut lessons = handler.lessons();
+            if let (Trouble::Gone(_), Some(first)) = (&trouble, taken.first_place())
+                && lessons.met_transient(first) == 1
+            {
+                // Once is an outage, most of the time, and no message's fault.
+                return again;
+            }
             let lane = lessons.lane(taker.lane);
             match &trouble {
+                Trouble::Gone(_) | Trouble::Unstorable(_) => lane.halve_sets(taken.messages.len()),
                 Trouble::Failed(_) if handler.handler.takes_sets() => lane.halve_sets(taken.messages.len()),
                 // Whether it is our connection that is gone shows when a savepoint is to be taken back.
                 Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
@@ -51,10 +70,11 @@ impl<S: LogStore> Inbox<S> {
             }
             return again;
         }
-        if let Trouble::Contended(failure) = &trouble
+        if let Trouble::Contended(failure) | Trouble::Gone(failure) = &trouble
             && let Some(message) = taken.messages.first()
         {
-            if !course.wary && !course.tasks && is_gone::<S>(failure) {
+            let is_ours = matches!(trouble, Trouble::Gone(_));
+            if !is_ours && !course.wary && !course.tasks && is_gone::<S>(failure) {
                 handler.lessons().lane(taker.lane).wary = true;
                 return again;
             }
@@ -70,14 +90,14 @@ impl<S: LogStore> Inbox<S> {
 
     /// Whether a body has met transient errors so often that they are its own fault.
     pub(crate) fn body_is_to_blame(&self, handler: &Registered<S>, message: &StoredMessage) -> bool {
-        let mut lessons = handler.lessons();
-        let times = lessons.transients.entry(message.place).or_default();
-        *times += 1;
-        *times >= BODY_TRANSIENTS_MAX
+        handler.lessons().met_transient(message.place) >= BODY_TRANSIENTS_MAX
     }
 
     /// Writes down the failure of a message whose transaction is gone, in a new one, without running it again. Of several
     /// tasks, each is a failure of its own only if it is alone: they are parted first.
+    ///
+    /// No message may stop its lane: if the failure cannot be stored because of its data, the message becomes a dead letter that
+    /// says so, and carries nothing else.
     pub(super) async fn set_apart_unrun(
         &self,
         stored: &Stored,
@@ -87,14 +107,34 @@ impl<S: LogStore> Inbox<S> {
         outcome: Outcome,
         course: &Course,
     ) -> Result<Visited, Error> {
-        let store = &self.inner.store;
         if broken.messages.len() > 1 {
             return self.visit_tasks_one_by_one(stored, handler, taker, course).await;
         }
         let place = broken.first_place();
+        match self.set_one_apart(stored, handler, taker, place, outcome, course, false).await {
+            Err(error) if S::is_about_data(&error) => {
+                let outcome = unstorable(&error);
+                self.set_one_apart(stored, handler, taker, place, outcome, course, true).await
+            }
+            set_apart => set_apart,
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a failure is about")]
+    async fn set_one_apart(
+        &self,
+        stored: &Stored,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        place: Option<Place>,
+        outcome: Outcome,
+        course: &Course,
+        is_bare: bool,
+    ) -> Result<Visited, Error> {
+        let store = &self.inner.store;
         let what = if course.tasks { What::Tasks } else { What::Messages };
         let mut tries = 0;
-        let (mut tx, taken) = loop {
+        let (mut tx, mut taken) = loop {
             let mut tx = self.begin(course.limits).await?;
             match self.take_one(&mut tx, taker, what).await? {
                 Some(mut taken) if taken.first_place() == place => {
@@ -132,6 +172,9 @@ impl<S: LogStore> Inbox<S> {
             }
             sleep(backoff(tries, spread())).await;
         };
+        if is_bare {
+            taken.messages.iter_mut().for_each(|message| message.attempts = None);
+        }
         let ran = Ran { ended: vec![Ended::Failed(outcome)], bodies: 1, took: Duration::ZERO };
         let account = self.settle_up(stored, handler, &taken, &ran);
         self.write_account(&mut tx, taker, &account, course).await?;

@@ -8,13 +8,15 @@ use futures_util::future::BoxFuture;
 use crate::backoff::{backoff, spread};
 use crate::handler::Delivery;
 use crate::inbox::builder::Registered;
+use crate::inbox::once::rejected;
 use crate::inbox::resolve::resolve_stored;
 use crate::inbox::stored::accept::lane_of;
 use crate::inbox::stored::settle::{chance, error_text};
+use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::{LogStore, Stored};
 use crate::inbox::unit::Ended;
 use crate::inbox::{Inbox, InboxStore};
-use crate::outcome::{Outcome, Rejection};
+use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::{Fault, LaneChoice, NewMessage, Spill, Spilled, Unit};
 use crate::{Envelope, Error, ErrorKind, Mode, observe};
 
@@ -46,7 +48,12 @@ impl<S: InboxStore> Inbox<S> {
         delivery: &Delivery,
         unit: Option<&Unit>,
     ) -> Result<Ended, Error> {
-        self.spill(handler, &delivery.envelope, unit, Why::Detached).await
+        match self.spill(handler, &delivery.envelope, unit, Why::Detached).await {
+            Err(error) if error.kind() == ErrorKind::Envelope => {
+                Ok(Outcome::Rejected(Rejection::BadEnvelope(cause(error))).into())
+            }
+            spilled => spilled,
+        }
     }
 
     /// Sets a message apart whose handler failed, where that is wanted. If it cannot be, the source keeps it.
@@ -101,14 +108,24 @@ impl<S: InboxStore> Inbox<S> {
         let (Some(stored), Some(log)) = (&self.inner.stored, self.inner.log) else {
             return Err(Error::configuration("this inbox has no log to set messages apart in"));
         };
-        let spill = self.to_spill(stored, handler, envelope, unit, why);
+        let mut spill = self.to_spill(stored, handler, envelope, unit, why);
         let settings = &self.inner.settings;
         let mut troubled_since = None;
         let mut troubles = 0;
+        let mut is_plain = false;
         let spilled = loop {
             let tried = (log.spill)(self.inner.store.clone(), spill.clone(), settings.lock_timeout).await;
             match tried {
                 Ok(spilled) => break spilled,
+                // The handler's error may be all that cannot be stored.
+                Err(error) if S::is_about_data(&error) && !is_plain && spill.error.is_some() => {
+                    is_plain = true;
+                    spill.error = Some(unstorable_text(&error));
+                    continue;
+                }
+                Err(error) if S::is_about_data(&error) => {
+                    return Err(rejected(&Rejection::BadEnvelope(cause(error))));
+                }
                 Err(error)
                     if S::classify(&error) == Fault::Other
                         || troubled_since.get_or_insert_with(Instant::now).elapsed() >= settings.patience =>

@@ -328,8 +328,19 @@ impl<S: LogStore> Inbox<S> {
         let account = self.settle_up(stored, handler, &taken, &ran);
         if let Err(error) = self.write_account(&mut tx, taker, &account, course).await {
             store.rollback(tx).await;
-            // A handler may have left the transaction broken.
-            let trouble = trouble_of_own::<S>(error).unwrap_or_else(|trouble| trouble);
+            let trouble = match S::is_about_data(&error) {
+                true => {
+                    let error_text = crate::error::chain(&error);
+                    tracing::error!(
+                        handler = &*handler.name,
+                        error = error_text,
+                        "the outcome of a message cannot be stored"
+                    );
+                    Trouble::Unstorable(error)
+                }
+                // A handler may have left the transaction broken.
+                false => trouble_of_own::<S>(error).unwrap_or_else(|trouble| trouble),
+            };
             return self.learn(stored, handler, taker, taken, trouble, course).await;
         }
         if let Err(error) = self.finish_visit(tx, taken.progress).await {
@@ -337,8 +348,9 @@ impl<S: LogStore> Inbox<S> {
                 (ErrorKind::Transaction, _) => Trouble::Broken(error),
                 (_, Fault::Connection) if !mutant!("unknown_commit_is_a_failure_in_lanes") => {
                     self.note_unknown(stored, handler, taker, &taken, ran.ended.len());
-                    return Err(error);
+                    Trouble::Store(error)
                 }
+                (_, Fault::Session) => Trouble::Session(error.into()),
                 (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended(error.into()),
                 // A constraint that waits for the commit, for example.
                 (_, Fault::Connection | Fault::StatementTimeout | Fault::Other) => {
@@ -357,6 +369,7 @@ impl<S: LogStore> Inbox<S> {
         }
         if !course.tasks && ran.bodies > 0 {
             let lane = lessons.lane(taker.lane);
+            lane.sessions = 0;
             lane.grow_sets();
             lane.wary = !ran.is_clean();
         }

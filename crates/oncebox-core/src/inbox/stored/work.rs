@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
+use crate::error::chain;
 use crate::handler::{Cancellation, Delivery, EffectId, Returned};
 use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
@@ -107,15 +108,30 @@ pub(crate) enum Trouble {
     Contended(Failure),
     /// A handler overstayed.
     Overstayed,
+    /// The session of the connection is out of date; another connection will do.
+    Session(Failure),
+    /// The connection was lost behind a body.
+    Gone(Failure),
+    /// What became of a message cannot be stored.
+    Unstorable(Error),
     /// The store does not answer.
     Store(Error),
 }
 
 impl Trouble {
+    /// Whether no savepoint helps.
+    fn ends_the_transaction(&self) -> bool {
+        matches!(self, Self::Overstayed | Self::Session(_))
+    }
+
     /// What it means for the one message that it was about.
     pub(crate) fn outcome<S: LogStore>(self, handler: &Registered<S>) -> Outcome {
         match self {
-            Self::Failed(failure) | Self::Contended(failure) => failed(handler.settings.judge(failure)),
+            Self::Failed(failure)
+            | Self::Contended(failure)
+            | Self::Session(failure)
+            | Self::Gone(failure) => failed(handler.settings.judge(failure)),
+            Self::Unstorable(error) => unstorable(&error),
             Self::Broken(error) => broken(error),
             Self::Overstayed => failed("the handler ran longer than it may".into()),
             Self::Store(error) => failed(error.into()),
@@ -204,8 +220,7 @@ impl<S: LogStore> Inbox<S> {
             }
             match trouble {
                 None => ran.ended.push(Ended::Done(result)),
-                Some(Trouble::Overstayed) => return Err(Trouble::Overstayed),
-                Some(trouble) if !chunk.open => return Err(trouble),
+                Some(trouble) if !chunk.open || trouble.ends_the_transaction() => return Err(trouble),
                 Some(trouble) => {
                     let end = messages.len().min(n + 1);
                     let batch = &messages[..end];
@@ -324,7 +339,7 @@ impl<S: LogStore> Inbox<S> {
                     Ok(()) => Ok(sole_result(returned)),
                     Err(error) => Err(trouble_of_own::<S>(error)?),
                 },
-                Err(Trouble::Overstayed) => return Err(Trouble::Overstayed),
+                Err(trouble) if trouble.ends_the_transaction() => return Err(trouble),
                 Err(trouble) => Err(trouble),
             };
             ran.bodies += 1;
@@ -451,13 +466,17 @@ impl<S: LogStore> Inbox<S> {
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let limit = course.limits.handler_timeout.saturating_add(TIMEOUT_GRACE);
         let span = tracing::debug_span!("oncebox.unit", handler = &*handler.name, traceparent);
-        match tokio::time::timeout(limit, body).instrument(span).await {
+        let ran = tokio::time::timeout(limit, body).instrument(span).await;
+        self.note_body_ended(tx, &ran);
+        match ran {
+            Ok(Ok(Ok(_))) if !S::is_lent(S::connection(tx)) => Err(Trouble::Broken(not_lent())),
             Ok(Ok(Ok(returned))) if returned.len() == expected => Ok(returned),
             Ok(Ok(Ok(_))) => Err(Trouble::Failed("the handler did not answer for every message".into())),
             Ok(Ok(Err(failure))) => {
                 let failure = handler.settings.judge(failure);
-                Err(match (is_transient::<S>(&failure), &failure) {
-                    (true, Failure::Retry(_)) => Trouble::Contended(failure),
+                Err(match S::classify(failure.error()) {
+                    Fault::Session if matches!(failure, Failure::Retry(_)) => Trouble::Session(failure),
+                    _ if is_transient::<S>(&failure) => Trouble::Contended(failure),
                     _ => Trouble::Failed(failure),
                 })
             }
@@ -475,15 +494,38 @@ pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<Trouble, Troub
     match S::classify(&error) {
         Fault::Other | Fault::StatementTimeout => Ok(Trouble::Failed(error.into())),
         Fault::Transient | Fault::LockTimeout => Ok(Trouble::Contended(error.into())),
+        Fault::Session => Err(Trouble::Session(error.into())),
         Fault::Connection => Err(Trouble::Store(error)),
     }
+}
+
+/// A handler has left its neighbours something else than the transaction.
+fn not_lent() -> Error {
+    Error::new(
+        ErrorKind::Transaction,
+        "the handler left a nested transaction open, or put another connection in the place of the one that it was lent",
+    )
+}
+
+/// What becomes of a message whose own outcome cannot be stored.
+pub(crate) fn unstorable(error: &Error) -> Outcome {
+    Outcome::Rejected(Rejection::Permanent(cause(unstorable_text(error))))
+}
+
+/// The store's reason, in letters that every database has.
+pub(crate) fn unstorable_text(error: &Error) -> String {
+    format!("the outcome could not be stored: {}", chain(error).escape_default())
 }
 
 /// What it means that a trouble could not be taken back.
 fn trouble_behind<S: LogStore>(error: Error, trouble: Trouble) -> Trouble {
     match (error.kind(), S::classify(&error)) {
         (ErrorKind::Transaction, _) => Trouble::Broken(error),
-        (_, Fault::Connection) => Trouble::Store(error),
+        (_, Fault::Session) => Trouble::Session(error.into()),
+        (_, Fault::Connection) => match trouble {
+            Trouble::Failed(failure) | Trouble::Contended(failure) => Trouble::Gone(failure),
+            _ => Trouble::Store(error),
+        },
         _ => trouble,
     }
 }

@@ -7,6 +7,7 @@ use crate::inbox::Inbox;
 use crate::inbox::builder::Registered;
 use crate::inbox::stored::settle::{Fate, apart, unit_of_message};
 use crate::inbox::stored::visit::{Spot, What};
+use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored};
 use crate::outcome::Outcome;
@@ -64,6 +65,23 @@ impl<S: LogStore> Inbox<S> {
                 Some(error) => self.bury_until_answered(stored, handler, &message, failures, error).await,
                 None => Ok(true),
             },
+        };
+        // What became of it cannot be stored. It must not stay leased for ever: it becomes a dead letter that says so.
+        let is_written = match is_written {
+            Err(refused) if S::is_about_data(&refused) => {
+                let error = unstorable_text(&refused);
+                report = WorkReport { dead: 1, ..WorkReport::default() };
+                dead = Some(error.clone());
+                match fence {
+                    Some(fence) => {
+                        let end = End::Dead { failures, error };
+                        self.complete(Completion { handler: handler_id, place: message.place, fence, end })
+                            .await
+                    }
+                    None => self.bury_until_answered(stored, handler, &message, failures, &error).await,
+                }
+            }
+            written => written,
         };
         match is_written {
             Ok(true) => {}

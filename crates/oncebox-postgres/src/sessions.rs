@@ -1,0 +1,76 @@
+//! Sessions that are worth keeping.
+//!
+//! A connection carries state that no error names: a search path, a role, plans of tables that have changed. A body that fails
+//! because of it would succeed elsewhere, and the next one fails as well. So a connection on which body after body fails is closed.
+
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use oncebox_core::store::{Fault, Unseen};
+
+use crate::fault::{classify, is_about_data, is_from_server};
+
+/// A connection is closed after this many bodies in a row have failed on it.
+const FAILURES_MAX: u32 = 3;
+
+/// The sessions on which a body has failed last, by their backends, with the number of failures in a row.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(Mutex<HashMap<i32, u32>>);
+
+/// What a body's end says about its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Good,
+    /// Nobody knows: what the driver has prepared there is prepared anew.
+    Unknown,
+    /// The next try should have another one.
+    Suspect,
+    /// It is closed.
+    Bad,
+}
+
+impl Sessions {
+    fn failures(&self) -> MutexGuard<'_, HashMap<i32, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn body_ended(&self, backend: i32, ended: Result<(), &(dyn StdError + 'static)>) -> Verdict {
+        let mut failures = self.failures();
+        let verdict = match ended {
+            Ok(()) => Verdict::Good,
+            Err(error) if error.is::<Unseen>() => Verdict::Unknown,
+            Err(error) if classify(error) == Fault::Session => Verdict::Bad,
+            // What a body does with its data, or meets elsewhere, is not the session's fault.
+            Err(error)
+                if classify(error) != Fault::Other || is_about_data(error) || !is_from_server(error) =>
+            {
+                return Verdict::Good;
+            }
+            Err(_) => {
+                let failed = failures.entry(backend).or_default();
+                *failed += 1;
+                if *failed < FAILURES_MAX { Verdict::Suspect } else { Verdict::Bad }
+            }
+        };
+        if verdict != Verdict::Suspect {
+            failures.remove(&backend);
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_elsewhere_says_nothing_about_a_session() {
+        let sessions = Sessions::default();
+        let elsewhere = std::io::Error::other("the mail server does not answer");
+        for _ in 0..10 {
+            assert_eq!(sessions.body_ended(1, Err(&elsewhere)), Verdict::Good);
+        }
+        assert_eq!(sessions.body_ended(1, Ok(())), Verdict::Good);
+    }
+}
