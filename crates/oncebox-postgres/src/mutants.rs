@@ -95,25 +95,25 @@ pub(crate) const EDITS: &[Edit] = &[
     Edit {
         mutant: "guard_removed_postgres",
         file: "commit",
-        from: "select \"{schema}\".guard('{transaction_id}', true);\ncommit;\n",
+        from: "select \"{schema}\".guard('{transaction_id}', true, decode('{session}', 'hex'));\ncommit;\n",
         to: "commit;\nbegin;\nreset default_transaction_read_only;\ncommit;\n",
     },
     Edit {
         mutant: "guard_removed_postgres",
         file: "commit_and_begin",
-        from: "select \"{schema}\".guard('{transaction_id}', false);\n",
+        from: "select \"{schema}\".guard('{transaction_id}', false, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
         file: "finish",
-        from: "select \"{schema}\".guard('{transaction_id}', false);\n",
+        from: "select \"{schema}\".guard('{transaction_id}', false, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
         file: "finish_last",
-        from: "select \"{schema}\".guard('{transaction_id}', true);\n",
+        from: "select \"{schema}\".guard('{transaction_id}', true, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {

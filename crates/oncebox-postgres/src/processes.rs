@@ -60,11 +60,11 @@ impl Processes for PostgresStore {
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
-    async fn bury_process(&self, id: ProcessId) -> Result<Option<u64>, Error> {
+    async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
         let doing = "take over from a process that died";
         self.in_transaction(doing, Duration::ZERO, async |tx: &mut Line| {
             let bury = sqlx::query(self.statements.bury_process.clone()).bind(id.0);
-            let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms())).await?;
+            let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms()).bind(is_seen)).await?;
             let Some(buried) = buried else { return Ok(None) };
             let (handlers, in_hand) = <(Vec<i32>, i32)>::from_row(&buried)?;
             // By a later statement: it sees what was leased while the first one waited.

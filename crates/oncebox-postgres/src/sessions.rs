@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use oncebox_core::store::{Fault, Unseen};
 
@@ -17,6 +17,33 @@ const FAILURES_MAX: u32 = 3;
 /// The sessions on which a body has failed last, by their backends, with the number of failures in a row.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions(Mutex<HashMap<i32, u32>>);
+
+/// How the pool sets its sessions, as JSON: settings, role and authorization.
+#[derive(Debug)]
+pub(crate) struct SessionSettings {
+    json: String,
+    /// The same as it stands in a statement.
+    digits: String,
+}
+
+impl SessionSettings {
+    pub(crate) fn new(json: String) -> Self {
+        let digits = json.bytes().map(|byte| format!("{byte:02x}")).collect();
+        Self { json, digits }
+    }
+
+    pub(crate) fn json(&self) -> &str {
+        &self.json
+    }
+
+    pub(crate) fn digits(&self) -> &str {
+        &self.digits
+    }
+}
+
+/// Before the store was checked nothing is known of them.
+pub(crate) static UNKNOWN: LazyLock<SessionSettings> =
+    LazyLock::new(|| SessionSettings::new("{}".to_owned()));
 
 /// What a body's end says about its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

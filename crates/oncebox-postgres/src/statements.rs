@@ -132,6 +132,7 @@ statements!(
     replay_targets,
     revive_handler,
     rollback,
+    session,
     set_apart,
     set_name,
     settle_markers,

@@ -2,14 +2,14 @@
 
 use std::error::Error as StdError;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use oncebox_core::store::{Fault, Guarantee, Limits, Store};
 use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
 use crate::fault::{
@@ -19,7 +19,7 @@ use crate::hosts::{Hosts, place};
 use crate::line::{Line, depth};
 use crate::log::Kinds;
 use crate::servers::Servers;
-use crate::sessions::Sessions;
+use crate::sessions::{SessionSettings, Sessions};
 use crate::statements::{Schema, Statements};
 use crate::target::Target;
 use crate::transaction::{PostgresBegun, PostgresTx};
@@ -50,6 +50,8 @@ pub struct PostgresStore {
     /// On which the process says that it is alive.
     pub(crate) pulse: Arc<Mutex<Option<PgConnection>>>,
     sessions: Arc<Sessions>,
+    /// How the pool sets its sessions; known when the store was checked.
+    session_settings: Arc<OnceLock<SessionSettings>>,
 }
 
 /// Whether a connection of the pool is one session of the server.
@@ -84,6 +86,7 @@ impl PostgresStore {
             answer_timeout: ANSWER_TIMEOUT,
             pulse: Arc::default(),
             sessions: Arc::default(),
+            session_settings: Arc::default(),
         }
     }
 
@@ -231,6 +234,19 @@ impl PostgresStore {
         self.servers.have_room() && self.servers.trust(since)
     }
 
+    /// Reads how the pool sets its sessions, once.
+    async fn note_session_settings(&self) -> Result<(), Error> {
+        let doing = "read the settings of a session";
+        if self.session_settings.get().is_none() {
+            let read = sqlx::query(self.statements.session.clone()).persistent(false);
+            let row = self.line(doing).await?.fetch_one(read).await.map_err(failed(doing))?;
+            let settings = SessionSettings::new(row.try_get(0).map_err(failed(doing))?);
+            // Another inbox of this store may have been faster, and has read the same.
+            let _ = self.session_settings.set(settings);
+        }
+        Ok(())
+    }
+
     pub(crate) fn clock_offset_ms(&self) -> i64 {
         self.clock_offset_ms.load(Ordering::SeqCst)
     }
@@ -304,15 +320,18 @@ impl Store for PostgresStore {
 
     async fn check(&self) -> Result<(), Error> {
         self.check_version().await?;
-        self.check_durability().await
+        self.check_durability().await?;
+        self.note_session_settings().await
     }
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
         let (servers, statements, session) = (self.servers.clone(), self.statements.clone(), self.session);
         let answer = self.answer_timeout;
+        let settings = self.session_settings.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move {
-            PostgresTx::begin(Line::open(&servers, answer).await?, session, statements, limits).await
+            PostgresTx::begin(Line::open(&servers, answer).await?, session, settings, statements, limits)
+                .await
         });
         match begun.await {
             Ok(begun) => begun.map_err(self.not_begun("begin a transaction")),

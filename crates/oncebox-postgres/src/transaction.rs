@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use oncebox_core::store::{Limits, Progress};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::fault::{failed, refused};
 use crate::line::Line;
-use crate::sessions::{Sessions, Verdict};
+use crate::sessions::{SessionSettings, Sessions, UNKNOWN, Verdict};
 use crate::statements::Statements;
 use crate::store::Session;
 
@@ -27,6 +27,7 @@ pub struct PostgresTx {
     /// `None` once the transaction has ended.
     line: Option<Line>,
     session: Session,
+    settings: Arc<OnceLock<SessionSettings>>,
     statements: Arc<Statements>,
     limits: Limits,
     /// What the guard compares; known once the transaction is armed.
@@ -62,6 +63,7 @@ impl PostgresTx {
     pub(crate) async fn begin(
         mut line: Line,
         session: Session,
+        settings: Arc<OnceLock<SessionSettings>>,
         statements: Arc<Statements>,
         limits: Limits,
     ) -> Result<Self, sqlx::Error> {
@@ -74,6 +76,7 @@ impl PostgresTx {
         Ok(Self {
             line: Some(line),
             session,
+            settings,
             statements,
             limits,
             identity: None,
@@ -137,7 +140,9 @@ impl PostgresTx {
 
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
         let Some(transaction_id) = self.unproved()? else { return Ok(()) };
-        let guard = sqlx::query(self.statements.guard.clone()).bind(transaction_id.to_string());
+        let settings = self.settings.get().unwrap_or(&UNKNOWN).json().as_bytes().to_vec();
+        let guard =
+            sqlx::query(self.statements.guard.clone()).bind(transaction_id.to_string()).bind(settings);
         self.line().execute(guard).await.map_err(refused("check the guard"))?;
         self.guarded = true;
         Ok(())
@@ -263,8 +268,12 @@ impl PostgresTx {
     }
 
     async fn commit_with(&mut self, commit: SqlStr, transaction_id: u64) -> Result<(), Error> {
-        let commit = commit.as_str().replace("{transaction_id}", &transaction_id.to_string());
-        // Safe: what is put in is a number.
+        let settings = self.settings.get().unwrap_or(&UNKNOWN);
+        let commit = commit
+            .as_str()
+            .replace("{transaction_id}", &transaction_id.to_string())
+            .replace("{session}", settings.digits());
+        // Safe: what is put in are digits.
         let commit = sqlx::raw_sql(AssertSqlSafe(commit));
         self.line().execute(commit).await.map_err(refused("commit")).map(drop)
     }

@@ -113,19 +113,8 @@ fn read_dead_letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
         received_at: from_ms(row.try_get(7)?),
         died_at: from_ms(row.try_get(8)?),
         error: row.try_get(9)?,
-        attempts: read_attempts(row.try_get(10)?)?,
+        attempts: PastAttempt::read(row.try_get(10)?),
     })
-}
-
-fn read_attempts(json: &str) -> Result<Vec<PastAttempt>, sqlx::Error> {
-    let attempts: Vec<Value> =
-        serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let attempts = attempts.iter().map(|one| PastAttempt {
-        attempt: one["attempt"].as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-        at: from_ms(one["at"].as_i64().unwrap_or(0)),
-        error: one["error"].as_str().unwrap_or_default().to_owned(),
-    });
-    Ok(attempts.collect())
 }
 
 fn read_audit_entry(row: &SqliteRow) -> Result<AuditEntry, sqlx::Error> {

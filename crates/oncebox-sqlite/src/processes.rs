@@ -64,11 +64,11 @@ impl Processes for SqliteStore {
         peers.map_err(failed("read the processes"))
     }
 
-    async fn bury_process(&self, id: ProcessId) -> Result<Option<u64>, Error> {
+    async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("take a process for dead", async |conn| {
             let id = &id.0.as_bytes()[..];
-            let bury = sqlx::query_as(sql!("bury_process")).bind(id).bind(offset_ms);
+            let bury = sqlx::query_as(sql!("bury_process")).bind(id).bind(offset_ms).bind(is_seen);
             let buried: Option<(String, u32)> = bury.fetch_optional(&mut *conn).await?;
             let Some((handlers, in_hand)) = buried else { return Ok(None) };
             let free = sqlx::query(include_str!("sql/free_tasks.sql")).bind(id).bind(1).bind(offset_ms);

@@ -422,8 +422,12 @@ impl<S: Processes, F: Faults> Processes for Faulty<S, F> {
         self.store.peers(id)
     }
 
-    fn bury_process(&self, id: ProcessId) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
-        self.store.bury_process(id)
+    fn bury_process(
+        &self,
+        id: ProcessId,
+        is_seen: bool,
+    ) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
+        self.store.bury_process(id, is_seen)
     }
 }
 

@@ -32,12 +32,8 @@ impl Faults for Cut {
 }
 
 /// Works until it does so without an error, as `run` would.
-async fn work<S: LogStore>(inbox: &Inbox<S>) -> u32 {
-    let mut errors = 0;
-    while inbox.work_until_idle().await.is_err() {
-        errors += 1;
-    }
-    errors
+async fn work<S: LogStore>(inbox: &Inbox<S>) {
+    while inbox.work_until_idle().await.is_err() {}
 }
 
 async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
@@ -55,8 +51,7 @@ async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>
             assert!(inbox.accept(envelope(&id(n))).await.unwrap().is_new());
         }
         cut.left.store(3, Ordering::SeqCst);
-        // Several lanes can be cut in one round.
-        assert!((1..=3).contains(&work(&inbox).await));
+        work(&inbox).await;
         assert_eq!(cut.left.load(Ordering::SeqCst), 0);
         for n in 0..50 {
             assert_eq!(fixture.effects(&format!("{} 1", id(n))).await, 1, "{}", id(n));

@@ -46,7 +46,7 @@ fn balance_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
 
 fn deaths_in_hand_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
     sqlx::AssertSqlSafe(format!(
-        "select (select count(*) from {tables}process) <> $1 or exists (select 1 from {tables}careful)
+        "select (select count(*) from {tables}process) <> $1 or exists (select 1 from {tables}careful where messages_left > 0)
             or exists (select 1 from {tables}attempting)"
     ))
 }
@@ -94,6 +94,9 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
 
     /// From now on the log takes no message with the body [`REFUSED`].
     async fn refuse(&self);
+
+    /// From now on tasks and dead letters take no error with this text in it.
+    async fn refuse_errors(&self, text: &str);
 
     /// Where every message is, for each handler, in one snapshot.
     async fn balance(&self) -> Vec<Balance>;
@@ -164,6 +167,18 @@ impl LogFixture for Sqlite {
         sqlx::raw_sql(refuse).execute(self.store.pool()).await.unwrap();
     }
 
+    async fn refuse_errors(&self, text: &str) {
+        for table in ["task", "dead"] {
+            for change in ["insert", "update"] {
+                let refuse = sqlx::AssertSqlSafe(format!(
+                    "create trigger refuse_{table}_{change} before {change} on oncebox_{table} when new.error like '%{text}%'
+                     begin select raise(abort, 'refused'); end"
+                ));
+                sqlx::raw_sql(refuse).execute(self.store.pool()).await.unwrap();
+            }
+        }
+    }
+
     async fn balance(&self) -> Vec<Balance> {
         let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
         sqlx::query("pragma busy_timeout = 60000").execute(&mut conn).await.unwrap();
@@ -218,6 +233,13 @@ impl LogFixture for Postgres {
     async fn refuse(&self) {
         let refuse = "alter table oncebox.message add check (body <> 'refused')";
         sqlx::raw_sql(refuse).execute(self.store.pool()).await.unwrap();
+    }
+
+    async fn refuse_errors(&self, text: &str) {
+        for table in ["task", "dead"] {
+            let refuse = format!("alter table oncebox.{table} add check (error not like '%{text}%')");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(refuse)).execute(self.store.pool()).await.unwrap();
+        }
     }
 
     async fn balance(&self) -> Vec<Balance> {

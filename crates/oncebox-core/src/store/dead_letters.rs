@@ -16,10 +16,13 @@ pub struct PastAttempt {
     pub at: SystemTime,
     /// The error and its causes.
     pub error: String,
+    /// How many tries right before it are not kept. Of many, the first and the last are.
+    pub omitted: u32,
 }
 
 impl PastAttempt {
-    /// Reads the tries as stores keep them: a JSON list of `{"attempt", "at", "error"}`, the time in milliseconds since 1970.
+    /// Reads the tries as stores keep them: a JSON list of `{"attempt", "at", "error"}`, the time in milliseconds since 1970, and
+    /// `"omitted"` where tries before it are not kept.
     pub fn read(json: &str) -> Vec<Self> {
         let read = |entry: serde_json::Value| {
             let at = Duration::from_millis(entry.get("at")?.as_u64()?);
@@ -27,6 +30,10 @@ impl PastAttempt {
                 attempt: u32::try_from(entry.get("attempt")?.as_u64()?).ok()?,
                 at: SystemTime::UNIX_EPOCH + at,
                 error: entry.get("error")?.as_str()?.to_owned(),
+                omitted: entry
+                    .get("omitted")
+                    .and_then(serde_json::Value::as_u64)
+                    .map_or(0, |omitted| u32::try_from(omitted).unwrap_or(u32::MAX)),
             })
         };
         let entries: Vec<serde_json::Value> = serde_json::from_str(json).unwrap_or_default();
@@ -53,8 +60,15 @@ pub struct DeadLetter {
     pub died_at: SystemTime,
     /// The last error and its causes.
     pub error: String,
-    /// All tries, the oldest first.
+    /// The tries, the oldest first: the first five and the last fifteen.
     pub attempts: Vec<PastAttempt>,
+}
+
+impl DeadLetter {
+    /// How many tries there were, kept or not.
+    pub fn tries(&self) -> u32 {
+        self.attempts.iter().fold(0, |tries, past| tries.saturating_add(past.omitted).saturating_add(1))
+    }
 }
 
 /// Which dead letters are meant. Without any condition: all of them.

@@ -57,9 +57,14 @@ pub trait Processes: Store {
     /// All processes but this one.
     fn peers(&self, id: ProcessId) -> impl Future<Output = Result<Vec<Peer>, Error>> + Send;
 
-    /// Takes a process for dead if it is still silent for longer than its lease, in one transaction: the tasks that it ran are
-    /// due now, each with one crash more; care is needed in every lane of its handlers where something waits (ahead of the progress,
-    /// or a task that is due), for as many of these as it can have had in hand. How many tasks; `None` if it is alive or somebody
-    /// else was faster.
-    fn bury_process(&self, id: ProcessId) -> impl Future<Output = Result<Option<u64>, Error>> + Send;
+    /// Takes a process for dead in one transaction: if its end was seen, or it is still silent for longer than its lease. The tasks
+    /// that it ran are due now, each with one crash more. In every lane of its handlers where something waits, the death is noted,
+    /// with the handler's progress and its first task that is due. Care is needed there if one of the two is where it was at the
+    /// death before, for as many messages as the process can have had in hand. How many tasks; `None` if it is alive or another
+    /// process was faster.
+    fn bury_process(
+        &self,
+        id: ProcessId,
+        is_seen: bool,
+    ) -> impl Future<Output = Result<Option<u64>, Error>> + Send;
 }

@@ -188,13 +188,21 @@ begin
 end
 $$;
 
--- The failed tries of a message with one more, unless there was no error. The first five and the last fifteen are kept, each with
--- its number: a message that fails for weeks must not become a row of megabytes.
+-- Where a process has died: how far the handler had come, and which of its tasks was the first that was due. Without any messages left
+-- to be careful with, only that is noted.
+alter table "{schema}".careful add column pos bigint;
+alter table "{schema}".careful add column task_pos bigint;
+
+-- The failed tries of a message with one more, unless there was no error. The first five and the last fifteen are kept, and how many
+-- are not: a message that fails for weeks must not become a row of megabytes.
 create function "{schema}".add_attempt(attempts jsonb, attempt integer, at timestamptz, error text) returns jsonb
 language sql immutable
 as $$
     select case when $4 is null then coalesce($1, '[]') else
-        case when jsonb_array_length($1) >= 20 then $1 - 5 else coalesce($1, '[]') end
+        case when jsonb_array_length($1) >= 20
+            then jsonb_set($1 - 5, '{5,omitted}', to_jsonb(1 + coalesce(($1 -> 5 ->> 'omitted')::int4, 0)))
+            else coalesce($1, '[]')
+        end
         || jsonb_build_array(jsonb_build_object(
             'attempt', $2, 'at', floor(extract(epoch from $3) * 1000)::int8, 'error', $4
         ))
@@ -218,33 +226,15 @@ begin
 end
 $$;
 
--- Notes how a session is set before handlers use it for the first time: by the pool that opened it, for example.
-create function "{schema}".note_session() returns void
-language plpgsql
-as $$
-begin
-    if coalesce(current_setting('oncebox.session', true), '') = '' then
-        perform set_config('oncebox.session', (
-            select coalesce(jsonb_object_agg(s.name, s.setting), '{}') || jsonb_build_object(
-                'session_authorization', current_setting('session_authorization'), 'role', current_setting('role')
-            )
-            from pg_settings s
-            where s.source = 'session' and s.name <> 'default_transaction_read_only' and s.name not like 'oncebox.%'
-        )::text, false);
-    end if;
-end
-$$;
-
 -- The last word before a commit: proves that this is the transaction that the engine began. In a transaction that was broken by an
 -- error which the handler swallowed, no function runs. What handlers have set for the session ends here: the next one finds it as
--- it was noted, and its locks released. From here on the transaction may commit, and, if it is the engine's last, the session write
--- again.
-create or replace function "{schema}".guard(transaction_id text, last boolean) returns void
+-- the pool has set it, which is given as JSON, and its locks released. From here on the transaction may commit, and, if it is the
+-- engine's last, the session write again.
+create function "{schema}".guard(transaction_id text, last boolean, session bytea) returns void
 language plpgsql
 as $$
 declare
-    noted text := current_setting('oncebox.session', true);
-    settings jsonb := case when noted <> '' then noted::jsonb else '{}' end;
+    settings jsonb := convert_from($3, 'UTF8');
     each_name text;
     each_value text;
 begin
@@ -260,17 +250,31 @@ begin
     if current_setting('role') <> settings ->> 'role' then
         perform set_config('role', settings ->> 'role', false);
     end if;
-    for each_name, each_value in
-        select s.key, s.value from jsonb_each_text(settings - array['session_authorization', 'role']) as s
-    loop
-        perform set_config(each_name, each_value, false);
-    end loop;
-    perform
-        pg_advisory_unlock_all(),
-        set_config('oncebox.session', noted, false),
-        set_config('oncebox.proved', $1, true);
+    if settings ? 'settings' then
+        for each_name, each_value in select s.key, s.value from jsonb_each_text(settings -> 'settings') as s loop
+            perform set_config(each_name, each_value, false);
+        end loop;
+    end if;
+    perform pg_advisory_unlock_all(), set_config('oncebox.proved', $1, true);
     if not last then
         perform set_config('default_transaction_read_only', 'on', false);
+    end if;
+end
+$$;
+
+-- The same for programs of the version before, which leave the session as it is.
+create or replace function "{schema}".guard(transaction_id text, last boolean) returns void
+language plpgsql
+as $$
+begin
+    if pg_current_xact_id_if_assigned()::text is distinct from $1 then
+        raise exception using
+            errcode = 'invalid_transaction_termination',
+            message = 'oncebox: a handler has ended the transaction that it was lent';
+    end if;
+    perform set_config('oncebox.proved', $1, true), set_config('oncebox.guarded', 'off', true);
+    if last then
+        perform set_config('default_transaction_read_only', null, false);
     end if;
 end
 $$;

@@ -6,7 +6,9 @@ select
     coalesce(h.ordered is null and task.due_at <= now.at, false) as tasks,
     case when h.ordered is null then greatest(floor(extract(epoch from task.due_at - now.at) * 1000)::int8, 0) end as due_in_ms,
     h.ordered is not null and task.due_at is not null as has_ordered,
-    exists (select from "{schema}".careful c where c.handler = l.handler and c.lane = l.lane) as careful
+    exists (
+        select from "{schema}".careful c where c.handler = l.handler and c.lane = l.lane and c.messages_left > 0
+    ) as careful
 from "{schema}".lane l
 join "{schema}".handler h on h.id = l.handler and h.state = 'active'
 cross join (select clock_timestamp() + $2::int8 * interval '1 ms' as at) as now

@@ -3,9 +3,13 @@
 insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select
     t.handler, t.lane, t.pos, t.order_by, ?6,
-    -- The first five and the last fifteen are kept, each with its number.
+    -- The first five and the last fifteen are kept, and how many are not.
     json_insert(
-        iif(json_array_length(t.attempts) >= 20, json_remove(t.attempts, '$[5]'), t.attempts),
+        iif(
+            json_array_length(t.attempts) >= 20,
+            json_set(json_remove(t.attempts, '$[5]'), '$[5].omitted', 1 + coalesce(t.attempts ->> '$[5].omitted', 0)),
+            t.attempts
+        ),
         '$[#]', json_object('attempt', ?5, 'at', now.ms, 'error', ?6)
     ),
     t.body, now.ms

@@ -120,7 +120,9 @@ with recursive lane(n) as (
 )
 select
     s.handler, s.lane, s.messages, s.tasks,
-    exists (select 1 from oncebox_careful c where c.handler = s.handler and c.lane = s.lane), null
+    exists (
+        select 1 from oncebox_careful c where c.handler = s.handler and c.lane = s.lane and c.messages_left > 0
+    ), null
 from seen s where s.messages or s.tasks
 union all
 select null, null, null, null, null, min(next.due_in) from next

@@ -4,9 +4,13 @@ update oncebox_task set
     failures = ?5, due_at = cast(unixepoch('subsec') * 1000 as integer) + ?8 + ?6,
     set_at = cast(unixepoch('subsec') * 1000 as integer) + ?8, owner = null, fence = null, error = coalesce(?7, error),
     attempts = case when ?7 is null then attempts
-        -- The first five and the last fifteen are kept, each with its number.
+        -- The first five and the last fifteen are kept, and how many are not.
         else json_insert(
-            iif(json_array_length(attempts) >= 20, json_remove(attempts, '$[5]'), attempts),
+            iif(
+                json_array_length(attempts) >= 20,
+                json_set(json_remove(attempts, '$[5]'), '$[5].omitted', 1 + coalesce(attempts ->> '$[5].omitted', 0)),
+                attempts
+            ),
             '$[#]', json_object('attempt', ?5, 'at', cast(unixepoch('subsec') * 1000 as integer) + ?8, 'error', ?7)
         )
     end

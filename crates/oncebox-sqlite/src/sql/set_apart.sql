@@ -13,9 +13,13 @@ insert into oncebox_task (
 select
     handler, lane, pos, order_by, failures, now + due_in, now, coalesce(error, attempts ->> '$[#-1].error'),
     case when error is null then attempts
-        -- The first five and the last fifteen are kept, each with its number.
+        -- The first five and the last fifteen are kept, and how many are not.
         else json_insert(
-            iif(json_array_length(attempts) >= 20, json_remove(attempts, '$[5]'), attempts),
+            iif(
+                json_array_length(attempts) >= 20,
+                json_set(json_remove(attempts, '$[5]'), '$[5].omitted', 1 + coalesce(attempts ->> '$[5].omitted', 0)),
+                attempts
+            ),
             '$[#]', json_object('attempt', failures, 'at', now, 'error', error)
         )
     end,

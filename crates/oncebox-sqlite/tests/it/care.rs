@@ -22,7 +22,7 @@ async fn enter(log: &OneHandler) -> ProcessId {
 
 async fn die(log: &OneHandler, process: ProcessId) {
     log.store.travel(Duration::from_secs(5));
-    log.store.bury_process(process).await.unwrap().unwrap();
+    log.store.bury_process(process, false).await.unwrap().unwrap();
 }
 
 async fn forget(log: &OneHandler, lane: u16, pos: i64) {
@@ -69,6 +69,8 @@ async fn care_ends_with_its_last_message_or_when_nothing_is_left() {
     };
     assert!(careful().await.is_empty());
     die(&log, enter(&log).await).await;
+    assert!(careful().await.is_empty(), "one death is no reason");
+    die(&log, enter(&log).await).await;
     assert_eq!(careful().await, [0, 1, 2, 3]);
     forget(&log, 2, 1).await;
     assert_eq!(careful().await, [0, 1, 2, 3]);
@@ -89,6 +91,7 @@ async fn no_care_is_needed_where_nothing_waits() {
     let log = OneHandler::new().await;
     log.append_keys(2, &["a"]).await;
     die(&log, enter(&log).await).await;
+    die(&log, enter(&log).await).await;
     assert_eq!(log.count("oncebox_careful").await, 1);
     assert_eq!(log.count("oncebox_careful where lane = 2 and messages_left = 1").await, 1);
 }
@@ -97,6 +100,7 @@ async fn no_care_is_needed_where_nothing_waits() {
 async fn a_note_is_taken_back_with_the_transaction_only() {
     let log = OneHandler::new().await;
     log.append_keys(0, &["a", "b", "c"]).await;
+    die(&log, enter(&log).await).await;
     die(&log, enter(&log).await).await;
     let process = enter(&log).await;
     log.store.note_attempt(log.handler, place(0, 1), process).await.unwrap();

@@ -36,7 +36,7 @@ async fn a_process_that_died_with_its_clock_ahead_is_taken_for_dead() {
     there.lease(process, &[failure(1, 0, "x")]).await;
     let peers = log.store.peers(ProcessId(Uuid::nil())).await.unwrap();
     assert!(peers[0].silent_for > LEASE, "{:?}", peers[0]);
-    assert_eq!(log.store.bury_process(process).await.unwrap(), Some(1));
+    assert_eq!(log.store.bury_process(process, false).await.unwrap(), Some(1));
     assert_eq!(log.runnable().await, [1]);
 }
 

@@ -122,7 +122,7 @@ async fn a_removed_handler_leaves_nothing_that_waits() {
     log.store.replay("ledger", ReplayFrom::Place(place(0, 2)), "ann").await.unwrap();
     log.store.note_attempt(log.handler, place(0, 2), id).await.unwrap();
     log.store.travel(LATER);
-    log.store.bury_process(id).await.unwrap().unwrap();
+    log.store.bury_process(id, false).await.unwrap().unwrap();
     let mut tx = log.store.begin(LIMITS).await.unwrap();
     let units = [log.unit("1"), log.unit("2")];
     oncebox_core::store::Claims::claim(&log.store, &mut tx, &units).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_removed_handler_leaves_nothing_that_waits() {
     // A dead process of it asks for no care any more.
     log.store.enter(&process).await.unwrap();
     log.store.travel(LATER);
-    log.store.bury_process(id).await.unwrap().unwrap();
+    log.store.bury_process(id, false).await.unwrap().unwrap();
     assert_eq!(log.count("oncebox_careful").await, 0);
     assert!(log.store.look(&[log.handler]).await.unwrap().waiting.is_empty());
 }

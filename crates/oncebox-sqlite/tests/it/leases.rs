@@ -215,7 +215,7 @@ async fn who_leaves_frees_what_it_had_in_hand() {
 }
 
 #[tokio::test]
-async fn a_silent_process_is_buried_once_and_care_is_taken() {
+async fn a_silent_process_is_buried_once_and_its_death_is_noted() {
     let log = three().await;
     let other = log.store.register(FOUR_LANES, &[stored("other", &["b"])]).await.unwrap().handlers[0];
     let (one, two) = (process(), process());
@@ -225,12 +225,12 @@ async fn a_silent_process_is_buried_once_and_care_is_taken() {
     log.lease(two, &[untried(3)]).await;
     log.store.note_attempt(log.handler, place(1, 1), one).await.unwrap();
     log.store.travel(LEASE - Duration::from_secs(5));
-    assert_eq!(log.store.bury_process(one).await.unwrap(), None);
+    assert_eq!(log.store.bury_process(one, false).await.unwrap(), None);
     log.store.beat_process(two).await.unwrap();
     log.store.travel(Duration::from_secs(6));
-    assert_eq!(log.store.bury_process(two).await.unwrap(), None);
-    assert_eq!(log.store.bury_process(one).await.unwrap(), Some(2));
-    assert_eq!(log.store.bury_process(one).await.unwrap(), None);
+    assert_eq!(log.store.bury_process(two, false).await.unwrap(), None);
+    assert_eq!(log.store.bury_process(one, false).await.unwrap(), Some(2));
+    assert_eq!(log.store.bury_process(one, false).await.unwrap(), None);
     assert!(!log.store.beat_process(one).await.unwrap());
     let tasks = log.peek_tasks(0, at_most(10)).await.unwrap();
     assert_eq!(tasks.iter().map(|task| (task.place.pos, task.crashes)).collect::<Vec<_>>(), [(1, 1), (2, 1)]);
@@ -243,12 +243,12 @@ async fn a_silent_process_is_buried_once_and_care_is_taken() {
             .await
             .unwrap()
     };
-    // Two tasks wait there, and nothing else does.
-    assert_eq!(care().await, [(log.handler.0, 1, 2)]);
+    // Two tasks wait there, and nothing else does. One death is noted, and no reason for care yet.
+    assert_eq!(care().await, [(log.handler.0, 1, 0)]);
     // The next one had less in hand; what is left of the care is more.
     sqlx::query("update oncebox_careful set messages_left = 10").execute(log.store.pool()).await.unwrap();
     log.store.travel(LATER);
-    assert_eq!(log.store.bury_process(two).await.unwrap(), Some(1));
+    assert_eq!(log.store.bury_process(two, false).await.unwrap(), Some(1));
     let of_handler = care().await.into_iter().find(|(handler, ..)| *handler == log.handler.0);
     assert_eq!(of_handler, Some((log.handler.0, 1, 10)));
 }

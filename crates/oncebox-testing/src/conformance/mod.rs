@@ -247,8 +247,13 @@ macro_rules! conformance {
             what_a_process_ran_when_it_died_runs_again
             a_detached_message_of_which_processes_keep_dying_is_a_dead_letter
             a_blameless_message_runs_however_many_processes_died
-            where_a_process_died_messages_run_one_by_one
-            where_a_process_died_tasks_run_one_by_one
+            where_two_processes_died_messages_run_one_by_one
+            where_two_processes_died_tasks_run_one_by_one
+            an_ordering_key_of_any_length_keeps_its_order
+            of_many_failed_tries_the_first_and_the_last_are_kept
+            what_is_beyond_a_limit_is_rejected
+            deaths_with_progress_in_between_are_no_reason_for_care
+            a_process_that_was_seen_to_end_is_buried_at_once
             a_message_of_which_processes_keep_dying_is_a_dead_letter
             a_process_that_leaves_is_not_mourned
             a_note_that_is_given_back_counts_for_nothing

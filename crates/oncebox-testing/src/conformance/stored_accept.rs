@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::{
-    Accept, BoxError, Delivery, Envelope, ErrorKind, Inbox, InboxBuilder, KeyReuse, LogStore, MissingKey,
+    Accept, BoxError, Delivery, Envelope, ErrorKind, Headers, Inbox, InboxBuilder, Key, KeyReuse, LogStore,
+    MissingKey,
 };
 
 use super::stored::{Conn, accept_new, one_lane, sample, with_effect};
@@ -91,6 +92,30 @@ pub async fn a_body_that_is_too_large_is_refused_and_the_largest_goes_through<F:
     accept_new(&inbox, Envelope::new("note", vec![7; LARGEST]).with_key("large")).await;
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(fixture.effects(&format!("note {LARGEST}")).await, 1);
+}
+
+/// Whoever sends it is told not to send it again, and the message behind it is none the worse.
+pub async fn what_is_beyond_a_limit_is_rejected<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = with_lengths(&fixture, one_lane(&fixture)).build().await.unwrap();
+    let note = || Envelope::new("note", "1").with_key("note");
+    let far = SystemTime::UNIX_EPOCH + Duration::from_secs(400_000_000_000_000);
+    let beyond = [
+        note().with_order_by(vec![b'x'; Key::MAX_BYTES + 1]),
+        note().with_header("x", "y".repeat(Headers::MAX_BYTES)),
+        note().with_due_at(far),
+        note().with_occurred_at(far),
+    ];
+    for envelope in beyond {
+        let error = inbox.accept(envelope).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Envelope, "{error}");
+    }
+    let within = note()
+        .with_order_by(vec![b'x'; Key::MAX_BYTES])
+        .with_header("x", "y".repeat(Headers::MAX_BYTES - 1))
+        .with_occurred_at(SystemTime::UNIX_EPOCH - Duration::from_secs(62_135_596_800))
+        .with_due_at(SystemTime::UNIX_EPOCH);
+    accept_new(&inbox, within).await;
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
 }
 
 /// Equal keys in one batch are one message, and positions have no gaps.

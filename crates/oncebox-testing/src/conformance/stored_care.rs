@@ -30,10 +30,10 @@ pub(super) async fn enter<S: LogStore>(store: &S, handler: HandlerId, in_hand: u
 /// It is silent for too long; how many tasks it had in hand.
 pub(super) async fn die<F: Fixture<Store: LogStore>>(fixture: &F, process: ProcessId) -> u64 {
     let store = fixture.store();
-    assert_eq!(store.bury_process(process).await.unwrap(), None, "it is alive");
+    assert_eq!(store.bury_process(process, false).await.unwrap(), None, "it is alive");
     fixture.travel(LEASE + Duration::from_secs(1));
-    let tasks = store.bury_process(process).await.unwrap().expect("it is silent");
-    assert_eq!(store.bury_process(process).await.unwrap(), None, "somebody was faster");
+    let tasks = store.bury_process(process, false).await.unwrap().expect("it is silent");
+    assert_eq!(store.bury_process(process, false).await.unwrap(), None, "somebody was faster");
     tasks
 }
 
@@ -81,16 +81,18 @@ async fn with_journal<F: Fixture<Store: LogStore>>(
     (inbox, ledger, journal)
 }
 
-/// Each in a transaction of its own, as many as the process can have had in hand; then care ends.
-pub async fn where_a_process_died_messages_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+/// Each in a transaction of its own, as many as a process can have had in hand; then care ends.
+pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let (inbox, ledger, journal) = with_journal(&fixture).await;
     for id in ["a", "b", "c", "d", "e"] {
         accept_new(&inbox, sample(id)).await;
     }
-    assert!(!is_careful(&store, ledger).await);
-    let process = enter(&store, ledger, 3).await;
-    assert_eq!(die(&fixture, process).await, 0);
+    for death in 0..2 {
+        assert!(!is_careful(&store, ledger).await, "one death is no reason");
+        let process = enter(&store, ledger, 3).await;
+        assert_eq!(die(&fixture, process).await, 0, "{death}");
+    }
     assert!(is_careful(&store, ledger).await);
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 5);
@@ -115,7 +117,7 @@ pub async fn where_a_process_died_messages_run_one_by_one<F: Fixture<Store: LogS
 }
 
 /// Tasks too.
-pub async fn where_a_process_died_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn where_two_processes_died_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let effects = fixture.clone();
     let handler = async move |sample: Sample, Attempt(n): Attempt, conn: &mut Conn<F>| {
@@ -131,8 +133,11 @@ pub async fn where_a_process_died_tasks_run_one_by_one<F: Fixture<Store: LogStor
     }
     assert_eq!(inbox.work_until_idle().await.unwrap().failed, 3);
     fixture.travel(LEASE);
-    let process = enter(&store, ledger, 10).await;
-    die(&fixture, process).await;
+    for _ in 0..2 {
+        assert!(!is_careful(&store, ledger).await, "one death is no reason");
+        let process = enter(&store, ledger, 10).await;
+        die(&fixture, process).await;
+    }
     assert!(is_careful(&store, ledger).await);
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
@@ -170,7 +175,7 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     assert_eq!(runs, ["before", "survivor", "behind"]);
     let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
-    assert!(letters[0].error.contains("3 processes died"), "{}", letters[0].error);
+    assert!(letters[0].error.contains("4 processes died"), "{}", letters[0].error);
     accept_new(&inbox, sample("later")).await;
     assert!(!is_careful(&store, ledger).await, "care has ended");
 
@@ -180,6 +185,39 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     for id in ["before", "poison", "survivor", "behind", "later"] {
         assert_eq!(fixture.effects(id).await, 1, "{id}");
     }
+}
+
+/// Processes that are killed from outside, one after the other, slow nobody down: the lane has moved in between.
+pub async fn deaths_with_progress_in_between_are_no_reason_for_care<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let (inbox, ledger, journal) = with_journal(&fixture).await;
+    for round in 0..4 {
+        for id in ["a", "b"] {
+            accept_new(&inbox, sample(&format!("{id}-{round}"))).await;
+        }
+        let process = enter(&store, ledger, 10).await;
+        die(&fixture, process).await;
+        assert!(!is_careful(&store, ledger).await, "round {round}");
+        journal.read();
+        assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+        assert_eq!(journal.read().iter().filter(|entry| *entry == "commit").count(), 1, "round {round}");
+    }
+}
+
+/// Whoever has seen a process end need not wait for its lease, and a process that has just begun need not either.
+pub async fn a_process_that_was_seen_to_end_is_buried_at_once<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let (inbox, ledger, _) = with_journal(&fixture).await;
+    accept_new(&inbox, sample("a")).await;
+    let seen = enter(&store, ledger, 1).await;
+    assert_eq!(store.bury_process(seen, false).await.unwrap(), None, "it is alive");
+    assert_eq!(store.bury_process(seen, true).await.unwrap(), Some(0));
+    assert_eq!(store.bury_process(seen, true).await.unwrap(), None, "another one was faster");
+    // Nobody has watched this one until its lease was over.
+    let silent = enter(&store, ledger, 1).await;
+    fixture.travel(LEASE + Duration::from_secs(1));
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert!(!store.beat_process(silent).await.unwrap(), "whoever begins to work buries it");
 }
 
 /// Whoever ends as it should is no reason for care.
@@ -196,7 +234,7 @@ pub async fn a_process_that_leaves_is_not_mourned<F: Fixture<Store: LogStore>>(f
     store.leave(process).await.unwrap();
     fixture.travel(LEASE * 2);
     assert!(!store.beat_process(process).await.unwrap());
-    assert_eq!(store.bury_process(process).await.unwrap(), None);
+    assert_eq!(store.bury_process(process, false).await.unwrap(), None);
     assert!(!is_careful(&store, ledger).await);
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);

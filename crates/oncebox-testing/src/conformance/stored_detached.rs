@@ -366,7 +366,7 @@ pub async fn a_lost_lease_is_told_and_does_not_count<F: Fixture<Store: LogStore>
         let peers = store.peers(nobody).await.unwrap();
         assert_eq!(peers.len(), 1);
         fixture.travel(lease * 2);
-        freed = store.bury_process(peers[0].id).await.unwrap();
+        freed = store.bury_process(peers[0].id, false).await.unwrap();
     }
     assert_eq!(freed, Some(1));
     tokio::time::timeout(PATIENCE, told.notified()).await.expect("the body is told");

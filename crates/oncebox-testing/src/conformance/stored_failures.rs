@@ -51,6 +51,23 @@ pub async fn a_permanent_failure_is_a_dead_letter_at_once<F: Fixture<Store: LogS
     assert_effects(&fixture, &[("before", 1), ("never", 0), ("behind", 1)]).await;
 }
 
+/// The first tries tell what was wrong, the last ones what still is; a message that fails for weeks is no row of megabytes.
+pub async fn of_many_failed_tries_the_first_and_the_last_are_kept<F: Fixture<Store: LogStore>>(fixture: F) {
+    const TRIES: u32 = 40;
+    let retry = Retry { max_attempts: TRIES, first: Duration::ZERO, longest: Duration::ZERO };
+    let judge = |_: &str, n: u32| Err(Failure::from(format!("try {n}")));
+    let inbox = that_fails(&fixture, judge).retry(retry).build().await.unwrap();
+    accept_new(&inbox, sample("never")).await;
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.failed, report.dead), (u64::from(TRIES) - 1, 1));
+    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let kept: Vec<u32> = letters[0].attempts.iter().map(|past| past.attempt).collect();
+    let expected: Vec<u32> = (1..=5).chain(TRIES - 14..=TRIES).collect();
+    assert_eq!(kept, expected);
+    assert!(letters[0].attempts.iter().all(|past| past.error == format!("try {}", past.attempt)));
+    assert_eq!(letters[0].tries(), TRIES);
+}
+
 /// It is accepted, kept as it came, and dead.
 pub async fn a_body_that_cannot_be_decoded_does_not_stop_its_lane<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = that_fails(&fixture, |_, _| Ok(())).build().await.unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{Select, Waits};
 use oncebox_core::{
-    Attempt, DeadHead, Envelope, ErrorKind, Failure, HandlerOptions, Inbox, InboxBuilder, LogStore, Mode,
+    Attempt, DeadHead, Envelope, ErrorKind, Failure, HandlerOptions, Inbox, InboxBuilder, Key, LogStore, Mode,
 };
 
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample};
@@ -88,6 +88,31 @@ fn waiting(expected: &[(&str, Waits)]) -> Vec<(String, Waits)> {
 async fn assert_once<F: Fixture>(fixture: &F, ids: &[&str]) {
     for id in ids {
         assert_eq!(fixture.effects(id).await, 1, "{id}");
+    }
+}
+
+/// Keys that differ in their last byte only are two, and the longest one that is accepted holds its messages as a short one does.
+pub async fn an_ordering_key_of_any_length_keeps_its_order<F: Fixture<Store: LogStore>>(fixture: F) {
+    let runs = Runs::default();
+    let judge = |id: &str, n: u32| match id {
+        "a-1" | "b-1" if n == 1 => Err("at first".into()),
+        _ => Ok(()),
+    };
+    for (round, bytes) in [1, 512, 513, 3_000, Key::MAX_BYTES].into_iter().enumerate() {
+        let inbox = with_judge(&fixture, one_lane(&fixture), &runs, judge, |o| o.ordered());
+        let inbox = inbox.build().await.unwrap();
+        runs.done.lock().unwrap().clear();
+        let key = |id: &str| Key::new([vec![b'k'; bytes - 1], id.as_bytes()[..1].to_vec()].concat());
+        for id in ["a-1", "b-1", "a-2", "b-2", "c-1"] {
+            let envelope = sample(id).with_key(format!("{id} {round}")).with_order_by(key(id));
+            accept_new(&inbox, envelope).await;
+        }
+        let report = inbox.work_until_idle().await.unwrap();
+        assert_eq!((report.done, report.failed, report.dead), (5, 2, 0), "{bytes} bytes");
+        assert_eq!(runs.of_key("a"), ["a-1", "a-2"], "{bytes} bytes");
+        assert_eq!(runs.of_key("b"), ["b-1", "b-2"], "{bytes} bytes");
+        assert_eq!(fixture.effects("c-1").await, 1 + round as u64);
+        inbox.close().await;
     }
 }
 

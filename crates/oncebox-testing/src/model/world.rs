@@ -24,7 +24,6 @@ use crate::conformance::{Fixture, LIMITS};
 
 const LANES: u16 = 2;
 /// A lease that is over when time has been travelled.
-const LEASE: Duration = Duration::from_secs(30 * 60);
 const TRAVEL: Duration = Duration::from_secs(61 * 60);
 const ORDERED: [Option<DeadHead>; HANDLERS] = [None, Some(DeadHead::Hold), Some(DeadHead::Skip), None];
 const NAMES: [&str; HANDLERS] = ["plain", "holding", "skipping", "apart"];
@@ -380,7 +379,8 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     id: ProcessId(Uuid::now_v7()),
                     name: "a ghost".into(),
                     handlers: self.ids().await?,
-                    lease: LEASE,
+                    // It says nothing, and lives until its end is seen.
+                    lease: Duration::from_secs(365 * 24 * 60 * 60),
                     in_hand: 10,
                 };
                 store.enter(&process).await.map_err(|error| error.to_string())?;
@@ -478,14 +478,9 @@ impl<F: Fixture<Store: LogStore>> World<F> {
     async fn lose_leases(&mut self) -> Result<(), String> {
         let Some(process) = self.ghost.take() else { return Ok(()) };
         let store = self.fixture.store();
-        if store.bury_process(process).await.map_err(|error| error.to_string())?.is_some() {
-            // It may have been silent for long enough already.
-        } else {
-            self.travel();
-            let tasks = store.bury_process(process).await.map_err(|error| error.to_string())?;
-            if tasks.is_none() {
-                return Err("a process that is silent for too long is taken for alive".into());
-            }
+        let tasks = store.bury_process(process, true).await.map_err(|error| error.to_string())?;
+        if tasks.is_none() {
+            return Err("a process that has ended is taken for alive".into());
         }
         self.expected.lose_leases(APART);
         // What it still has to say does not count.

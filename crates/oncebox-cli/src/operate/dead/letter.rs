@@ -19,6 +19,7 @@ pub(super) struct LetterField<'a> {
     received_at: String,
     died_at: String,
     error: &'a str,
+    tries: u32,
     attempts: Vec<AttemptField<'a>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     body: Option<BodyField>,
@@ -49,6 +50,7 @@ impl<'a> LetterField<'a> {
             received_at: rfc3339(letter.received_at),
             died_at: rfc3339(letter.died_at),
             error: &letter.error,
+            tries: letter.tries(),
             attempts: attempts.collect(),
             body: None,
         }

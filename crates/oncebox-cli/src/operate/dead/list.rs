@@ -44,7 +44,7 @@ pub(super) async fn run<S: LogStore>(store: &S, list: &List, output: Output) -> 
             letter.kind.clone(),
             key_or_none(letter.key.as_ref()),
             ago(letter.died_at),
-            letter.attempts.len().to_string(),
+            letter.tries().to_string(),
             shortened(&harmless(&letter.error), ERROR_LETTERS),
         ]);
     }

@@ -69,6 +69,9 @@ fn in_full(letter: &DeadLetter, target: &Target) -> String {
         String::new(),
     ];
     for past in &letter.attempts {
+        if past.omitted > 0 {
+            lines.push(format!("({} attempts in between are not kept)", past.omitted));
+        }
         lines.push(format!("attempt {}: {}  {}", past.attempt, rfc3339(past.at), harmless(&past.error)));
     }
     lines.extend([String::new(), body_text(&letter.body), String::new()]);

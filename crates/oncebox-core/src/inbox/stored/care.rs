@@ -1,7 +1,7 @@
-//! Care: where a process has died, messages run one by one, each with a note before it.
+//! Care: where processes have died twice with no progress in between, messages run one by one, each with a note before it.
 //!
 //! A message that kills its process leaves its note behind. Whoever finds it there, and the process gone, knows whose fault it
-//! was; the third time the message is a dead letter, and the lane goes on.
+//! was; after the second time the message is a dead letter, and the lane goes on.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::inbox::stored::{LogStore, Stored};
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::Taker;
 
-/// So many processes die of a message, and no more.
+/// The deaths that are put down to a message before it is a dead letter. The one that was the reason for the first note counts.
 pub(super) const CRASHES_MAX: u32 = 3;
 
 impl<S: LogStore> Inbox<S> {
@@ -78,7 +78,8 @@ impl<S: LogStore> Inbox<S> {
             }
             return Ok(visited);
         }
-        let outcome = died(crashes);
+        // Two have died before the first note.
+        let outcome = died(crashes + 1);
         self.set_apart_unrun(stored, handler, taker, next, outcome, &course).await
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! There is no leader here either: every process looks after the others.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,10 +16,12 @@ use crate::handler::{Cancel, Cancellation};
 use crate::inbox::Inbox;
 use crate::inbox::stored::incarnation::Incarnation;
 use crate::inbox::stored::{LogStore, Stored};
-use crate::store::{Fault, HandlerId, NewProcess, Peer, ProcessId};
+use crate::store::{Fault, NewProcess, Peer, ProcessId};
 
 /// So many times a process says that it is alive, before its silence is too long.
 const BEATS_IN_LEASE: u32 = 5;
+/// How often this process looks whether others on its machine have ended: a question to the machine, not to the store.
+const GLANCE_EVERY: Duration = Duration::from_millis(200);
 
 /// Who this process is to the others.
 #[derive(Debug, Default)]
@@ -35,8 +36,8 @@ struct State {
     /// How many are at work here.
     present: usize,
     identity: Option<Identity>,
-    /// Processes of which is not known whether they have died, as many times as they had been heard of.
-    in_doubt: HashMap<ProcessId, (i64, Vec<HandlerId>)>,
+    /// The other processes, as they were read last.
+    others: Vec<Incarnation>,
     heart: Option<JoinHandle<()>>,
 }
 
@@ -64,16 +65,6 @@ impl Presence {
         let state = self.state();
         let identity = state.identity.as_ref()?;
         Some(Process { id: identity.id, cancellation: identity.cancel.cancellation() })
-    }
-
-    /// Whether a process with this handler may have died.
-    pub(super) fn is_careful(&self, handler: HandlerId) -> bool {
-        self.state().in_doubt.values().any(|(_, handlers)| handlers.contains(&handler))
-    }
-
-    /// The handlers with which a process may have died.
-    pub(super) fn in_doubt(&self) -> HashSet<HandlerId> {
-        self.state().in_doubt.values().flat_map(|(_, handlers)| handlers.iter().copied()).collect()
     }
 
     /// Takes on an identity; those who ran under the one before are told that they run in vain.
@@ -112,56 +103,35 @@ impl Presence {
         given_up.map(|identity| identity.cancel = Cancel::new()).is_some()
     }
 
-    /// What is to be made of the others at the beginning.
-    fn meet(&self, peers: &[Peer]) {
-        self.state().in_doubt.clear();
-        self.hear(peers);
+    /// Remembers the others.
+    fn know(&self, peers: &[Peer]) {
+        self.state().others = peers.iter().filter_map(|peer| Incarnation::parse(&peer.name)).collect();
     }
 
-    /// Those who were heard of again are alive; those who are gone have ended, or have been taken for dead. Those who should have
-    /// been heard of and were not are in doubt from now on.
-    fn hear(&self, peers: &[Peer]) {
-        let heard: HashMap<ProcessId, i64> = peers.iter().map(|peer| (peer.id, peer.beats)).collect();
-        let mut state = self.state();
-        state.in_doubt.retain(|id, (beats, _)| heard.get(id).is_some_and(|now| now <= beats));
-        for peer in peers.iter().filter(|peer| is_doubtful(peer)) {
-            state.in_doubt.entry(peer.id).or_insert_with(|| (peer.beats, peer.handlers.clone()));
-        }
+    /// Whether one of the others has ended on this machine since they were read.
+    fn has_lost_another(&self) -> bool {
+        let me = Incarnation::of_this_process();
+        self.state().others.iter().any(|other| other.has_ended_beside(me))
     }
 }
 
-/// Whether a process may have died.
-fn is_doubtful(peer: &Peer) -> bool {
-    let me = Incarnation::of_this_process();
-    match Incarnation::parse(&peer.name).and_then(|it| it.is_alive_beside(me)) {
-        Some(is_alive) => !is_alive,
-        // On another machine: it should have been heard of by now.
-        None => peer.silent_for > beat_every(peer.lease) * 2,
-    }
+/// Why a process is taken for dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    /// It has ended on this machine.
+    Seen,
+    /// It has been silent for longer than its lease.
+    Silent,
 }
 
-/// What one process has heard of the others, by its own clock. A store that keeps everybody waiting lets all of them look dead.
-#[derive(Default)]
-struct Others(HashMap<ProcessId, (i64, Instant)>);
-
-impl Others {
-    fn hear(&mut self, peers: &[Peer]) {
-        let now = Instant::now();
-        let before = std::mem::take(&mut self.0);
-        self.0 = peers
-            .iter()
-            .map(|peer| match before.get(&peer.id) {
-                Some((beats, since)) if *beats == peer.beats => (peer.id, (*beats, *since)),
-                _ => (peer.id, (peer.beats, now)),
-            })
-            .collect();
+/// Whether a process has died. The time of a store that heard nobody does not count as silence: whoever comes back from that has
+/// listened since a moment ago only.
+fn death_of(peer: &Peer, me: &Incarnation, listening_since: Option<Instant>) -> Option<Death> {
+    if Incarnation::parse(&peer.name).is_some_and(|it| it.has_ended_beside(me)) {
+        return Some(Death::Seen);
     }
-
-    /// Whether it was silent for longer than its lease while this process listened.
-    fn is_silent(&self, peer: &Peer) -> bool {
-        peer.silent_for > peer.lease
-            && self.0.get(&peer.id).is_some_and(|(_, since)| since.elapsed() > peer.lease)
-    }
+    let has_listened = listening_since.is_none_or(|since| since.elapsed() > peer.lease);
+    (peer.silent_for > peer.lease && has_listened).then_some(Death::Silent)
 }
 
 fn beat_every(lease: Duration) -> Duration {
@@ -248,7 +218,7 @@ impl<S: LogStore> Inbox<S> {
             if state.present > 0 {
                 return;
             }
-            state.in_doubt.clear();
+            state.others.clear();
             if let Some(heart) = state.heart.take() {
                 heart.abort();
             }
@@ -272,16 +242,14 @@ impl<S: LogStore> Inbox<S> {
             in_hand: u32::try_from(stored.settings.work_batch).unwrap_or(u32::MAX),
         };
         let entered = match store.enter(&process).await {
-            Ok(()) => store.peers(process.id).await,
+            // Whoever died before is buried before this process works: it may live too short to do so later.
+            Ok(()) => self.look_after_others(stored, process.id, None).await,
             Err(error) => Err(error),
         };
-        match entered {
-            Ok(peers) => stored.presence.meet(&peers),
-            Err(error) => {
-                // Nobody is to be mourned who never worked; that it is written down may be all that was not answered.
-                let _ = store.leave(process.id).await;
-                return Err(error);
-            }
+        if let Err(error) = entered {
+            // Nobody is to be mourned who never worked; that it is written down may be all that was not answered.
+            let _ = store.leave(process.id).await;
+            return Err(error);
         }
         stored.presence.become_known(process.id);
         Ok(())
@@ -292,9 +260,10 @@ impl<S: LogStore> Inbox<S> {
         let Ok(stored) = self.stored() else { return };
         let lease = stored.settings.lease;
         let mut heard = Instant::now();
-        let mut others = Others::default();
+        // Since when this process has listened, if it was deaf for a while.
+        let mut listening_since = None;
         loop {
-            sleep(beat_every(lease)).await;
+            self.wait_for_the_next_beat(stored, &mut listening_since).await;
             let Some(process) = stored.presence.process() else { return };
             let beat = timeout(lease / 2, self.inner.store.beat_process(process.id)).await;
             let silent_for = heard.elapsed();
@@ -307,20 +276,9 @@ impl<S: LogStore> Inbox<S> {
                     }
                     if silent_for > beat_every(lease) * 2 {
                         // The others may have been as silent, for the same reason: they get the time to be heard again.
-                        others = Others::default();
+                        listening_since = Some(heard);
                     }
-                    // Handlers may have all connections: the next beat does not wait for that.
-                    let look = self.look_after_others(stored, process.id, &mut others);
-                    match timeout(beat_every(lease), look).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(error)) => {
-                            tracing::debug!(
-                                error = chain(&error),
-                                "the other processes were not looked after"
-                            );
-                        }
-                        Err(_elapsed) => tracing::debug!("no time to look after the other processes"),
-                    }
+                    self.look_after_others_in_time(stored, process.id, listening_since).await;
                 }
                 Ok(Ok(false)) => {
                     tracing::warn!(
@@ -331,11 +289,11 @@ impl<S: LogStore> Inbox<S> {
                         stored.presence.give_up();
                     }
                     heard = Instant::now();
-                    others = Others::default();
+                    listening_since = Some(heard);
                 }
                 not_heard => {
                     // Who cannot speak cannot hear either.
-                    others = Others::default();
+                    listening_since = Some(Instant::now());
                     if silent_for > lease {
                         stored.presence.give_up();
                     }
@@ -346,18 +304,50 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
+    /// Until it is time to say so again. A process that ends on this machine meanwhile is noticed at once.
+    async fn wait_for_the_next_beat(&self, stored: &Stored, listening_since: &mut Option<Instant>) {
+        let next = Instant::now() + beat_every(stored.settings.lease);
+        while let Some(left) = next.checked_duration_since(Instant::now()) {
+            sleep(left.min(GLANCE_EVERY)).await;
+            let Some(process) = stored.presence.process() else { return };
+            if stored.presence.has_lost_another() {
+                self.look_after_others_in_time(stored, process.id, *listening_since).await;
+            }
+        }
+    }
+
+    /// Handlers may have all connections: the next beat does not wait for that.
+    async fn look_after_others_in_time(
+        &self,
+        stored: &Stored,
+        me: ProcessId,
+        listening_since: Option<Instant>,
+    ) {
+        let look = self.look_after_others(stored, me, listening_since);
+        match timeout(beat_every(stored.settings.lease), look).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(error = chain(&error), "the other processes were not looked after");
+            }
+            Err(_elapsed) => tracing::debug!("no time to look after the other processes"),
+        }
+    }
+
     async fn look_after_others(
         &self,
         stored: &Stored,
         me: ProcessId,
-        others: &mut Others,
+        listening_since: Option<Instant>,
     ) -> Result<(), Error> {
         let store = &self.inner.store;
         let peers = store.peers(me).await?;
-        stored.presence.hear(&peers);
-        others.hear(&peers);
-        for peer in peers.iter().filter(|peer| others.is_silent(peer)) {
-            if let Some(tasks) = store.bury_process(peer.id).await? {
+        let this = Incarnation::of_this_process();
+        let (dead, alive): (Vec<Peer>, Vec<Peer>) =
+            peers.into_iter().partition(|peer| death_of(peer, this, listening_since).is_some());
+        stored.presence.know(&alive);
+        for peer in dead {
+            let is_seen = death_of(&peer, this, listening_since) == Some(Death::Seen);
+            if let Some(tasks) = store.bury_process(peer.id, is_seen).await? {
                 tracing::warn!(process = peer.name, tasks, "a process has died; its tasks are free");
                 stored.wake.notify_one();
             }
@@ -369,13 +359,14 @@ impl<S: LogStore> Inbox<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::HandlerId;
 
-    fn peer(id: u128, name: &str, beats: i64, silent_for: Duration) -> Peer {
+    fn peer(name: &str, silent_for: Duration) -> Peer {
         Peer {
-            id: ProcessId(Uuid::from_u128(id)),
+            id: ProcessId(Uuid::from_u128(1)),
             name: name.to_owned(),
             handlers: vec![HandlerId(1)],
-            beats,
+            beats: 0,
             silent_for,
             lease: Duration::from_secs(10),
         }
@@ -396,18 +387,28 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_died_makes_careful_until_it_is_heard_of() {
-        let presence = Presence::default();
-        let silent = Duration::from_secs(5);
-        presence.meet(&[peer(1, "elsewhere 7 x", 3, silent), peer(2, "elsewhere 8 y", 3, Duration::ZERO)]);
-        assert!(presence.is_careful(HandlerId(1)) && !presence.is_careful(HandlerId(2)));
-        presence.hear(&[peer(1, "elsewhere 7 x", 3, silent)]);
-        assert!(presence.is_careful(HandlerId(1)), "not heard of yet");
-        presence.hear(&[peer(1, "elsewhere 7 x", 4, Duration::ZERO)]);
-        assert!(!presence.is_careful(HandlerId(1)));
-        // Another inbox of this very process is no reason, whatever it is silent about.
-        let this = Incarnation::of_this_process().to_string();
-        presence.meet(&[peer(3, &this, 0, silent)]);
-        assert!(!presence.is_careful(HandlerId(1)));
+    fn a_process_has_died_when_that_was_seen_or_its_lease_is_over() {
+        let me = Incarnation::of_this_process();
+        let this = me.to_string();
+        let (fresh, silent) = (Duration::ZERO, Duration::from_secs(11));
+        let now = Some(Instant::now());
+        let table = [
+            (peer("elsewhere 7 x", fresh), None, None),
+            (peer("elsewhere 7 x", silent), None, Some(Death::Silent)),
+            // The store heard nobody until now.
+            (peer("elsewhere 7 x", silent), now, None),
+            (peer(&this, fresh), None, None),
+            // Stopped, for example.
+            (peer(&this, silent), None, Some(Death::Silent)),
+            (peer("by hand", silent), None, Some(Death::Silent)),
+        ];
+        for (peer, listening_since, expected) in table {
+            assert_eq!(death_of(&peer, me, listening_since), expected, "{peer:?}");
+        }
+        let mut words: Vec<&str> = this.split(' ').collect();
+        if words.len() == 5 {
+            (words[1], words[2]) = ("4294967295", "gone");
+            assert_eq!(death_of(&peer(&words.join(" "), fresh), me, now), Some(Death::Seen));
+        }
     }
 }

@@ -242,7 +242,7 @@ impl<S: LogStore> Inbox<S> {
         let Some(on_dead) = &stored.settings.on_dead else { return };
         let now = std::time::SystemTime::now();
         let mut attempts = message.attempts.as_deref().map(PastAttempt::read).unwrap_or_default();
-        attempts.push(PastAttempt { attempt: failures, at: now, error: error.clone() });
+        attempts.push(PastAttempt { attempt: failures, at: now, error: error.clone(), omitted: 0 });
         let letter = DeadLetter {
             handler: handler.name.to_string(),
             place: message.place,

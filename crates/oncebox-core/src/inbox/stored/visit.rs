@@ -19,8 +19,8 @@ use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{LogStore, Stored};
 use crate::observe;
 use crate::store::{
-    Batch, Claimed, Fault, HandlerId, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits,
-    Unit, Waiting,
+    Batch, Claimed, Fault, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unit,
+    Waiting,
 };
 use crate::{Error, ErrorKind, Mode};
 
@@ -82,17 +82,14 @@ pub(crate) struct Course {
 }
 
 impl<S: LogStore> Inbox<S> {
-    /// The places that a look found. Tasks first: they have waited longer. Whoever was in doubt before the look may be known to
-    /// have died by the time of the visit, and the look not have seen it.
+    /// The places that a look found. Tasks first: they have waited longer.
     pub(crate) fn spots<'a>(
         &'a self,
         stored: &'a Stored,
         waiting: &'a Waiting,
-        in_doubt: &HashSet<HandlerId>,
     ) -> impl Iterator<Item = Spot> + use<'a, S> {
         let handler = stored.ids.iter().position(|id| *id == waiting.handler);
-        let lane = waiting.lane;
-        let careful = waiting.careful || in_doubt.contains(&waiting.handler);
+        let (lane, careful) = (waiting.lane, waiting.careful);
         let spot = move |what| handler.map(|handler| Spot { handler, lane, what, careful });
         let tasks = waiting.tasks.then(|| spot(What::Tasks)).flatten();
         tasks.into_iter().chain(waiting.messages.then(|| spot(What::Messages)).flatten())
@@ -106,7 +103,7 @@ impl<S: LogStore> Inbox<S> {
         if let Some(detached) = &handler.detached {
             return self.visit_detached(stored, handler, detached, taker, spot).await;
         }
-        if spot.careful || stored.presence.is_careful(taker.handler) {
+        if spot.careful {
             return self.visit_carefully(stored, handler, taker, spot).await;
         }
         let course = self.course(stored, handler, spot);

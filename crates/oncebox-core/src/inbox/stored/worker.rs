@@ -17,6 +17,7 @@ use crate::inbox::Inbox;
 use crate::inbox::stored::visit::{Spot, Visited};
 use crate::inbox::stored::{LogStore, Stored};
 use crate::inbox::unit::panic_text;
+use crate::store::Fault;
 use crate::{Error, ErrorKind};
 
 /// The shortest pause between two looks that found nothing.
@@ -230,15 +231,25 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
-    /// One look and one visit to each place where there is work.
+    /// One look and one visit to each place where there is work; on another connection, where the session of one is out of date.
     async fn work_round(&self) -> Result<(WorkReport, Places), Error> {
+        let mut sessions = 0;
+        loop {
+            match self.try_work_round().await {
+                Err(error) if S::classify(&error) == Fault::Session && sessions < self.sessions_max() => {
+                    sessions += 1;
+                }
+                round => return round,
+            }
+        }
+    }
+
+    async fn try_work_round(&self) -> Result<(WorkReport, Places), Error> {
         self.refuse_nested()?;
         let stored = self.stored()?;
         let _visit = self.inner.doors.enter()?;
-        let in_doubt = stored.presence.in_doubt();
         let look = self.inner.store.look(&stored.ids).await?;
-        let spots: Vec<Spot> =
-            look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting, &in_doubt)).collect();
+        let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting)).collect();
         if spots.is_empty() {
             return Ok((WorkReport::default(), Places::None));
         }
@@ -263,6 +274,8 @@ impl<S: LogStore> Inbox<S> {
                     places = Places::InHand;
                     report += one;
                 }
+                // The next round has another connection.
+                Some(Ok(Err(error))) if S::classify(&error) == Fault::Session => places = Places::InHand,
                 // What the others do is not lost.
                 Some(Ok(Err(error))) => trouble = Some(error),
                 Some(Err(stopped)) => {
@@ -292,12 +305,11 @@ impl<S: LogStore> Inbox<S> {
         next_look: &mut Instant,
         troubles: &mut u32,
     ) {
-        let in_doubt = stored.presence.in_doubt();
         match self.inner.store.look(&stored.ids).await {
             Ok(look) => {
                 stored.note_trouble(None);
                 *troubles = 0;
-                let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting, &in_doubt));
+                let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting));
                 plan.add(found);
                 // Work that is done here makes it short again; lanes that others have in hand do not.
                 *pause = (*pause * 2).min(stored.settings.poll_every);

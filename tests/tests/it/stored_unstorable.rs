@@ -1,0 +1,87 @@
+//! Outcomes that cannot be stored because of their data: one dead letter, and the lane goes on.
+
+use oncebox::store::Select;
+use oncebox::{Attempt, BoxError, Inbox, Mode, Outcome, Retry};
+use oncebox_testing::Fixture;
+
+use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
+use crate::stored_fixture::LogFixture;
+
+on_every_store!(
+    an_outcome_that_cannot_be_stored_makes_a_dead_letter_and_stops_no_lane,
+    an_outcome_of_a_detached_run_that_cannot_be_stored_makes_a_dead_letter,
+    an_error_that_cannot_be_stored_is_spilled_without_its_text,
+);
+
+/// A text that the tables refuse.
+const UNSTORABLE: &str = "unstorable";
+
+const AT_ONCE: Retry =
+    Retry { max_attempts: 3, first: std::time::Duration::ZERO, longest: std::time::Duration::ZERO };
+
+async fn an_outcome_that_cannot_be_stored_makes_a_dead_letter_and_stops_no_lane<F: LogFixture>(fixture: F) {
+    fixture.refuse_errors(UNSTORABLE).await;
+    let effects = fixture.clone();
+    let handler =
+        async move |order: OrderPaid, Attempt(n): Attempt, conn: &mut Conn<F>| -> Result<(), BoxError> {
+            effects.effect(conn, &order.order_id).await?;
+            match order.order_id.rsplit('-').next() {
+                Some("5" | "17") => Err(UNSTORABLE.into()),
+                // As a task, the second time.
+                Some("8") if n == 1 => Err("storable".into()),
+                Some("8") => Err(UNSTORABLE.into()),
+                Some("9") if n == 1 => Err("storable".into()),
+                _ => Ok(()),
+            }
+        };
+    let builder = Inbox::builder(fixture.store()).stored().lanes(1).retry(AT_ONCE);
+    let inbox = builder.on("h", handler).build().await.unwrap();
+    for accept in inbox.accept_all((0..40).map(|n| envelope(&format!("o-{n}")))).await {
+        assert!(accept.unwrap().is_new());
+    }
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.dead), (37, 3), "{report:?}");
+    for n in 0..40 {
+        assert_eq!(fixture.effects(&format!("o-{n}")).await, u64::from(![5, 8, 17].contains(&n)), "{n}");
+    }
+    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    assert_eq!(letters.len(), 3);
+    for letter in &letters {
+        assert!(letter.error.contains("the outcome could not be stored"), "{}", letter.error);
+    }
+    // Healed or not, the operator decides.
+    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 3);
+    assert_eq!(inbox.work_until_idle().await.unwrap().dead, 3);
+}
+
+async fn an_outcome_of_a_detached_run_that_cannot_be_stored_makes_a_dead_letter<F: LogFixture>(fixture: F) {
+    fixture.refuse_errors(UNSTORABLE).await;
+    let handler = async move |order: OrderPaid| -> Result<(), BoxError> {
+        if order.order_id == "o-5" { Err(UNSTORABLE.into()) } else { Ok(()) }
+    };
+    let builder = Inbox::builder(fixture.store()).stored().lanes(1).retry(AT_ONCE);
+    let inbox = builder.on_with("h", handler, |o| o.detached()).build().await.unwrap();
+    for accept in inbox.accept_all((0..20).map(|n| envelope(&format!("o-{n}")))).await {
+        assert!(accept.unwrap().is_new());
+    }
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.dead), (19, 1), "{report:?}");
+    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    assert!(letters[0].error.contains("the outcome could not be stored"), "{}", letters[0].error);
+}
+
+async fn an_error_that_cannot_be_stored_is_spilled_without_its_text<F: LogFixture>(fixture: F) {
+    fixture.refuse_errors(UNSTORABLE).await;
+    let effects = fixture.clone();
+    let handler =
+        async move |order: OrderPaid, Attempt(n): Attempt, conn: &mut Conn<F>| -> Result<(), BoxError> {
+            effects.effect(conn, &order.order_id).await?;
+            if n == 1 { Err(UNSTORABLE.into()) } else { Ok(()) }
+        };
+    let builder = Inbox::builder(fixture.store()).mode(Mode::inline().spill()).lanes(1).retry(AT_ONCE);
+    let inbox = builder.on("h", handler).build().await.unwrap();
+    let report = inbox.process(envelope("o-1")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Queued)), "{report:?}");
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(fixture.effects("o-1").await, 1);
+}
