@@ -249,6 +249,7 @@ macro_rules! conformance {
             a_blameless_message_runs_however_many_processes_died
             where_two_processes_died_messages_run_one_by_one
             where_two_processes_died_tasks_run_one_by_one
+            whoever_knows_a_handler_as_it_was_before_is_told_to_start_again
             an_ordering_key_of_any_length_keeps_its_order
             of_many_failed_tries_the_first_and_the_last_are_kept
             what_is_beyond_a_limit_is_rejected

@@ -71,6 +71,21 @@ pub async fn a_key_that_comes_both_ways_takes_effect_once<F: Fixture<Store: LogS
     assert_eq!((status.lag, status.tasks, status.dead), (0, 0, 0));
 }
 
+/// It is told so, instead of waiting for lanes that it will never have.
+pub async fn whoever_knows_a_handler_as_it_was_before_is_told_to_start_again<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let before = of(&fixture, Mode::stored()).build().await.unwrap();
+    let after = of(&fixture, Mode::mixed()).build().await.unwrap();
+    accept_new(&before, sample("a")).await;
+    let error = before.work_until_idle().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().contains("\"ledger\" was changed by another process"), "{error}");
+    assert_eq!(after.work_until_idle().await.unwrap().done, 1);
+    assert_eq!(fixture.effects("a").await, 1);
+    assert!(before.work_until_idle().await.unwrap().is_empty(), "there is nothing to do");
+}
+
 /// Two inboxes, both ways, all at once.
 pub async fn a_key_that_comes_both_ways_at_once_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let inboxes = [

@@ -26,6 +26,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
 /// After so many rounds of visits that found nothing to do, there is nothing.
 const IDLE_ROUNDS: u32 = 3;
+/// After so many rounds in which every lane was locked, the handlers may have changed: then no lane is free for this process again.
+const CHANGED_ROUNDS: u32 = 5;
+/// The same for visits of a process that goes on for ever.
+const BUSY_VISITS: u32 = 200;
 /// How often lag is measured, where metrics are on.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
@@ -140,6 +144,7 @@ impl<S: LogStore> Inbox<S> {
         let mut next_look = Instant::now();
         let mut looked_at = next_look;
         let mut troubles = 0;
+        let mut busy = 0_u32;
         loop {
             while visits.len() < workers
                 && let Some(spot) = plan.next()
@@ -163,6 +168,7 @@ impl<S: LogStore> Inbox<S> {
                                 if !one.is_empty() {
                                     stored.note_trouble(None);
                                     troubles = 0;
+                                    busy = 0;
                                 }
                                 report += one;
                                 pause = SHORTEST_PAUSE;
@@ -171,7 +177,15 @@ impl<S: LogStore> Inbox<S> {
                                     plan.add([spot]);
                                 }
                             }
-                            Ok(Visited::Busy | Visited::Idle) => {}
+                            Ok(Visited::Idle) => {}
+                            Ok(Visited::Busy) => {
+                                busy += 1;
+                                if busy == BUSY_VISITS
+                                    && let Err(error) = self.check_unchanged().await
+                                {
+                                    tracing::error!(error = chain(&error), "a handler gets no more messages here");
+                                }
+                            }
                             Err(error) => {
                                 troubles += 1;
                                 stored.note_trouble(Some(chain(&error)));
@@ -225,10 +239,40 @@ impl<S: LogStore> Inbox<S> {
             report += round;
             // Somebody else has it in hand, or a body has to be tried again.
             empty_rounds = if round.is_empty() { empty_rounds + 1 } else { 0 };
+            if empty_rounds == CHANGED_ROUNDS {
+                self.check_unchanged().await?;
+            }
             if empty_rounds > 0 {
                 sleep(backoff(empty_rounds.min(3), spread())).await;
             }
         }
+    }
+
+    /// Whether the handlers are still what this process knows. A store gives no messages to a process that knows them otherwise: it
+    /// would pass over kinds that are new, or work without the markers of mixed mode.
+    async fn check_unchanged(&self) -> Result<(), Error> {
+        let stored = self.stored()?;
+        let statuses = self.inner.store.handler_statuses().await?;
+        for (handler, id) in self.inner.handlers.iter().zip(&stored.ids) {
+            let Some(known) = statuses.iter().map(|status| &status.handler).find(|known| known.id == *id)
+            else {
+                continue;
+            };
+            let mode = handler.mode(self.inner.mode);
+            let has_changed = known.mode != mode
+                || known.kinds != handler.kinds
+                || known.ordered != handler.settings.ordered;
+            if has_changed {
+                return Err(Error::configuration(format!(
+                    "the handler {:?} was changed by another process (its mode is {} now, {} here): start this process again, with \
+                     the same kinds, mode and order",
+                    handler.name,
+                    known.mode.name(),
+                    mode.name()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// One look and one visit to each place where there is work; on another connection, where the session of one is out of date.
