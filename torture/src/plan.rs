@@ -105,13 +105,17 @@ impl Plan {
     #[must_use]
     pub fn trouble(self, handler: &str, id: u64, attempt: u32, is_healed: bool) -> Option<Trouble> {
         let often = if self.mode == Mode::Spill { 20 } else { 200 };
-        let lasting =
-            handler == BOOKS && self.mode != Mode::Inline && self.is_chosen("lasting", id, 0, 3_000);
         match () {
-            () if lasting && !is_healed => Some(Trouble::Lasting),
+            () if self.fails_for_good(handler, id) && !is_healed => Some(Trouble::Lasting),
             () if attempt <= 2 && self.is_chosen(handler, id, attempt, often) => Some(Trouble::Passing),
             () => None,
         }
+    }
+
+    /// Whether a handler gives up on a message until somebody heals what is wrong: it becomes a dead letter.
+    #[must_use]
+    pub fn fails_for_good(self, handler: &str, id: u64) -> bool {
+        handler == BOOKS && self.mode != Mode::Inline && self.is_chosen("lasting", id, 0, 3_000)
     }
 
     /// Whether the body takes its time, with its transaction open.

@@ -32,6 +32,9 @@ pub(crate) struct Verdict {
     /// Messages that were never acknowledged or never handled, though the faults had stopped; processes that
     /// did not start, or ended by themselves.
     pub(crate) stuck: u64,
+    /// Dead letters of messages that were not planned to fail for good.
+    #[serde(default)]
+    pub(crate) dead: u64,
     /// Commits whose answer was lost.
     pub(crate) commits_unknown: u64,
     /// Of these, those that had happened.
@@ -43,7 +46,7 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// How many promises were broken.
     pub(crate) fn violations(&self) -> u64 {
-        self.lost + self.duplicated + self.overlap + self.inversion + self.ghost + self.stuck
+        self.lost + self.duplicated + self.overlap + self.inversion + self.ghost + self.stuck + self.dead
     }
 
     /// Both together.
@@ -59,6 +62,7 @@ impl Verdict {
             (&mut self.inversion, other.inversion),
             (&mut self.ghost, other.ghost),
             (&mut self.stuck, other.stuck),
+            (&mut self.dead, other.dead),
             (&mut self.commits_unknown, other.commits_unknown),
             (&mut self.commits_recovered, other.commits_recovered),
         ];
@@ -91,6 +95,7 @@ pub(crate) fn check(
     let mut sent = HashSet::new();
     let mut acknowledged = HashSet::new();
     let mut posted = HashSet::new();
+    let mut dead = HashSet::new();
     let mut bodies: HashMap<(u64, String), Vec<(i128, i128)>> = HashMap::new();
     for event in history {
         match event? {
@@ -134,6 +139,12 @@ pub(crate) fn check(
                 complaints
                     .add(format!("{waiting} messages, {tasks} tasks and {dead} dead letters were left"));
             }
+            // A dead letter that could not be revived at once is reported again.
+            Event::Dead { id, handler, error } => {
+                if !plan.fails_for_good(&handler, id) && dead.insert((id, handler.clone())) {
+                    complaints.add(format!("{handler} gave up on {id}: {error}"));
+                }
+            }
             Event::Gone { worker, how } => {
                 if !how.starts_with("as asked") {
                     verdict.stuck += 1;
@@ -143,6 +154,7 @@ pub(crate) fn check(
         }
     }
     verdict.messages = sent.len() as u64;
+    verdict.dead = dead.len() as u64;
 
     let mut times: HashMap<(&str, u64), u64> = HashMap::new();
     for (handler, id) in &found.effects {
@@ -316,6 +328,20 @@ mod tests {
             judge(INLINE, vec![Event::Started { ready: 20, effects: 2 }], &effects(&[])).duplicated,
             1
         );
+    }
+
+    #[test]
+    fn a_dead_letter_that_the_plan_does_not_know_of_is_a_violation() {
+        let dead = |id| Event::Dead { id, handler: BOOKS.into(), error: "cached plan".into() };
+        let found = |id| effects(&[(BOOKS, id), (STATEMENT, id)]);
+        let orders = || (0..).filter(|&id| STORED.kind(id) == Kind::Order);
+        let planned = orders().find(|&id| STORED.fails_for_good(BOOKS, id)).unwrap();
+        let events = [acknowledged([planned]), vec![dead(planned)]].concat();
+        assert_eq!(judge(STORED, events, &found(planned)).violations(), 0);
+        let other = orders().find(|&id| !STORED.fails_for_good(BOOKS, id)).unwrap();
+        let events = [acknowledged([other]), vec![dead(other), dead(other)]].concat();
+        let verdict = judge(STORED, events, &found(other));
+        assert_eq!((verdict.dead, verdict.violations()), (1, 1), "reported twice, counted once");
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::disk::Disk;
 
 /// Where the effects are.
 const SCHEMA: &str = "oncebox";
+/// How long a schema change waits for the handlers' transactions, while they wait for it.
+const ALTER_LOCK_TIMEOUT: &str = "set lock_timeout = '1s'";
 /// How long a server may take to come back by itself.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
 
@@ -215,6 +217,31 @@ impl Database {
             order by state = 'idle', hashint4(pid + $1::int) limit 1";
         let number = i32::try_from(number)?;
         Ok(sqlx::query_scalar(terminate).bind(number).fetch_optional(&mut conn).await?.unwrap_or(false))
+    }
+
+    /// Adds a column to the table of effects; whether it got the lock for that in time.
+    pub(crate) async fn add_column(&self, number: usize) -> Result<bool> {
+        let column = AssertSqlSafe(format!("alter table effect add column extra_{number} text"));
+        match &self.kind {
+            Kind::Sqlite { file } => {
+                let mut conn = sqlite(file).await?;
+                sqlx::raw_sql(column).execute(&mut conn).await?;
+                conn.close().await?;
+                Ok(true)
+            }
+            Kind::Postgres { .. } => {
+                let mut conn = self.postgres().await?;
+                conn.execute(ALTER_LOCK_TIMEOUT).await?;
+                let added = sqlx::raw_sql(column).execute(&mut conn).await;
+                conn.close().await?;
+                match added {
+                    Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
+                        Ok(false)
+                    }
+                    added => Ok(added.map(|_| true)?),
+                }
+            }
+        }
     }
 
     /// Kills a server with all its sessions and starts it again; nothing for a database without one.

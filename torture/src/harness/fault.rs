@@ -1,6 +1,6 @@
 //! The faults, by their names, and when each is to happen.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use oncebox_torture::chance::Chance;
 use oncebox_torture::point::KillPoint;
@@ -40,6 +40,10 @@ pub(crate) enum Fault {
     TwentyStarters,
     /// Every worker is asked to end and is replaced, one after the other, under load.
     RollingRestart,
+    /// The handlers' own table gets another column, as a migration of the user's schema does.
+    AlterTable,
+    /// Sessions lose their prepared statements.
+    DeallocateAll,
 }
 
 impl Fault {
@@ -61,13 +65,25 @@ impl Fault {
             Self::ClockJump,
             Self::TwentyStarters,
             Self::RollingRestart,
+            Self::AlterTable,
+            Self::DeallocateAll,
         ];
         let meets = |fault: &Self| match fault {
-            Self::TerminateBackend | Self::HalfOpen => store == StoreName::Postgres,
+            Self::TerminateBackend | Self::HalfOpen | Self::DeallocateAll => store == StoreName::Postgres,
             Self::HoldWriteLock => store == StoreName::Sqlite,
             _ => true,
         };
         kills.chain(others).filter(meets).collect()
+    }
+
+    /// The fault of that id.
+    pub(crate) fn named(id: &str) -> Result<Self, String> {
+        let all: Vec<Self> = StoreName::ALL.into_iter().flat_map(Self::of).collect();
+        let named = all.iter().find(|fault| fault.id() == id).copied();
+        named.ok_or_else(|| {
+            let ids: BTreeSet<&str> = all.iter().map(|fault| fault.id()).collect();
+            format!("not a fault: use one of {}", ids.into_iter().collect::<Vec<_>>().join(", "))
+        })
     }
 
     /// How it is called in reports.
@@ -92,6 +108,8 @@ impl Fault {
             Self::ClockJump => "clock_jump",
             Self::TwentyStarters => "twenty_starters",
             Self::RollingRestart => "rolling_restart",
+            Self::AlterTable => "alter_table",
+            Self::DeallocateAll => "deallocate_all",
         }
     }
 }
@@ -130,7 +148,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use super::*;
 
@@ -171,6 +189,7 @@ mod tests {
             let faults = Fault::of(store);
             let ids: BTreeSet<&str> = faults.iter().map(|fault| fault.id()).collect();
             assert_eq!(ids.len(), faults.len());
+            assert!(faults.iter().all(|fault| Fault::named(fault.id()) == Ok(*fault)));
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Event {
     Silent { faults: usize },
     /// Nothing moved any more, and this was left: messages ahead of the handlers, set apart, and dead.
     Left { waiting: u64, tasks: u64, dead: u64 },
+    /// A handler gave up on a message, for this reason.
+    Dead { id: u64, handler: String, error: String },
     /// A worker ended; nobody had asked it to unless `how` says so.
     Gone { worker: usize, how: String },
 }
@@ -73,6 +75,7 @@ impl std::fmt::Display for Event {
             Self::Idle { worker } => write!(f, "idle {worker}"),
             Self::Silent { faults } => write!(f, "silent {faults}"),
             Self::Left { waiting, tasks, dead } => write!(f, "left {waiting} {tasks} {dead}"),
+            Self::Dead { id, handler, error } => write!(f, "dead {id} {handler} {error}"),
             Self::Gone { worker, how } => write!(f, "gone {worker} {how}"),
         }
     }
@@ -113,6 +116,9 @@ impl Event {
                 tasks: tasks.parse().ok()?,
                 dead: dead.parse().ok()?,
             },
+            ("dead", [id, handler, error @ ..]) => {
+                Self::Dead { id: id.parse().ok()?, handler: (*handler).to_owned(), error: error.join(" ") }
+            }
             ("gone", [worker, how @ ..]) => Self::Gone { worker: worker.parse().ok()?, how: how.join(" ") },
             _ => return None,
         })
@@ -171,6 +177,7 @@ mod tests {
             Event::Idle { worker: 2 },
             Event::Silent { faults: 4 },
             Event::Left { waiting: 1, tasks: 2, dead: 3 },
+            Event::Dead { id: 1, handler: "books".into(), error: "no such function".into() },
             Event::Gone { worker: 3, how: "was ended by signal 9".into() },
         ];
         let mut history = History::create(folder.path().join("history")).unwrap();

@@ -29,6 +29,12 @@ const DOWN_MS: usize = 400;
 const SNAPSHOT_MESSAGES: u64 = 1_000;
 /// So many callers go away.
 const CALLERS: u64 = 20;
+/// Handlers meet a change when so many bodies have run since, at all workers together,
+const FELT_BODIES: u64 = 500;
+/// or when so much time has passed: the next fault comes even where no handler gets anything done.
+const FELT_LIMIT: Duration = Duration::from_secs(10);
+/// The maximum number of handler calls that drop the prepared statements of their session.
+const DEALLOCATIONS: usize = 8;
 
 /// A fault that has begun.
 #[derive(Debug)]
@@ -62,8 +68,12 @@ enum State {
     Losing,
     /// Callers are to go away; so many did before.
     Cancelling { before: u64 },
+    /// Sessions are to lose their prepared statements; so many had lost them before.
+    Deallocating { before: u64 },
     /// A clock was set; it should be so far off.
     Jumping { seconds: i64, asked: Instant },
+    /// Something has changed for good, and handlers are to meet it: so many bodies must have run.
+    Changed { until: u64 },
     /// Workers are replaced one after the other.
     Rolling { worker: usize },
 }
@@ -98,6 +108,14 @@ impl Ongoing {
             }
             State::Losing => run.heard_of_unknown(),
             State::Cancelling { before } => run.cancelled > *before,
+            State::Deallocating { before } => {
+                if run.deallocated > *before {
+                    self.state = State::Changed { until: run.bodies + FELT_BODIES };
+                    self.since = now;
+                }
+                false
+            }
+            State::Changed { until } => run.bodies >= *until || self.since.elapsed() > FELT_LIMIT,
             State::Jumping { seconds, asked } => {
                 if now.duration_since(*asked) > CLOCK_PAUSE {
                     *asked = now;
@@ -124,6 +142,7 @@ impl Ongoing {
                 | State::Silencing { .. }
                 | State::Losing
                 | State::Cancelling { .. }
+                | State::Deallocating { .. }
         )
     }
 
@@ -247,6 +266,17 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
         Fault::RollingRestart => {
             run.ask_to_leave(0);
             State::Rolling { worker: 0 }
+        }
+        Fault::AlterTable => {
+            run.columns += 1;
+            match run.database.add_column(run.columns).await? {
+                true => State::Changed { until: run.bodies + FELT_BODIES },
+                false => State::NotYet,
+            }
+        }
+        Fault::DeallocateAll => {
+            run.posts[worker].worker.tell(&format!("deallocate {}", 1 + run.chance.below(DEALLOCATIONS)));
+            State::Deallocating { before: run.deallocated }
         }
     })
 }

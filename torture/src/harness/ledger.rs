@@ -93,6 +93,7 @@ mod tests {
             seed: 3,
             faults: 100,
             messages: 1_000,
+            only: Vec::new(),
             keep: None,
             verbose: false,
             may_install: false,

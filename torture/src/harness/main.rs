@@ -31,6 +31,7 @@ use oncebox_servers::skip::in_ci;
 use oncebox_torture::plan::Mode;
 
 use database::StoreName;
+use fault::Fault;
 use ledger::Ledger;
 use report::Report;
 use run::Part;
@@ -51,6 +52,9 @@ struct Options {
     /// Only this way in; otherwise the seeds take turns
     #[arg(long, value_enum)]
     mode: Option<Mode>,
+    /// Only these faults, by their ids
+    #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "ledger", value_parser = Fault::named)]
+    only: Vec<Fault>,
     /// Faults for each database; every 100 have a seed and a database of their own
     #[arg(long, default_value_t = 60)]
     faults: usize,
@@ -110,6 +114,10 @@ async fn torture(options: &Options) -> Result<ExitCode> {
             report.leave_out(why);
             continue;
         }
+        if !options.only.is_empty() && Fault::of(store).iter().all(|fault| !options.only.contains(fault)) {
+            report.leave_out(format!("{}: it meets none of these faults", store.name()));
+            continue;
+        }
         for part in parts(options, store) {
             if let Some(verdict) = ledger.as_ref().and_then(|ledger| ledger.verdict(&part, &build)) {
                 println!("{:<22} in the ledger", part.name());
@@ -155,6 +163,7 @@ fn parts(options: &Options, store: StoreName) -> Vec<Part> {
         // What does not come out even goes to the first ones.
         faults: options.faults / count + usize::from(number < options.faults % count),
         messages: options.messages.div_ceil(count as u64),
+        only: options.only.clone(),
         keep: options.keep.clone(),
         verbose: options.verbose,
         may_install: !options.no_install,

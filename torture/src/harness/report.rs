@@ -123,8 +123,14 @@ fn print_sum(sum: &Sum) {
     println!("  messages {}, copies delivered {}", verdict.messages, verdict.deliveries);
     println!("  effects {}", verdict.effects);
     println!(
-        "  lost {}, duplicated {}, overlap {}, inversion {}, ghost {}, stuck {}",
-        verdict.lost, verdict.duplicated, verdict.overlap, verdict.inversion, verdict.ghost, verdict.stuck
+        "  lost {}, duplicated {}, overlap {}, inversion {}, ghost {}, stuck {}, dead {}",
+        verdict.lost,
+        verdict.duplicated,
+        verdict.overlap,
+        verdict.inversion,
+        verdict.ghost,
+        verdict.stuck,
+        verdict.dead
     );
     println!("  commits unknown {}, recovered {}", verdict.commits_unknown, verdict.commits_recovered);
     println!("  faults {}", verdict.faults);
@@ -149,6 +155,7 @@ mod tests {
             seed,
             faults: 1,
             messages: 1,
+            only: Vec::new(),
             keep: None,
             verbose: false,
             may_install: false,
@@ -174,6 +181,7 @@ mod tests {
             "inversion",
             "ghost",
             "stuck",
+            "dead",
             "commits_unknown",
             "commits_recovered",
         ] {

@@ -46,6 +46,8 @@ pub(crate) struct Part {
     pub(crate) seed: u64,
     pub(crate) faults: usize,
     pub(crate) messages: u64,
+    /// Only these faults, if there are any here.
+    pub(crate) only: Vec<Fault>,
     pub(crate) keep: Option<PathBuf>,
     /// Tells of every fault as it happens.
     pub(crate) verbose: bool,
@@ -103,7 +105,12 @@ pub(crate) struct Run {
     /// What was heard last: clocks, and how far the log is worked off.
     pub(crate) clock_read: Option<i64>,
     pub(crate) cancelled: u64,
+    pub(crate) deallocated: u64,
+    /// Bodies that handlers have run through, at all workers together.
+    pub(crate) bodies: u64,
     pub(crate) starters: usize,
+    /// Columns that were added to the table of effects.
+    pub(crate) columns: usize,
     unknown: u64,
     failed_starts: u32,
     status: Option<[u64; 3]>,
@@ -124,12 +131,15 @@ pub(crate) async fn run(part: &Part) -> Result<Done> {
     let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + part.messages * 8 * 1024)?;
     let clock = FakeClock::create(scratch.path(), part.may_install);
     let mut possible = Fault::of(part.store);
+    possible.retain(|fault| part.only.is_empty() || part.only.contains(fault));
     let mut left_out = Vec::new();
-    if let Some(why) = no_small_disk {
+    if let Some(why) = no_small_disk.filter(|_| possible.contains(&Fault::DiskFull)) {
         possible.retain(|fault| *fault != Fault::DiskFull);
         left_out.push(format!("{}: {why}", Fault::DiskFull.id()));
     }
-    if let Err(error) = &clock {
+    if let Err(error) = &clock
+        && possible.contains(&Fault::ClockJump)
+    {
         possible.retain(|fault| *fault != Fault::ClockJump);
         left_out.push(format!("{}: {error:#}", Fault::ClockJump.id()));
     }
@@ -146,7 +156,10 @@ pub(crate) async fn run(part: &Part) -> Result<Done> {
         log: scratch.path().join("workers.log"),
         clock_read: None,
         cancelled: 0,
+        deallocated: 0,
+        bodies: 0,
         starters: 0,
+        columns: 0,
         unknown: 0,
         failed_starts: 0,
         status: None,
@@ -187,9 +200,11 @@ impl Part {
 
     /// What runs this seed alone.
     pub(crate) fn command(&self) -> String {
-        let Self { store, mode, seed, faults, messages, .. } = self;
+        let Self { store, mode, seed, faults, messages, only, .. } = self;
+        let only: Vec<&str> = only.iter().map(|fault| fault.id()).collect();
+        let only = if only.is_empty() { String::new() } else { format!(" --only {}", only.join(",")) };
         format!(
-            "cargo xtask torture --store {} --mode {} --seed {seed} --faults {faults} --messages {messages} --keep torture-{}",
+            "cargo xtask torture --store {} --mode {} --seed {seed} --faults {faults} --messages {messages}{only} --keep torture-{}",
             store.name(),
             mode.name(),
             self.name()
@@ -366,8 +381,9 @@ impl Run {
                     self.last_answer = Instant::now();
                 }
             }
-            ["body" | "unknown" | "recovered", ..] => {
+            ["body" | "unknown" | "recovered" | "dead", ..] => {
                 self.unknown += u64::from(words[0] == "unknown");
+                self.bodies += u64::from(words[0] == "body");
                 let event = Event::parse(&line).with_context(|| format!("not understood: {line}"))?;
                 self.history.write(&event)?;
             }
@@ -380,6 +396,7 @@ impl Run {
                 self.status = Some([waiting.parse()?, tasks.parse()?, dead.parse()?]);
             }
             ["clock", seconds] => self.clock_read = Some(seconds.parse()?),
+            ["deallocated"] => self.deallocated += 1,
             ["revived", _] => {}
             _ => bail!("worker {worker} said what nobody understands: {line}"),
         }

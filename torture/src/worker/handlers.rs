@@ -56,11 +56,20 @@ impl Scene {
         conn: &mut <S as oncebox::store::Store>::Conn,
     ) -> Result<(), Failure> {
         let enter = nanos();
+        let deallocates = self.points.is_to_deallocate();
+        // Half of the time the handler's own statements are the first to be missed, else those of the inbox.
+        if deallocates && id.is_multiple_of(2) {
+            deallocate::<S>(conn).await?;
+        }
         S::effect(conn, handler, i64::try_from(id)?).await?;
+        S::read_back(conn).await?;
         self.points.pass(KillPoint::InBody);
         if self.plan.is_slow(handler, id) {
             tokio::time::sleep(SLOW).await;
             S::prove(conn).await?;
+        }
+        if deallocates && !id.is_multiple_of(2) {
+            deallocate::<S>(conn).await?;
         }
         say(&format!("body {id} {handler} {enter} {}", nanos()));
         self.end(handler, id, attempt)
@@ -83,6 +92,12 @@ impl Scene {
             Some(Trouble::Lasting) => Err(Failure::permanent("it cannot work until it is healed")),
         }
     }
+}
+
+async fn deallocate<S: Effects>(conn: &mut <S as oncebox::store::Store>::Conn) -> Result<(), Failure> {
+    S::deallocate(conn).await?;
+    say("deallocated");
+    Ok(())
 }
 
 /// The handlers of the plan's mode.

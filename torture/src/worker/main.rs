@@ -6,8 +6,9 @@
 //! > die POINT                kills itself at the next passage of the point
 //! > lose N                   loses the answers of the next N commits
 //! > cancel N                 drops the next N calls half way
+//! > deallocate N             the next N handler calls drop the prepared statements of their session: < deallocated
 //! > heal                     what failed for good works from now on
-//! > revive                   < revived N: dead letters that are tried again
+//! > revive                   < dead ID HANDLER ERROR for each dead letter, < revived N: they are tried again
 //! > status                   < status WAITING TASKS DEAD
 //! > clock                    < clock SECONDS, as this process reads it
 //! < body ID HANDLER ENTER LEAVE      a body, and when its transaction was open for certain
@@ -48,6 +49,8 @@ use crate::say::{Telling, say};
 
 const LANES: u16 = 8;
 const BATCH: usize = 32;
+/// The maximum number of dead letters that are reported and revived at once.
+const LETTERS: u32 = 500;
 
 type Store<S> = Faulty<S, Points>;
 
@@ -115,6 +118,7 @@ async fn work<S: Effects>(store: S, plan: Plan) -> Result<Infallible> {
             ["die", point] => points.die_at(KillPoint::named(point).context("a point to die at")?),
             ["lose", commits] => points.lose_answers(commits.parse()?),
             ["cancel", number] => calls.cancel(number.parse()?),
+            ["deallocate", calls] => points.deallocate(calls.parse()?),
             ["heal"] => scene.heal(),
             ["revive"] => revive(&inbox).await,
             ["status"] => tell_status(&inbox).await,
@@ -135,8 +139,9 @@ async fn work<S: Effects>(store: S, plan: Plan) -> Result<Infallible> {
 }
 
 fn in_mode<S: Effects>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuilder<Store<S>> {
+    // The plan lets the third try work. An outage spends no try, so a few are enough: more would hide faults that do.
     let retry =
-        Retry { max_attempts: 20, first: Duration::from_millis(20), longest: Duration::from_millis(200) };
+        Retry { max_attempts: 6, first: Duration::from_millis(20), longest: Duration::from_millis(200) };
     let builder = builder.lock_timeout(Duration::from_secs(2));
     let builder = match mode {
         Mode::Inline => return builder,
@@ -148,8 +153,16 @@ fn in_mode<S: Effects>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuil
 }
 
 async fn revive<S: Effects>(inbox: &Inbox<Store<S>>) {
-    // Whoever asks does so until nothing is left.
-    let revived = inbox.retry_dead(Select::all(), "torture").await.unwrap_or_default();
+    // The harness asks until nothing is left.
+    let letters = inbox.dead_letters(Select::all(), LETTERS).await.unwrap_or_default();
+    let mut revived = 0;
+    for letter in letters {
+        let key = letter.key.map(|key| key.to_string()).unwrap_or_default();
+        say(&format!("dead {key} {} {}", letter.handler, letter.error.replace('\n', " ")));
+        // Those that were reported, and no others.
+        let reported = Select::all().handler(letter.handler).at(letter.place);
+        revived += inbox.retry_dead(reported, "torture").await.unwrap_or_default();
+    }
     say(&format!("revived {revived}"));
 }
 

@@ -1,4 +1,4 @@
-//! Dying at named points, and losing the answers of commits.
+//! Dying at named points, losing the answers of commits, and losing prepared statements.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -18,6 +18,7 @@ pub(crate) struct Points(Arc<Inner>);
 struct Inner {
     die_at: Mutex<Option<KillPoint>>,
     answers_to_lose: AtomicU32,
+    deallocations: AtomicU32,
 }
 
 impl Points {
@@ -31,6 +32,16 @@ impl Points {
         self.0.answers_to_lose.store(commits, Ordering::SeqCst);
     }
 
+    /// Lets the next so many handler calls drop the prepared statements of their session.
+    pub(crate) fn deallocate(&self, calls: u32) {
+        self.0.deallocations.store(calls, Ordering::SeqCst);
+    }
+
+    /// Whether this handler call is to drop the prepared statements of its session.
+    pub(crate) fn is_to_deallocate(&self) -> bool {
+        take(&self.0.deallocations)
+    }
+
     /// Passes a point, or dies there as by `kill -9`: nothing is flushed, closed or rolled back.
     pub(crate) fn pass(&self, point: KillPoint) {
         let here = *self.0.die_at.lock().unwrap_or_else(PoisonError::into_inner) == Some(point);
@@ -38,6 +49,11 @@ impl Points {
             let _ = kill_process(getpid(), Signal::KILL);
         }
     }
+}
+
+/// Takes one of what is left; whether there was one.
+fn take(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 impl Faults for Points {
@@ -48,8 +64,7 @@ impl Faults for Points {
             Point::BeforeCommit => self.pass(KillPoint::BeforeCommit),
             Point::AfterCommit => {
                 self.pass(KillPoint::AfterCommit);
-                let take = |left: u32| left.checked_sub(1);
-                if self.0.answers_to_lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                if take(&self.0.answers_to_lose) {
                     let reset = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
                     return Err(Error::unavailable("the answer to the commit was lost", reset));
                 }
