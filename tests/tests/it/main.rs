@@ -22,6 +22,7 @@ mod faults;
 mod half_open;
 mod handlers;
 mod hostile_input;
+mod limits;
 mod observation;
 mod processes;
 mod sessions;
