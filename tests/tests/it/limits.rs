@@ -370,6 +370,7 @@ fn is_for_good(error: &Error) -> bool {
         error.kind(),
         ErrorKind::Configuration
             | ErrorKind::Key
+            | ErrorKind::Envelope
             | ErrorKind::KeyReuse
             | ErrorKind::Codec
             | ErrorKind::TooLarge
