@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use sqlx::Pool;
 
 use crate::business::Work;
-use crate::contenders::{Contender, Name, Tally};
+use crate::contenders::{Contender, Name};
 use crate::feed::{Feed, Order};
-use crate::measure::{Pace, throughput};
+use crate::measure::{Pace, Throughput, throughput};
 use crate::options::Options;
 use crate::report::figure;
 use crate::store::{Engine, Ground, Server};
@@ -18,6 +18,8 @@ use crate::store::{Engine, Ground, Server};
 /// How often each size of pool is tried.
 const TRIES: u32 = 2;
 const CHOOSING_CALLERS: usize = 64;
+/// Two handlers, two rows each.
+const UPDATES_PER_CROSSING: u64 = 4;
 
 /// What a contender is put to.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,11 @@ impl Task {
             // PostgreSQL looks for deadlocks after a second; a shorter slice would catch one or miss it.
             Work::HotRow if !E::ONE_WRITER => {
                 Pace { slice: pace.slice.max(Duration::from_millis(1_500)), ..pace }
+            }
+            // Handlers that wait for each other may take minutes to end.
+            Work::Crossing { .. } => {
+                let slice = pace.slice.max(Duration::from_millis(1_500));
+                Pace { slice, ending: slice, ..pace }
             }
             _ => pace,
         }
@@ -84,24 +91,30 @@ impl<'a, E: Engine> Arena<'a, E> {
 
     /// Measures one contender on fresh tables; messages per second.
     pub(crate) async fn rate(&mut self, name: Name, task: Task) -> Result<f64> {
-        let size = self.pool_size(name, task).await?;
-        self.rate_with(name, task, size, task.pace::<E>(self.options)).await
+        Ok(self.throughput(name, task).await?.rate)
     }
 
-    async fn rate_with(&self, name: Name, task: Task, size: u32, pace: Pace) -> Result<f64> {
+    /// Measures one contender on fresh tables: its rate, and how long each message took.
+    pub(crate) async fn throughput(&mut self, name: Name, task: Task) -> Result<Throughput> {
+        let size = self.pool_size(name, task).await?;
+        self.throughput_with(name, task, size, task.pace::<E>(self.options)).await
+    }
+
+    async fn throughput_with(&self, name: Name, task: Task, size: u32, pace: Pace) -> Result<Throughput> {
         let ground = self.fresh().await?;
         let entrant = enter::<E>(name, &ground, size, task.work).await?;
         let feed = Feed::new(task.order);
         let measured = throughput(&entrant.contender, feed, task.callers, pace).await;
         entrant.leave().await;
         let measured = measured.with_context(|| format!("measuring {name}"))?;
-        self.check(name, &ground, task, measured.tally).await?;
+        self.check(name, &ground, task, &measured).await?;
         ground.discard().await?;
-        Ok(measured.rate)
+        Ok(measured)
     }
 
     // Whoever reports messages as done has their effect in the database, once.
-    async fn check(&self, name: Name, ground: &E::Ground, task: Task, tally: Tally) -> Result<()> {
+    async fn check(&self, name: Name, ground: &E::Ground, task: Task, measured: &Throughput) -> Result<()> {
+        let tally = measured.tally;
         // Without an inbox or a transaction around it, what a failed handler wrote stays.
         let exact = task.work != Work::Failing || !name.chooses_its_pool();
         if task.work.fills_the_ledger() && exact {
@@ -111,6 +124,13 @@ impl<'a, E: Engine> Arena<'a, E> {
                 "{name} reports {} messages as done, the ledger has {rows}",
                 tally.done
             );
+        }
+        if let Work::Crossing { .. } = task.work
+            && !measured.stopped
+        {
+            let updates = ground.crossing_updates().await?;
+            let expected = UPDATES_PER_CROSSING * tally.done;
+            ensure!(updates == expected, "{name} made {updates} updates, its messages are {expected}");
         }
         Ok(())
     }
@@ -138,7 +158,7 @@ impl<'a, E: Engine> Arena<'a, E> {
         for _ in 0..TRIES {
             for &size in E::POOLS {
                 let pace = self.options.short_pace();
-                let rate = self.rate_with(name, Task::fresh(callers), size, pace).await?;
+                let rate = self.throughput_with(name, Task::fresh(callers), size, pace).await?.rate;
                 if rate > best.0 {
                     best = (rate, size);
                 }

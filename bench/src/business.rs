@@ -9,6 +9,7 @@ use crate::store::{Engine, Value};
 
 const INSERT: &str = "INSERT INTO ledger (order_id, customer, cents, note) VALUES ($1, $2, $3, $4)";
 const UPDATE: &str = "UPDATE account SET cents = cents + $2 WHERE id = $1";
+const COUNT: &str = "UPDATE crossing SET updates = updates + 1 WHERE id = $1";
 
 const SLOW: Duration = Duration::from_millis(20);
 const HOT_ROWS: u64 = 10;
@@ -21,6 +22,8 @@ pub(crate) enum Work {
     Insert,
     /// An update of one of ten rows.
     HotRow,
+    /// Updates of two rows of so many. A second handler updates the same two in opposite order.
+    Crossing { rows: u64, backwards: bool },
     /// One insert, and then 5 % fail.
     Failing,
     /// 20 ms of waiting, then one insert.
@@ -63,6 +66,12 @@ impl Work {
                 let row = i64::try_from(chance(paid) % HOT_ROWS).unwrap_or_default();
                 E::execute(conn, UPDATE, &[Value::Int(row), Value::Int(paid.cents)]).await?;
             }
+            Work::Crossing { rows, backwards } => {
+                let (first, second) = two_rows(paid, rows);
+                for row in if backwards { [second, first] } else { [first, second] } {
+                    E::execute(conn, COUNT, &[Value::Int(row)]).await?;
+                }
+            }
             Work::Failing => {
                 insert::<E>(paid, conn).await?;
                 if chance(paid).is_multiple_of(ONE_IN_FAILS) {
@@ -79,7 +88,15 @@ impl Work {
 
     /// Whether each message that succeeds leaves a row in the ledger.
     pub(crate) fn fills_the_ledger(self) -> bool {
-        self != Work::HotRow
+        !matches!(self, Work::HotRow | Work::Crossing { .. })
+    }
+
+    /// The work of a second handler of the same message, if there is one.
+    pub(crate) fn of_second_handler(self) -> Option<Work> {
+        match self {
+            Work::Crossing { rows, backwards } => Some(Work::Crossing { rows, backwards: !backwards }),
+            _ => None,
+        }
     }
 }
 
@@ -93,7 +110,31 @@ async fn insert<E: Engine>(paid: &OrderPaid, conn: &mut E::Connection) -> Result
     E::execute(conn, INSERT, &values).await.map(drop)
 }
 
+// Two different rows of so many.
+fn two_rows(paid: &OrderPaid, rows: u64) -> (i64, i64) {
+    let (first, further) = paid.order_id.as_u64_pair();
+    let first = scatter(first) % rows;
+    let second = (first + 1 + scatter(further) % (rows - 1)) % rows;
+    (first.cast_signed(), second.cast_signed())
+}
+
 // Looks random, and is the same for each contender.
 fn chance(paid: &OrderPaid) -> u64 {
     scatter(paid.order_id.as_u64_pair().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_about_two_different_rows() {
+        for rows in [2, 20, 1_000] {
+            for number in 0..1_000 {
+                let (first, second) = two_rows(&OrderPaid::numbered(number), rows);
+                assert_ne!(first, second);
+                assert!([first, second].iter().all(|row| (0..rows.cast_signed()).contains(row)), "{rows}");
+            }
+        }
+    }
 }

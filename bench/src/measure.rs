@@ -1,7 +1,7 @@
 //! How callers drive a contender, and what is read off meanwhile.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -16,25 +16,48 @@ pub(crate) struct Pace {
     /// Before it begins: connections prepare their statements, batches find their size.
     pub(crate) warm_up: Duration,
     pub(crate) slice: Duration,
+    /// How long callers may take to settle their last message. Callers that take longer are stopped.
+    pub(crate) ending: Duration,
 }
 
+impl Pace {
+    /// So many milliseconds each, and callers that all end.
+    pub(crate) fn of(warm_up: u64, slice: u64) -> Pace {
+        let (warm_up, slice) = (Duration::from_millis(warm_up), Duration::from_millis(slice));
+        Pace { warm_up, slice, ending: Duration::MAX }
+    }
+}
+
+/// How often a measurement that has counted nothing yet looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// A measurement of callers that each send the next message when the last one is settled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Throughput {
     /// Settled messages per second.
     pub(crate) rate: f64,
     /// All of them, the warm-up's too.
     pub(crate) tally: Tally,
+    /// How long each of them took, in milliseconds.
+    pub(crate) waits: Vec<f64>,
+    /// Whether callers were stopped: then the tally lacks their messages.
+    pub(crate) stopped: bool,
 }
 
-/// Lets callers send as fast as messages are settled, for a time or until there are no more.
+/// Lets callers send as fast as messages are settled, for a time or until there are no more. A contender that settles nothing in
+/// that time is measured until its first message.
 pub(crate) async fn throughput(
     contender: &Arc<dyn Contender>,
     feed: Feed,
     callers: usize,
     pace: Pace,
 ) -> Result<Throughput> {
-    let shared = Arc::new(Shared { feed, settled: AtomicU64::new(0), stop: AtomicBool::new(false) });
+    let shared = Arc::new(Shared {
+        feed,
+        settled: AtomicU64::new(0),
+        waits: Mutex::default(),
+        stop: AtomicBool::new(false),
+    });
     let mut running = JoinSet::new();
     for _ in 0..callers {
         running.spawn(call(contender.clone(), shared.clone()));
@@ -47,30 +70,45 @@ pub(crate) async fn throughput(
         (begin, before) = (Instant::now(), shared.settled.load(Ordering::Relaxed));
     }
     wait(pace.slice, &mut running, &mut tally).await?;
+    while shared.settled.load(Ordering::Relaxed) == before && !running.is_empty() {
+        wait(LOOK_AGAIN, &mut running, &mut tally).await?;
+    }
     let (took, after) = (begin.elapsed(), shared.settled.load(Ordering::Relaxed));
     shared.stop.store(true, Ordering::Relaxed);
-    wait(Duration::MAX, &mut running, &mut tally).await?;
+    wait(pace.ending, &mut running, &mut tally).await?;
+    let stopped = !running.is_empty();
+    running.shutdown().await;
     #[allow(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
     let rate = (after - before) as f64 / took.as_secs_f64();
-    Ok(Throughput { rate, tally })
+    let waits = std::mem::take(&mut *shared.waits());
+    Ok(Throughput { rate, tally, waits, stopped })
 }
 
 /// Lets callers settle all messages of a feed that ends.
 pub(crate) async fn exhaust(contender: &Arc<dyn Contender>, feed: Feed, callers: usize) -> Result<Tally> {
-    let pace = Pace { warm_up: Duration::ZERO, slice: Duration::MAX };
+    let pace = Pace { warm_up: Duration::ZERO, slice: Duration::MAX, ending: Duration::MAX };
     Ok(throughput(contender, feed, callers, pace).await?.tally)
 }
 
 struct Shared {
     feed: Feed,
     settled: AtomicU64,
+    waits: Mutex<Vec<f64>>,
     stop: AtomicBool,
+}
+
+impl Shared {
+    fn waits(&self) -> MutexGuard<'_, Vec<f64>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 async fn call(contender: Arc<dyn Contender>, shared: Arc<Shared>) -> Result<Tally> {
     let mut tally = Tally::default();
     while !shared.stop.load(Ordering::Relaxed) {
+        let arrived = Instant::now();
         let Some(settled) = contender.deliver(&shared.feed).await? else { break };
+        shared.waits().push(milliseconds(arrived.elapsed()));
         shared.settled.fetch_add(settled.settled(), Ordering::Relaxed);
         tally += settled;
     }
@@ -142,7 +180,11 @@ async fn answer(contender: Arc<dyn Contender>, arrivals: Arc<Arrivals>) -> Resul
         };
         contender.deliver(feed).await?;
         if since >= pace.warm_up {
-            took.push(arrived.elapsed().as_secs_f64() * 1000.0);
+            took.push(milliseconds(arrived.elapsed()));
         }
     }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }

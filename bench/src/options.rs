@@ -80,6 +80,9 @@ pub(crate) enum Scenario {
     /// Every handler updates one of 10 rows
     #[value(name = "inline-hot-rows")]
     HotRows,
+    /// Two handlers update the same two rows in opposite order; of 20, 2 and 1,000 rows, on PostgreSQL
+    #[value(name = "inline-deadlocks")]
+    Deadlocks,
     /// 5 % of the handlers fail
     #[value(name = "inline-failing")]
     Failing,
@@ -137,13 +140,13 @@ impl Options {
 
     pub(crate) fn pace(&self) -> Pace {
         let (warm_up, slice) = if self.quick { (80, 300) } else { (500, 2_000) };
-        Pace { warm_up: Duration::from_millis(warm_up), slice: Duration::from_millis(slice) }
+        Pace::of(warm_up, slice)
     }
 
     /// For choosing among pools.
     pub(crate) fn short_pace(&self) -> Pace {
         let (warm_up, slice) = if self.quick { (50, 200) } else { (200, 800) };
-        Pace { warm_up: Duration::from_millis(warm_up), slice: Duration::from_millis(slice) }
+        Pace::of(warm_up, slice)
     }
 
     /// How many messages there are of which only copies arrive.

@@ -1,13 +1,14 @@
-//! One message per transaction in its shortest form: claim the key, do the work, commit.
+//! One message per transaction in its shortest form: claim the key, do the work, commit; again after a deadlock.
 
 use anyhow::Result;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join_all};
 use sqlx::Pool;
 
-use super::{Contender, HANDLER, Tally, decode, failed};
-use crate::business::Work;
+use super::{Contender, HANDLER, SECOND_HANDLER, Tally, decode};
+use crate::business::{Trouble, Work};
 use crate::feed::Feed;
+use crate::message::OrderPaid;
 use crate::store::{Engine, Value};
 
 const CLAIM: &str = "INSERT INTO claim (handler, message_key, processed_at) \
@@ -23,19 +24,47 @@ impl<E: Engine> Contender for ClaimLoop<E> {
         async move {
             let Some(body) = feed.next() else { return Ok(None) };
             let paid = decode(&body)?;
-            let key = paid.order_id.to_string();
-            let mut tx = self.pool.begin_with(E::BEGIN).await?;
-            if E::execute(&mut tx, CLAIM, &[Value::Text(HANDLER), Value::Text(&key)]).await? == 0 {
-                tx.rollback().await?;
-                return Ok(Some(Tally::DUPLICATE));
-            }
-            if let Err(trouble) = self.work.run::<E>(&paid, &mut tx).await {
-                tx.rollback().await?;
-                return failed(trouble).map(Some);
-            }
-            tx.commit().await?;
-            Ok(Some(Tally::DONE))
+            let handlers = [(HANDLER, Some(self.work)), (SECOND_HANDLER, self.work.of_second_handler())];
+            let handlers = handlers.into_iter().filter_map(|(name, work)| Some((name, work?)));
+            let all = try_join_all(handlers.map(|(name, work)| self.until_known(name, work, &paid))).await?;
+            // What the message ended as: done, if all handlers are.
+            Ok(all.into_iter().find(|tally| *tally != Tally::DONE).or(Some(Tally::DONE)))
         }
         .boxed()
     }
+}
+
+impl<E: Engine> ClaimLoop<E> {
+    /// One handler's transaction, as often as it takes.
+    async fn until_known(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally> {
+        loop {
+            match self.once(handler, work, paid).await {
+                Ok(tally) => return Ok(tally),
+                Err(Trouble::Meant) => return Ok(Tally::FAILED),
+                Err(Trouble::Database(error)) if is_worth_another_try(&error) => {}
+                Err(Trouble::Database(error)) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn once(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally, Trouble> {
+        let key = paid.order_id.to_string();
+        let mut tx = self.pool.begin_with(E::BEGIN).await?;
+        if E::execute(&mut tx, CLAIM, &[Value::Text(handler), Value::Text(&key)]).await? == 0 {
+            tx.rollback().await?;
+            return Ok(Tally::DUPLICATE);
+        }
+        if let Err(trouble) = work.run::<E>(paid, &mut tx).await {
+            tx.rollback().await?;
+            return Err(trouble);
+        }
+        tx.commit().await?;
+        Ok(Tally::DONE)
+    }
+}
+
+// A deadlock, or no connection while all others wait for each other.
+fn is_worth_another_try(error: &sqlx::Error) -> bool {
+    let is_deadlock = error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("40P01"));
+    is_deadlock || matches!(error, sqlx::Error::PoolTimedOut)
 }

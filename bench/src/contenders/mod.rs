@@ -20,8 +20,10 @@ use crate::feed::Feed;
 use crate::message::OrderPaid;
 use crate::store::{Batching, Engine, Ground};
 
-/// The name of the one handler.
+/// The name of the handler.
 pub(crate) const HANDLER: &str = "ledger";
+/// The name of the second handler, where there is one.
+pub(crate) const SECOND_HANDLER: &str = "ledger-backwards";
 
 /// Something that takes deliveries.
 pub(crate) trait Contender: Send + Sync {
@@ -99,9 +101,9 @@ impl Name {
         work: Work,
     ) -> Result<Arc<dyn Contender>> {
         Ok(match self {
-            Name::Oncebox => Arc::new(oncebox::Oncebox(ground.inbox(pool, Batching::Singles, work).await?)),
-            Name::OnceboxSet => Arc::new(oncebox::Oncebox(ground.inbox(pool, Batching::Sets, work).await?)),
-            Name::OnePerTx => Arc::new(oncebox::Oncebox(ground.inbox(pool, Batching::Off, work).await?)),
+            Name::Oncebox => Self::oncebox::<E>(ground, pool, Batching::Singles, work).await?,
+            Name::OnceboxSet => Self::oncebox::<E>(ground, pool, Batching::Sets, work).await?,
+            Name::OnePerTx => Self::oncebox::<E>(ground, pool, Batching::Off, work).await?,
             Name::ClaimLoop => Arc::new(claim_loop::ClaimLoop { pool, work }),
             Name::Modulus => Arc::new(modulus::Modulus { pool, work }),
             Name::TurboMediator => Arc::new(turbomediator::TurboMediator { pool, work }),
@@ -109,6 +111,16 @@ impl Name {
             Name::Bare => Arc::new(bare::Bare { pool, work }),
             Name::Bulk => Arc::new(bulk::Bulk { pool }),
         })
+    }
+
+    async fn oncebox<E: Engine>(
+        ground: &E::Ground,
+        pool: Pool<E>,
+        batching: Batching,
+        work: Work,
+    ) -> Result<Arc<dyn Contender>> {
+        let inbox = ground.inbox(pool, batching, work).await?;
+        Ok(Arc::new(oncebox::Oncebox { inbox, work }))
     }
 
     /// Writes what a baseline leaves behind for each of the messages, in one transaction; `false` if it can only

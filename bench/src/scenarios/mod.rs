@@ -1,5 +1,6 @@
 //! The scenarios, each a comparison of contenders under the same load.
 
+mod deadlocks;
 mod duplicates;
 mod fresh;
 mod half_duplicates;
@@ -31,6 +32,10 @@ pub(crate) async fn run<E: Engine>(asked: &Asked<Scenario>) -> Result<Vec<Compar
     }
     if asked.wants(Scenario::Duplicates) {
         all.push(duplicates::run(&mut arena).await?);
+    }
+    // With one writer nobody waits for a row.
+    if asked.wants(Scenario::Deadlocks) && !E::ONE_WRITER {
+        all.extend(deadlocks::run(&mut arena).await?);
     }
     for (scenario, contest) in [
         (Scenario::HotRows, one_per_tx::HOT_ROWS),

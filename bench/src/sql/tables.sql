@@ -6,6 +6,11 @@ CREATE TABLE ledger (order_id uuid NOT NULL, customer text NOT NULL, cents bigin
 CREATE TABLE account (id bigint PRIMARY KEY, cents bigint NOT NULL);
 INSERT INTO account VALUES (0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 0), (8, 0), (9, 0);
 
+-- Rows that handlers update in opposite order.
+CREATE TABLE crossing (id bigint PRIMARY KEY, updates bigint NOT NULL);
+INSERT INTO crossing
+WITH RECURSIVE n (id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM n WHERE id < 999) SELECT id, 0 FROM n;
+
 -- Modulus. Its foreign key is left out, to its advantage.
 CREATE TABLE modulus_message (
     id uuid PRIMARY KEY,

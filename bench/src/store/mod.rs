@@ -88,7 +88,7 @@ pub(crate) trait Ground: Sized {
     /// The store of an inbox on a pool.
     fn store(&self, pool: Pool<Self::Engine>) -> Result<<Self::Engine as Engine>::Store>;
 
-    /// An inbox on a pool, with one handler that does `work`.
+    /// An inbox on a pool, with a handler that does `work`, and a second one if there is work for it.
     async fn inbox(
         &self,
         pool: Pool<Self::Engine>,
@@ -98,6 +98,9 @@ pub(crate) trait Ground: Sized {
 
     /// The number of rows in the ledger.
     async fn ledger_rows(&self) -> Result<u64>;
+
+    /// How often rows were updated that handlers update in opposite order.
+    async fn crossing_updates(&self) -> Result<u64>;
 
     /// How many bytes the server has written to its log so far, if it can tell.
     async fn log_bytes(&self) -> Result<Option<u64>>;

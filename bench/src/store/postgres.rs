@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, Postgres};
 
 use super::{Batching, Engine, Ground, Server, TABLES, Value, bind};
 use crate::business::Work;
-use crate::contenders::HANDLER;
+use crate::contenders::{HANDLER, SECOND_HANDLER};
 use crate::message::OrderPaid;
 
 impl Engine for Postgres {
@@ -128,6 +128,10 @@ impl Ground for Schema {
             Batching::Sets => builder.on(HANDLER, handle_set),
             Batching::Off => builder.on(HANDLER, handle).max_batch(1),
         };
+        let builder = match work.of_second_handler() {
+            Some(_) => builder.on(SECOND_HANDLER, handle_second),
+            None => builder,
+        };
         Ok(builder.build().await?)
     }
 
@@ -135,6 +139,13 @@ impl Ground for Schema {
         let mut admin = self.admin.lock().await;
         let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM ledger").fetch_one(&mut *admin).await?;
         Ok(u64::try_from(rows)?)
+    }
+
+    async fn crossing_updates(&self) -> Result<u64> {
+        let mut admin = self.admin.lock().await;
+        let updates: i64 =
+            sqlx::query_scalar("SELECT sum(updates)::bigint FROM crossing").fetch_one(&mut *admin).await?;
+        Ok(u64::try_from(updates)?)
     }
 
     async fn log_bytes(&self) -> Result<Option<u64>> {
@@ -155,6 +166,13 @@ impl Ground for Schema {
 
 async fn handle(paid: OrderPaid, work: State<Work>, db: &mut PgConnection) -> Result<(), Failure> {
     Ok(work.run::<Postgres>(&paid, db).await?)
+}
+
+async fn handle_second(paid: OrderPaid, work: State<Work>, db: &mut PgConnection) -> Result<(), Failure> {
+    match work.of_second_handler() {
+        Some(work) => Ok(work.run::<Postgres>(&paid, db).await?),
+        None => Ok(()),
+    }
 }
 
 async fn handle_set(orders: Vec<OrderPaid>, db: &mut PgConnection) -> Result<(), Failure> {

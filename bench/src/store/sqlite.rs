@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::{Batching, Engine, Ground, Server, TABLES, Value, bind};
 use crate::business::Work;
-use crate::contenders::HANDLER;
+use crate::contenders::{HANDLER, SECOND_HANDLER};
 use crate::message::OrderPaid;
 
 impl Engine for Sqlite {
@@ -122,6 +122,10 @@ impl Ground for File {
             Batching::Sets => builder.on(HANDLER, handle_set),
             Batching::Off => builder.on(HANDLER, handle).max_batch(1),
         };
+        let builder = match work.of_second_handler() {
+            Some(_) => builder.on(SECOND_HANDLER, handle_second),
+            None => builder,
+        };
         Ok(builder.build().await?)
     }
 
@@ -130,6 +134,13 @@ impl Ground for File {
         let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM ledger").fetch_one(&pool).await?;
         pool.close().await;
         Ok(u64::try_from(rows)?)
+    }
+
+    async fn crossing_updates(&self) -> Result<u64> {
+        let pool = self.pool(1).await?;
+        let updates: i64 = sqlx::query_scalar("SELECT sum(updates) FROM crossing").fetch_one(&pool).await?;
+        pool.close().await;
+        Ok(u64::try_from(updates)?)
     }
 
     async fn log_bytes(&self) -> Result<Option<u64>> {
@@ -143,6 +154,13 @@ impl Ground for File {
 
 async fn handle(paid: OrderPaid, work: State<Work>, db: &mut SqliteConnection) -> Result<(), Failure> {
     Ok(work.run::<Sqlite>(&paid, db).await?)
+}
+
+async fn handle_second(paid: OrderPaid, work: State<Work>, db: &mut SqliteConnection) -> Result<(), Failure> {
+    match work.of_second_handler() {
+        Some(work) => Ok(work.run::<Sqlite>(&paid, db).await?),
+        None => Ok(()),
+    }
 }
 
 async fn handle_set(orders: Vec<OrderPaid>, db: &mut SqliteConnection) -> Result<(), Failure> {
