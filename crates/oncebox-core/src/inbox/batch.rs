@@ -2,8 +2,8 @@
 //!
 //! A batch is an attempt only: it runs with no savepoints, and whatever goes
 //! wrong in it rolls all of it back. If a handler failed, the batch runs again in a way that finds out whose fault it was: with
-//! a savepoint for each unit, or, for handlers of sets, in halves. If anything else went wrong, each unit runs in a transaction
-//! of its own, as if there had been no batch.
+//! a savepoint for each unit, or, for handlers of sets, in halves. If it met contention, it runs again when it is the handler's
+//! turn. If anything else went wrong, each unit runs in a transaction of its own, as if there had been no batch.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,10 +17,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
+use crate::backoff::{backoff, spread};
 use crate::handler::{Delivery, Returned};
 use crate::inbox::builder::Registered;
+use crate::inbox::contention::lock_wait;
+use crate::inbox::permits::Permit;
 use crate::inbox::slots::{Job, Slot};
-use crate::inbox::unit::{Attempt, BodyRan, Ended, TIMEOUT_GRACE, broken, failed, panicked};
+use crate::inbox::unit::{Attempt, BodyRan, CLAIM_WAIT, Ended, TIMEOUT_GRACE, broken, failed, panicked};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
 use crate::observe;
@@ -28,12 +31,8 @@ use crate::outcome::Outcome;
 use crate::store::{Claimed, Fault, Guarantee, Limits, Unit};
 use crate::{Error, ErrorKind, Failure};
 
-/// A key that another process holds must not keep its neighbours waiting: past this the batch is taken apart.
-const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
-
-/// A batch holds the rows that it wrote until its end. Two that wait for each other's are taken apart after this, long
-/// before the database looks for deadlocks.
-const BATCH_BODY_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+/// A unit whose batches met contention this often runs in a transaction of its own.
+const BATCH_TRIES: u32 = 5;
 
 /// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
 const ISOLATED_MAX: usize = 25;
@@ -85,13 +84,19 @@ impl<S: InboxStore> Inbox<S> {
         waiting: Waiting,
     ) -> Result<Ended, Error> {
         // Where effects are outside of the transaction, a neighbour's failure would run them twice.
-        if handler.settings.isolated || S::GUARANTEE != Guarantee::Exactly {
+        if self.runs_alone(handler) {
             let attempt = Attempt::first(message);
             return self.try_until_known(handler, delivery, Some(unit), attempt, &waiting).await;
         }
         let (answer, answered) = oneshot::channel();
-        let job =
-            Job { unit: unit.clone(), delivery: delivery.clone(), message: Some(message), waiting, answer };
+        let job = Job {
+            unit: unit.clone(),
+            delivery: delivery.clone(),
+            message: Some(message),
+            waiting,
+            tries: 0,
+            answer,
+        };
         if let Some(job) = handler.batches.slot_or_queue(job) {
             let mut slot = Slot::new(self, handler.index, 1);
             if handler.batches.is_crowded() {
@@ -99,7 +104,7 @@ impl<S: InboxStore> Inbox<S> {
                 tokio::task::yield_now().await;
             }
             if let Some(job) = handler.batches.alone_or_queue(job) {
-                let attempt = Attempt { message: job.message, commit_unknown: false };
+                let attempt = Attempt { message: job.message, ..Attempt::default() };
                 return slot.hold(self.look_and_try(handler, delivery, unit, attempt, &waiting)).await;
             }
         }
@@ -109,12 +114,19 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
+    /// Whether units of a handler never share a transaction.
+    pub(crate) fn runs_alone(&self, handler: &Registered<S>) -> bool {
+        handler.settings.isolated || S::GUARANTEE != Guarantee::Exactly
+    }
+
     /// Works on what waits until nothing does.
     pub(crate) async fn run_batches(&self, handler: usize) {
         let mut slot = Slot::new(self, handler, 0);
         let handler = &self.inner.handlers[handler];
-        while !slot.overstayed {
-            let jobs = handler.batches.take(slot.units);
+        while !slot.overstayed && handler.batches.goes_on(std::mem::take(&mut slot.units)) {
+            // First the permit: what comes while it is waited for goes along.
+            let permit = self.permit(handler).await;
+            let jobs = handler.batches.take();
             slot.units = jobs.len();
             if jobs.is_empty() {
                 return;
@@ -123,13 +135,13 @@ impl<S: InboxStore> Inbox<S> {
                 slot.go_on();
             }
             let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
-            slot.hold(self.run_batch(handler, jobs).instrument(span)).await;
+            slot.hold(self.run_batch(handler, jobs, permit).instrument(span)).await;
             // Those who were told come back with their next message, and go along.
             tokio::task::yield_now().await;
         }
     }
 
-    async fn run_batch(&self, handler: &Registered<S>, mut jobs: Vec<Job>) {
+    async fn run_batch(&self, handler: &Registered<S>, mut jobs: Vec<Job>, permit: Permit<'_>) {
         if jobs.len() > 1 && !mutant!("unsorted_claims") {
             // Sorted as every batch is: two that overlap never wait for each other in a circle.
             jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
@@ -138,6 +150,7 @@ impl<S: InboxStore> Inbox<S> {
             }
         }
         let mut alone = Vec::new();
+        let mut tries = 0;
         let mut parts = VecDeque::new();
         if !handler.handler.takes_sets() && handler.batches.state().isolating {
             parts.extend(in_parts(jobs, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
@@ -148,7 +161,7 @@ impl<S: InboxStore> Inbox<S> {
             let trouble = match part.len() {
                 0 => continue,
                 1 => Trouble::Other,
-                _ => match self.try_batch(handler, &mut part, sharing).await {
+                _ => match self.try_batch(handler, &mut part, sharing, &permit).await {
                     Ok(ended) => {
                         self.answer(handler, part, ended);
                         continue;
@@ -159,7 +172,16 @@ impl<S: InboxStore> Inbox<S> {
                     }
                 },
             };
-            if trouble == Trouble::Handler && handler.handler.takes_sets() {
+            if trouble == Trouble::Contended {
+                self.met_contention(handler);
+                tries = part.iter().map(|job| job.tries).max().unwrap_or_default() + 1;
+                if tries < BATCH_TRIES {
+                    part.iter_mut().for_each(|job| job.tries += 1);
+                    handler.batches.put_back(part);
+                } else {
+                    alone.extend(part.into_iter().map(|job| (job, Attempt::default())));
+                }
+            } else if trouble == Trouble::Handler && handler.handler.takes_sets() {
                 let half = part.len().div_ceil(2);
                 parts.extend(in_parts(part, half).map(|half| (half, Sharing::Together)));
             } else if trouble == Trouble::Handler && sharing == Sharing::Together {
@@ -167,23 +189,31 @@ impl<S: InboxStore> Inbox<S> {
                 parts.extend(in_parts(part, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
             } else {
                 if part.len() > 1 {
-                    handler.batches.state().size.trouble(trouble == Trouble::Contended);
+                    handler.batches.state().size.trouble(false);
                 }
                 let commit_unknown = trouble == Trouble::CommitUnknown;
                 if commit_unknown {
                     part.iter()
                         .for_each(|_| self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name));
                 }
-                alone.extend(part.into_iter().map(|job| (job, commit_unknown)));
+                let attempt = || Attempt { commit_unknown, ..Attempt::default() };
+                alone.extend(part.into_iter().map(|job| (job, attempt())));
             }
         }
+        let had_turn = permit.has_turn();
+        // Those who run alone need permits of their own.
+        drop(permit);
         if alone.len() == 1
-            && let Some((job, commit_unknown)) = alone.pop()
+            && let Some((job, attempt)) = alone.pop()
         {
-            self.run_alone(handler.index, job, commit_unknown).await;
+            self.run_alone(handler.index, job, attempt).await;
         } else {
-            let alone = alone.into_iter().map(|(job, unknown)| self.spawn_alone(handler, job, unknown));
+            let alone = alone.into_iter().map(|(job, attempt)| self.spawn_alone(handler, job, attempt));
             join_all(alone.collect::<Vec<_>>()).await;
+        }
+        if had_turn && tries > 0 {
+            // It was another process's transaction, which goes on meanwhile.
+            tokio::time::sleep(backoff(tries.min(BATCH_TRIES) - 1, spread())).await;
         }
     }
 
@@ -193,14 +223,14 @@ impl<S: InboxStore> Inbox<S> {
             match ended {
                 Some(ended) => drop(job.answer.send(Ok(ended))),
                 // It waits for the other process alone, and nobody waits for it.
-                None => drop(self.spawn_alone(handler, job, false)),
+                None => drop(self.spawn_alone(handler, job, Attempt { is_copy: true, ..Attempt::default() })),
             }
         }
     }
 
-    fn spawn_alone(&self, handler: &Registered<S>, job: Job, commit_unknown: bool) -> JoinHandle<()> {
+    fn spawn_alone(&self, handler: &Registered<S>, job: Job, attempt: Attempt) -> JoinHandle<()> {
         let (inbox, handler) = (self.clone(), handler.index);
-        tokio::spawn(async move { inbox.run_alone(handler, job, commit_unknown).await })
+        tokio::spawn(async move { inbox.run_alone(handler, job, attempt).await })
     }
 
     /// Answers duplicates with one read and no write; the rest is left to do.
@@ -223,10 +253,10 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     /// Runs one unit of the queue in a transaction of its own, as long as somebody wants to know.
-    async fn run_alone(&self, handler: usize, job: Job, commit_unknown: bool) {
+    async fn run_alone(&self, handler: usize, job: Job, attempt: Attempt) {
         let handler = &self.inner.handlers[handler];
-        let Job { unit, delivery, message, waiting, mut answer } = job;
-        let attempt = Attempt { message, commit_unknown };
+        let Job { unit, delivery, message, waiting, mut answer, .. } = job;
+        let attempt = Attempt { message, ..attempt };
         let ended = tokio::select! {
             ended = self.look_and_try(handler, &delivery, &unit, attempt, &waiting) => ended,
             () = answer.closed() => return,
@@ -246,6 +276,7 @@ impl<S: InboxStore> Inbox<S> {
     ) -> Result<Ended, Error> {
         // Whether a commit of our own has happened is for the transaction to find out.
         if handler.batches.state().duplicates && !attempt.commit_unknown {
+            let _permit = self.inner.permits.one().await;
             // It only saves work: if it fails, the claim finds out.
             if let Ok(Some(marker)) = self.inner.store.marker(unit).await {
                 return Ok(self.known(unit, marker));
@@ -267,10 +298,14 @@ impl<S: InboxStore> Inbox<S> {
         handler: &Registered<S>,
         jobs: &mut [Job],
         sharing: Sharing,
+        permit: &Permit<'_>,
     ) -> Result<Vec<Option<Ended>>, Trouble> {
         let store = &self.inner.store;
         let units = jobs.iter().map(|job| job.unit.clone()).collect();
-        let mut claim = self.claim_batch(handler, units).await?;
+        let tries = jobs.iter().map(|job| job.tries).max().unwrap_or_default();
+        let transaction = handler.batches.state().size.time_of(jobs.len());
+        let lock_wait = lock_wait(transaction, permit.has_turn(), tries, spread());
+        let mut claim = self.claim_batch(handler, units, lock_wait).await?;
         handler.batches.state().duplicates |= claim.fresh.len() < jobs.len();
         if claim.fresh.is_empty() {
             store.rollback(claim.tx).await;
@@ -318,15 +353,21 @@ impl<S: InboxStore> Inbox<S> {
         })?;
         handler.batches.took(fresh.len(), took);
         handler.batches.state().size.clean(fresh.len());
+        handler.batches.state().contention.committed();
         self.observe_batch(handler, fresh.len(), took);
         Ok(ended)
     }
 
-    async fn claim_batch(&self, handler: &Registered<S>, units: Vec<Unit>) -> Result<Claim<S::Tx>, Trouble> {
+    async fn claim_batch(
+        &self,
+        handler: &Registered<S>,
+        units: Vec<Unit>,
+        lock_wait: Duration,
+    ) -> Result<Claim<S::Tx>, Trouble> {
         let store = &self.inner.store;
         let limits = Limits {
-            lock_timeout: BATCH_LOCK_TIMEOUT,
-            body_lock_timeout: Some(BATCH_BODY_LOCK_TIMEOUT),
+            lock_timeout: CLAIM_WAIT,
+            body_lock_timeout: Some(lock_wait),
             handler_timeout: handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout),
         };
         let mut tx = self.begin(limits).await.map_err(|_error| Trouble::Other)?;
@@ -406,7 +447,7 @@ impl<S: InboxStore> Inbox<S> {
                     }
                     Err(error) if error.kind() == ErrorKind::Transaction => broken(error),
                     Err(error) if S::classify(&error) == Fault::Other => failed(error.into()),
-                    Err(_) => return Err(Trouble::Contended),
+                    Err(error) => return Err(trouble_of::<S>(&error.into())),
                 },
                 Ok(Ok(Err(failure))) => match trouble_of::<S>(&failure) {
                     Trouble::Handler => failed(handler.settings.judge(failure)),

@@ -67,11 +67,7 @@ impl BatchSize {
             // Those who share nothing gain from each other's company alone.
             return usize::MAX;
         }
-        let worth = self
-            .handle_time
-            .saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
-            .as_micros()
-            .div_ceil(WORTH.as_micros());
+        let worth = self.time_of(units).as_micros().div_ceil(WORTH.as_micros());
         let max = match self.is_fast() {
             true => FAST_TRANSACTIONS_PER_CORE * self.cores,
             false => usize::MAX,
@@ -79,8 +75,13 @@ impl BatchSize {
         usize::try_from(worth).unwrap_or(usize::MAX).min(max).max(TRANSACTIONS_MIN)
     }
 
+    /// How long the handlers of so many units take together.
+    pub(crate) fn time_of(&self, units: usize) -> Duration {
+        self.handle_time.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
+    }
+
     /// Whether handlers keep the processor busy rather than wait.
-    pub(crate) fn is_fast(&self) -> bool {
+    fn is_fast(&self) -> bool {
         self.handle_time < FAST
     }
 

@@ -12,6 +12,7 @@ use crate::inbox::batch_size::BatchSize;
 use crate::inbox::begun::Begun;
 use crate::inbox::doors::Doors;
 use crate::inbox::gate::Gate;
+use crate::inbox::permits::Permits;
 use crate::inbox::slots::Batches;
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::{Inbox, InboxStore, Inner, Lessons, LogAccess, Pruning, Slots, Stored, StoredSettings};
@@ -193,7 +194,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             origin: name.as_str().into(),
             name: name.into(),
             // The real ones need to know all handlers: see build().
-            batches: Batches::new(1, 1, 1),
+            batches: Batches::new(1, 1),
             lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
             kinds,
             detached: options.settings.detached.map(Slots::new),
@@ -272,8 +273,9 @@ impl<S: InboxStore> InboxBuilder<S> {
         self
     }
 
-    /// The most transactions in flight for all handlers together, before messages wait and share one. What the store's
-    /// pool has, unless set; fast handlers use two for each core.
+    /// The maximum number of inline transactions in flight, for all handlers and [`once`](Inbox::once) together. Messages that
+    /// come beyond it wait, and share a transaction where they can. The store's pool without three connections, unless set: those
+    /// are for upkeep and look-ups. Fast handlers use two for each core.
     pub fn max_in_flight(mut self, transactions: usize) -> Self {
         self.settings.max_in_flight = Some(transactions);
         self
@@ -318,11 +320,11 @@ impl<S: InboxStore> InboxBuilder<S> {
                 max.saturating_add(SPARE_CONNECTIONS)
             )));
         }
-        let in_flight = self.settings.max_in_flight.unwrap_or(capacity);
-        let if_fast = in_flight.min(capacity.saturating_sub(SPARE_CONNECTIONS));
+        let limit = self.settings.max_in_flight.unwrap_or(capacity.saturating_sub(SPARE_CONNECTIONS));
+        let permits = Permits::new(limit.min(capacity));
         let handlers = self.handlers.len().max(1);
         for handler in &mut self.handlers {
-            handler.batches = Batches::new(self.settings.max_batch, in_flight / handlers, if_fast / handlers);
+            handler.batches = Batches::new(self.settings.max_batch, permits.limit() / handlers);
             let size = BatchSize::new(self.stored.work_batch, 1);
             handler.lessons = Mutex::new(Lessons::new(match self.stored.batch_time {
                 Some(time) => size.within(time),
@@ -368,6 +370,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             doors: Doors::open(),
             gate: Gate::default(),
             begun: Begun::new(),
+            permits,
             sweeper,
             mode: self.mode,
             log: self.log,

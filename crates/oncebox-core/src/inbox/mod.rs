@@ -4,10 +4,12 @@ mod batch;
 mod batch_size;
 mod begun;
 mod builder;
+mod contention;
 mod doors;
 mod gate;
 mod nested;
 mod once;
+mod permits;
 mod resolve;
 mod slots;
 mod stored;
@@ -53,6 +55,7 @@ pub(crate) struct Inner<S: InboxStore> {
     doors: doors::Doors,
     gate: gate::Gate,
     begun: begun::Begun<S::Begun>,
+    permits: permits::Permits,
     sweeper: sweeper::Sweeper,
     mode: Mode,
     /// Where there is a log.

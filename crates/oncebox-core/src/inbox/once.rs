@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::backoff::{backoff, spread};
 use crate::handler::AsyncFunc;
 use crate::inbox::gate::{Entry, Waited};
+use crate::inbox::permits::Permit;
 use crate::inbox::unit::{Ended, TIMEOUT_GRACE};
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore, ONCE_KIND, unit_of};
@@ -70,8 +71,8 @@ impl<S: InboxStore> Inbox<S> {
                 }
             }
         };
-        let mut tx = match self.claim_or_wait(&unit, &waiting).await? {
-            Claim::Ours(tx) => tx,
+        let (mut tx, permit) = match self.claim_or_wait(&unit, &waiting).await? {
+            Claim::Ours(tx, permit) => (tx, permit),
             Claim::Known(result) => return Ok(Once::Replayed(read_result(handler, result)?)),
         };
 
@@ -107,11 +108,12 @@ impl<S: InboxStore> Inbox<S> {
         match store.commit(tx).await {
             Ok(()) => Ok(Once::Fresh(value)),
             Err(error) if S::classify(&error) == Fault::Connection => {
+                drop(permit);
                 // Nobody knows; another claim does, even if the commit is still under way.
                 let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
                 match self.claim_or_wait(&unit, &waiting).await? {
                     Claim::Known(_) => Ok(Once::Fresh(value)),
-                    Claim::Ours(tx) => {
+                    Claim::Ours(tx, _permit) => {
                         store.rollback(tx).await;
                         Err(error.into())
                     }
@@ -165,26 +167,30 @@ impl<S: InboxStore> Inbox<S> {
     }
 
     /// Claims a unit, however long another copy takes, within the waiting time.
-    async fn claim_or_wait(&self, unit: &Unit, waiting: &Waiting) -> Result<Claim<S::Tx>, Error> {
+    async fn claim_or_wait(&self, unit: &Unit, waiting: &Waiting) -> Result<Claim<'_, S::Tx>, Error> {
         let settings = &self.inner.settings;
+        let mut is_copy = false;
         let mut troubled_since = None;
         let mut troubles = 0;
         loop {
+            let Some(permit) = self.permit_within(waiting, None, is_copy).await else {
+                return Err(busy(&unit.handler));
+            };
             let limits = Limits {
-                lock_timeout: waiting.lock_timeout(),
+                lock_timeout: self.claim_wait(is_copy, waiting),
                 body_lock_timeout: None,
                 handler_timeout: settings.handler_timeout,
             };
-            let (error, over) = match self.inner.store.begin(limits).await {
-                Ok(tx) => match self.claim_in(tx, unit).await {
+            let (error, over, locked) = match self.begin(limits).await {
+                Ok(tx) => match self.claim_in(tx, unit, permit).await {
                     Ok(claim) => return Ok(claim),
-                    Err(error) => (error, waiting.is_over()),
+                    Err(error) => (error, waiting.is_over(), true),
                 },
-                Err(error) => (error, waiting.is_over_for_the_writer()),
+                Err(error) => (error, waiting.is_over_for_the_writer(), false),
             };
             match S::classify(&error) {
                 Fault::LockTimeout if over => return Err(busy(&unit.handler)),
-                Fault::LockTimeout => {}
+                Fault::LockTimeout => is_copy |= locked,
                 Fault::Connection | Fault::Session | Fault::Transient
                     if troubled_since.get_or_insert_with(Instant::now).elapsed() < settings.patience =>
                 {
@@ -196,12 +202,17 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
-    async fn claim_in(&self, mut tx: S::Tx, unit: &Unit) -> Result<Claim<S::Tx>, Error> {
+    async fn claim_in<'a>(
+        &self,
+        mut tx: S::Tx,
+        unit: &Unit,
+        permit: Permit<'a>,
+    ) -> Result<Claim<'a, S::Tx>, Error> {
         let store = &self.inner.store;
         match store.claim(&mut tx, std::slice::from_ref(unit)).await?.pop() {
             Some(Claimed::Fresh) => {
                 store.arm(&mut tx).await?;
-                Ok(Claim::Ours(tx))
+                Ok(Claim::Ours(tx, permit))
             }
             Some(Claimed::Known(marker)) => {
                 store.rollback(tx).await;
@@ -215,8 +226,8 @@ impl<S: InboxStore> Inbox<S> {
     }
 }
 
-enum Claim<Tx> {
-    Ours(Tx),
+enum Claim<'a, Tx> {
+    Ours(Tx, Permit<'a>),
     Known(Option<Vec<u8>>),
 }
 

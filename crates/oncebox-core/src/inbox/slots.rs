@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::Error;
 use crate::handler::Delivery;
 use crate::inbox::batch_size::BatchSize;
+use crate::inbox::contention::Contention;
 use crate::inbox::unit::Ended;
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
@@ -28,10 +29,8 @@ const SLOT_TIME: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Batches {
     state: Mutex<State>,
-    /// How many transactions may be in flight: at most, and of fast handlers. A pool with connections to spare can go from
-    /// one transaction to the next without giving them back.
+    /// The maximum number of transactions in flight.
     max_in_flight: usize,
-    max_if_fast: usize,
 }
 
 #[derive(Debug)]
@@ -43,6 +42,7 @@ pub(crate) struct State {
     /// Those that have taken so long that others need not wait for them.
     overstaying: usize,
     pub(crate) size: BatchSize,
+    pub(crate) contention: Contention,
     /// Whether the last batch had duplicates: then a look before the next one saves writes.
     pub(crate) duplicates: bool,
     /// Whether units had to queue of late: then more are about to come.
@@ -58,23 +58,25 @@ pub(crate) struct Job {
     pub(crate) delivery: Delivery,
     pub(crate) message: Option<Box<dyn Any + Send>>,
     pub(crate) waiting: Waiting,
+    /// How many batches it was in that met contention.
+    pub(crate) tries: u32,
     pub(crate) answer: oneshot::Sender<Result<Ended, Error>>,
 }
 
 impl Batches {
-    pub(crate) fn new(max_batch: usize, max_in_flight: usize, max_if_fast: usize) -> Self {
+    pub(crate) fn new(max_batch: usize, max_in_flight: usize) -> Self {
         let state = State {
             queue: VecDeque::new(),
             in_flight: 0,
             running: 0,
             overstaying: 0,
             size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
+            contention: Contention::new(),
             duplicates: false,
             crowded: false,
             isolating: false,
         };
-        let max_in_flight = max_in_flight.max(1);
-        Self { state: Mutex::new(state), max_in_flight, max_if_fast: max_if_fast.clamp(1, max_in_flight) }
+        Self { state: Mutex::new(state), max_in_flight: max_in_flight.max(1) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -83,8 +85,10 @@ impl Batches {
 
     /// How many transactions the units at hand are worth.
     fn transactions(&self, state: &State) -> usize {
-        let max = if state.size.is_fast() { self.max_if_fast } else { self.max_in_flight };
-        state.size.transactions(state.queue.len() + state.running).min(max)
+        if state.contention.takes_turns() {
+            return 1;
+        }
+        state.size.transactions(state.queue.len() + state.running).min(self.max_in_flight)
     }
 
     /// Whether there is a slot for one more.
@@ -127,11 +131,25 @@ impl Batches {
         None
     }
 
-    /// The next batch of a slot that had so many units: a fair share of what waits, so that no transaction is left with the
-    /// crumbs.
-    pub(crate) fn take(&self, before: usize) -> Vec<Job> {
+    /// So many units of a slot have ended; whether the slot is still needed. Of a handler that takes turns one is enough.
+    pub(crate) fn goes_on(&self, ended: usize) -> bool {
         let mut state = self.state();
-        state.running -= before;
+        state.running -= ended;
+        let surplus = state.contention.takes_turns() && state.in_flight - state.overstaying > 1;
+        !state.queue.is_empty() && !surplus
+    }
+
+    /// Units of a batch that met contention are the next ones again.
+    pub(crate) fn put_back(&self, jobs: Vec<Job>) {
+        let mut state = self.state();
+        for job in jobs.into_iter().rev() {
+            state.queue.push_front(job);
+        }
+    }
+
+    /// The next batch: a fair share of what waits, so that no transaction is left with the crumbs.
+    pub(crate) fn take(&self) -> Vec<Job> {
+        let mut state = self.state();
         // Whoever went away while waiting wants nothing done.
         state.queue.retain(|job| !job.answer.is_closed());
         let share = (state.queue.len() + state.running).div_ceil(self.transactions(&state));

@@ -13,7 +13,9 @@ use crate::backoff::{backoff, spread};
 use crate::error::chain;
 use crate::handler::{Cancellation, Delivery, EffectId, Returned};
 use crate::inbox::builder::Registered;
+use crate::inbox::contention::lock_wait;
 use crate::inbox::gate::{Entry, Waited};
+use crate::inbox::permits::Permit;
 use crate::inbox::resolve::resolve;
 use crate::inbox::waiting::Waiting;
 use crate::inbox::{Inbox, InboxStore};
@@ -24,6 +26,9 @@ use crate::policy::{KeyReuse, MissingKey};
 use crate::store::{Claimed, Fault, Limits, Marker, Unit};
 use crate::{Envelope, Error, ErrorKind, Failure, Headers, name};
 
+/// A key that another process holds must not keep others waiting: past this a unit is known to be a copy, or its batch is taken
+/// apart.
+pub(crate) const CLAIM_WAIT: Duration = Duration::from_millis(20);
 /// A transient error that a body raises this often is the body's own fault.
 pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
 /// The server ends a statement first, so that the handler sees why; the process steps in this much later.
@@ -49,16 +54,19 @@ impl From<Outcome> for Ended {
 }
 
 /// A unit on its way into its first transaction.
+#[derive(Default)]
 pub(crate) struct Attempt {
     /// Decoded already, unless it was used up.
     pub(crate) message: Option<Box<dyn Any + Send>>,
     /// Whether an earlier commit may have happened.
     pub(crate) commit_unknown: bool,
+    /// Whether another process is known to have it in hand.
+    pub(crate) is_copy: bool,
 }
 
 impl Attempt {
     pub(crate) fn first(message: Box<dyn Any + Send>) -> Self {
-        Self { message: Some(message), commit_unknown: false }
+        Self { message: Some(message), ..Self::default() }
     }
 }
 
@@ -206,7 +214,7 @@ impl<S: InboxStore> Inbox<S> {
         handler: &Registered<S>,
         delivery: &Delivery,
         unit: Option<&Unit>,
-        Attempt { message: mut decoded, mut commit_unknown }: Attempt,
+        Attempt { message: mut decoded, mut commit_unknown, mut is_copy }: Attempt,
         waiting: &Waiting,
     ) -> Result<Ended, Error> {
         let settings = &self.inner.settings;
@@ -223,12 +231,16 @@ impl<S: InboxStore> Inbox<S> {
                     Err(rejection) => return Ok(Outcome::Rejected(rejection).into()),
                 },
             };
+            let Some(permit) = self.permit_within(waiting, Some(handler), is_copy).await else {
+                return Ok(Outcome::Busy.into());
+            };
             let limits = Limits {
-                lock_timeout: waiting.lock_timeout(),
-                body_lock_timeout: None,
+                lock_timeout: self.claim_wait(is_copy, waiting),
+                body_lock_timeout: self.lock_wait_alone(handler, &permit),
                 handler_timeout: handler.settings.timeout.unwrap_or(settings.handler_timeout),
             };
             let tried = self.try_unit(handler, delivery, unit, message, limits).await;
+            drop(permit);
             if let Tried::CommitUnknown(_) = &tried {
                 self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
             }
@@ -239,10 +251,19 @@ impl<S: InboxStore> Inbox<S> {
                     self.inner.observer.count(observe::COMMITS_RECOVERED, &handler.name);
                     return Ok(Ended { outcome: Outcome::Done, result, shared: false });
                 }
-                Tried::Ended(ended) => return Ok(ended),
+                Tried::Ended(ended) => {
+                    if let Outcome::Done = ended.outcome {
+                        handler.batches.state().contention.committed();
+                    }
+                    return Ok(ended);
+                }
                 Tried::Locked if waiting.is_over() => return Ok(Outcome::Busy.into()),
                 Tried::NoTurn if waiting.is_over_for_the_writer() => return Ok(Outcome::Busy.into()),
-                Tried::Locked | Tried::NoTurn => continue,
+                Tried::Locked => {
+                    is_copy = true;
+                    continue;
+                }
+                Tried::NoTurn => continue,
                 Tried::Hopeless(error) => return Err(error),
                 // Each try closes its connection; the next one may have been opened as long ago.
                 Tried::BodyTransient(failure)
@@ -254,6 +275,9 @@ impl<S: InboxStore> Inbox<S> {
                 }
                 Tried::BodyTransient(failure) => {
                     body_transients += 1;
+                    if S::classify(failure.error()) != Fault::Connection {
+                        self.met_contention(handler);
+                    }
                     if body_transients >= BODY_TRANSIENTS_MAX {
                         return Ok(failed(failure).into());
                     }
@@ -275,6 +299,24 @@ impl<S: InboxStore> Inbox<S> {
             troubles += 1;
             tokio::time::sleep(backoff(troubles, spread())).await;
         }
+    }
+
+    /// How long a claim may wait for a copy in another process. Only those are waited for that are known to be there, and
+    /// not with the only permit: others must not wait with them.
+    pub(crate) fn claim_wait(&self, is_copy: bool, waiting: &Waiting) -> Duration {
+        let lock_timeout = waiting.lock_timeout();
+        match is_copy && self.inner.permits.limit() > 1 {
+            true => lock_timeout,
+            false => lock_timeout.min(CLAIM_WAIT),
+        }
+    }
+
+    /// How long the statements of a unit in a transaction of its own may wait for a lock. Without a limit where no other
+    /// transaction could wait for it, when it is its turn, or where its body is not to run again for nothing.
+    fn lock_wait_alone(&self, handler: &Registered<S>, permit: &Permit<'_>) -> Option<Duration> {
+        let may_run_again = !self.runs_alone(handler) && self.inner.settings.max_batch > 1;
+        let limited = may_run_again && !permit.has_turn() && self.inner.permits.in_flight() > 1;
+        limited.then(|| lock_wait(handler.batches.state().size.time_of(1), false, 0, spread()))
     }
 
     async fn try_unit(
