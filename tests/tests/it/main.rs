@@ -14,6 +14,7 @@ mod build;
 mod cancellation;
 mod coming_from;
 mod commit_unknown;
+mod contention;
 mod copies_in_flight;
 mod every_store;
 mod failover;

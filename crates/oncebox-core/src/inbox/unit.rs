@@ -379,8 +379,8 @@ impl<S: InboxStore> Inbox<S> {
             handler.handler.call(vec![message], std::slice::from_ref(delivery), Some(S::connection(&mut tx)));
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         let ran = tokio::time::timeout(limits.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await;
-        self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
-        handler.batches.took(1, started.elapsed());
+        let took = started.elapsed();
+        self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, took);
         self.note_body_ended(&mut tx, &ran);
 
         let returned = match ran {
@@ -394,7 +394,10 @@ impl<S: InboxStore> Inbox<S> {
                         Fault::Connection | Fault::Session | Fault::Transient | Fault::LockTimeout,
                         Failure::Retry(_),
                     ) => Tried::BodyTransient(failure),
-                    _ => Tried::Ended(failed(failure).into()),
+                    _ => {
+                        handler.batches.took(1, took);
+                        Tried::Ended(failed(failure).into())
+                    }
                 };
             }
             Ok(Err(panic)) => {
@@ -407,6 +410,7 @@ impl<S: InboxStore> Inbox<S> {
                 return Tried::Ended(failed(message.into()).into());
             }
         };
+        handler.batches.took(1, took);
         if mutant!("marker_after_body")
             && let Some(unit) = unit
             && let Ok([Claimed::Known(marker)]) =
