@@ -4,7 +4,6 @@ use oncebox_core::Error;
 use oncebox_core::store::{
     Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, PastAttempt, Place, Select,
 };
-use serde_json::Value;
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Row, Sqlite};

@@ -31,6 +31,7 @@ mod stored_accept_batch;
 mod stored_acceptors;
 mod stored_commit_unknown;
 mod stored_conservation;
+mod stored_contention;
 mod stored_failed_rows;
 mod stored_fixture;
 mod stored_hostile;

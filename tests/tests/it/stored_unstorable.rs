@@ -2,7 +2,6 @@
 
 use oncebox::store::Select;
 use oncebox::{Attempt, BoxError, Inbox, Mode, Outcome, Retry};
-use oncebox_testing::Fixture;
 
 use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
 use crate::stored_fixture::LogFixture;

@@ -189,7 +189,7 @@ impl<S: InboxStore> Inbox<S> {
                 parts.extend(in_parts(part, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
             } else {
                 if part.len() > 1 {
-                    handler.batches.state().size.trouble(false);
+                    handler.batches.state().size.trouble();
                 }
                 let commit_unknown = trouble == Trouble::CommitUnknown;
                 if commit_unknown {

@@ -103,10 +103,10 @@ impl BatchSize {
         }
     }
 
-    /// A batch had to be taken apart. One that met other transactions would meet them again: those rows are hot.
-    pub(crate) fn trouble(&mut self, contended: bool) {
+    /// A batch had to be taken apart.
+    pub(crate) fn trouble(&mut self) {
         self.clean = 0;
-        self.limit = if contended { 1 } else { (self.limit / 2).max(1) };
+        self.limit = (self.limit / 2).max(1);
         self.clean_to_grow = (self.clean_to_grow * 2).min(CLEAN_UNITS_TO_GROW_MAX);
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         let mut size = BatchSize::new(64, 2);
         assert_eq!(size.next(), 64);
         for expected in [32, 16, 8, 4, 2, 1, 1] {
-            size.trouble(false);
+            size.trouble();
             assert_eq!(size.next(), expected);
         }
         // The more trouble there was, the longer it takes.
@@ -130,17 +130,9 @@ mod tests {
             size.clean(1_000);
         }
         assert_eq!(size.next(), 64);
-        size.trouble(false);
+        size.trouble();
         size.clean(2 * CLEAN_UNITS_TO_GROW);
         assert_eq!(size.next(), 64, "old troubles are forgotten");
-    }
-
-    #[test]
-    fn hot_rows_are_left_to_single_units() {
-        let mut size = BatchSize::new(64, 2);
-        size.trouble(true);
-        assert_eq!(size.next(), 1);
-        assert_eq!(size.transactions(10), usize::MAX);
     }
 
     #[test]

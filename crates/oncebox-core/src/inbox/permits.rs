@@ -134,6 +134,13 @@ impl<S: InboxStore> Inbox<S> {
         timeout(waiting.left().max(PERMIT_WAIT_MIN), permit).await.ok()
     }
 
+    /// The turn of a worker whose handler takes turns, and nothing for any other. Workers need no permit: their number is limited
+    /// elsewhere.
+    pub(crate) async fn worker_turn(&self, handler: &Registered<S>) -> Option<MutexGuard<'_, ()>> {
+        let takes_turns = handler.batches.state().contention.takes_turns();
+        if takes_turns { self.inner.permits.turn().await } else { None }
+    }
+
     /// Notes that a transaction of a handler met others.
     pub(crate) fn met_contention(&self, handler: &Registered<S>) {
         tracing::debug!(handler = &*handler.name, "contention: this handler takes turns with others");

@@ -53,20 +53,18 @@ impl<S: LogStore> Inbox<S> {
         };
         if taken.messages.len() > 1 && !course.tasks {
             let mut lessons = handler.lessons();
-            if let (Trouble::Gone(_), Some(first)) = (&trouble, taken.first_place())
-                && lessons.met_transient(first) == 1
-            {
-                // Once is an outage, most of the time, and no message's fault.
-                return again;
-            }
+            // Once is an outage, or another transaction in the way, and no message's fault.
+            let is_first = matches!(&trouble, Trouble::Gone(_) | Trouble::Contended(_))
+                && taken.first_place().is_some_and(|first| lessons.met_transient(first) == 1);
             let lane = lessons.lane(taker.lane);
             match &trouble {
-                Trouble::Gone(_) | Trouble::Unstorable(_) => lane.halve_sets(taken.messages.len()),
-                Trouble::Failed(_) if handler.handler.takes_sets() => lane.halve_sets(taken.messages.len()),
                 // Whether it is our connection that is gone shows when a savepoint is to be taken back.
                 Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
-                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary => lane.wary = true,
-                _ => lessons.size.trouble(true),
+                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary && !handler.handler.takes_sets() => {
+                    lane.wary = true;
+                }
+                _ if is_first => {}
+                _ => lane.halve_sets(taken.messages.len()),
             }
             return again;
         }

@@ -139,6 +139,7 @@ impl<S: LogStore> Inbox<S> {
         spot: Spot,
         course: &Course,
     ) -> Result<Visited, Error> {
+        let _turn = self.worker_turn(handler).await;
         let Some(mut tx) = self.begin_visit(course).await? else { return Ok(Visited::Busy) };
         let taken = match (course.noted, spot.what) {
             (Some(_), what) => self.take_one(&mut tx, taker, what).await,
@@ -348,7 +349,10 @@ impl<S: LogStore> Inbox<S> {
                     Trouble::Store(error)
                 }
                 (_, Fault::Session) => Trouble::Session(error.into()),
-                (_, Fault::Transient | Fault::LockTimeout) => Trouble::Contended(error.into()),
+                (_, Fault::Transient | Fault::LockTimeout) => {
+                    self.met_contention(handler);
+                    Trouble::Contended(error.into())
+                }
                 // A constraint that waits for the commit, for example.
                 (_, Fault::Connection | Fault::StatementTimeout | Fault::Other) => {
                     Trouble::Failed(error.into())
@@ -356,6 +360,7 @@ impl<S: LogStore> Inbox<S> {
             };
             return self.learn(stored, handler, taker, taken, trouble, course).await;
         }
+        handler.batches.state().contention.committed();
         let report = account.report;
         self.observe_visit(handler, &taken, &ran, &report);
         self.tell_of_dead(stored, handler, &taken, &account.settled);

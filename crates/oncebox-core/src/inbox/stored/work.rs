@@ -474,7 +474,11 @@ impl<S: LogStore> Inbox<S> {
             Ok(Ok(Ok(_))) => Err(Trouble::Failed("the handler did not answer for every message".into())),
             Ok(Ok(Err(failure))) => {
                 let failure = handler.settings.judge(failure);
-                Err(match S::classify(failure.error()) {
+                let fault = S::classify(failure.error());
+                if matches!(fault, Fault::Transient | Fault::LockTimeout) {
+                    self.met_contention(handler);
+                }
+                Err(match fault {
                     Fault::Session if matches!(failure, Failure::Retry(_)) => Trouble::Session(failure),
                     _ if is_transient::<S>(&failure) => Trouble::Contended(failure),
                     _ => Trouble::Failed(failure),
