@@ -348,6 +348,7 @@ async fn copies_that_wait_for_another_process_leave_permits_to_others() {
     let long = InFlight::Wait { max: Duration::from_secs(600) };
     for (max_in_flight, round) in [(1, "a"), (2, "b"), (3, "c")] {
         let other_process = Inbox::builder(PostgresStore::new(pool(&postgres, 16).await))
+            .handler_timeout(Duration::from_secs(600))
             .on_with("h", holding.clone(), |options| options.isolated())
             .build()
             .await

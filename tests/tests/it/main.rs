@@ -26,6 +26,7 @@ mod hostile_input;
 mod limits;
 mod observation;
 mod processes;
+mod rolling_deploy;
 mod sessions;
 mod stored_accept_batch;
 mod stored_acceptors;

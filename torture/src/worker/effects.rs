@@ -38,7 +38,8 @@ impl Effects for SqliteStore {
     }
 
     async fn read_back(conn: &mut sqlx::SqliteConnection) -> Result<(), sqlx::Error> {
-        let row = sqlx::query(ANY_EFFECT).fetch_one(conn).await?;
+        // The driver's thread dies of a cached statement that has another column by now. Without it there is no row.
+        let row = sqlx::query(ANY_EFFECT).fetch_optional(conn).await?.ok_or(sqlx::Error::WorkerCrashed)?;
         row.try_get::<i64, _>("id").map(drop)
     }
 
