@@ -8,11 +8,17 @@ use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::fault::failed;
 use crate::seal::Seal;
 use crate::turn::Turn;
 use crate::writer::{Kept, Writer};
+
+/// The driver's thread can die with a question in its hand, for example of a cached `SELECT *` on a table with a new column. Then
+/// nobody answers. A thread that is only slow still ends the transaction, and whoever comes next waits for SQLite's own lock.
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Manager = <Sqlite as sqlx::Database>::TransactionManager;
 
@@ -71,7 +77,9 @@ impl SqliteTx {
     /// Whether it is still the same transaction, with no other left open in it.
     pub(crate) async fn check_whole(&mut self) -> Result<(), Error> {
         // In turn: a nested transaction that was dropped rolls back in the background.
-        drop(self.connection().lock_handle().await.map_err(failed("check the guard"))?);
+        let handle = timeout(ANSWER_TIMEOUT, self.connection().lock_handle()).await;
+        let handle = handle.unwrap_or(Err(sqlx::Error::WorkerCrashed));
+        drop(handle.map_err(failed("check the guard"))?);
         if self.seal.has_rolled_back() && !mutant!("guard_removed_sqlite") {
             return Err(self.ended());
         }
@@ -130,9 +138,12 @@ impl SqliteTx {
         seal.expire();
         match Handle::try_current() {
             Ok(runtime) => Some(runtime.spawn(async move {
-                if let Err(error) = end_all(&mut held.writer.conn).await {
+                let ended = timeout(ROLLBACK_TIMEOUT, end_all(&mut held.writer.conn)).await;
+                if let Err(error) = ended.unwrap_or(Err(sqlx::Error::WorkerCrashed)) {
                     tracing::debug!(%error, "a connection that cannot roll back is closed");
-                    held.writer.conn.close_on_drop();
+                    // Not through its pool, which would wait for the same answer. The next in line gets its turn.
+                    let Held { writer, _turn } = held;
+                    drop(writer.conn.detach());
                 }
                 seal.open();
             })),
