@@ -161,12 +161,44 @@ mod tests {
         locks.lines().filter(|line| line.contains("->") && line.contains(&number)).count()
     }
 
+    /// As two processes have them.
+    fn two_lines(folder: &Path) -> [Line; 2] {
+        let database = folder.join("inbox.db");
+        [(); 2].map(|()| Line::new(Some(&database)))
+    }
+
+    #[tokio::test]
+    async fn whoever_has_just_had_its_turn_queues_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let [mut one, mut other] = two_lines(folder.path());
+        let turns = one.files.clone().unwrap();
+        let in_line = |line: &Line| {
+            let line = line.clone();
+            tokio::spawn(async move { line.wait(Duration::from_secs(600)).await.unwrap() })
+        };
+        let mut turn = in_line(&one).await.unwrap();
+        let mut next = in_line(&other);
+        for _ in 0..50 {
+            while waiting_at(&turns.turn) == 0 {
+                tokio::task::yield_now().await;
+            }
+            // It wants another one at once.
+            let mut again = in_line(&one);
+            tokio::task::yield_now().await;
+            drop(turn);
+            turn = tokio::select! {
+                turn = &mut next => turn.unwrap(),
+                _ = &mut again => panic!("it did not queue behind the one who waits"),
+            };
+            next = again;
+            std::mem::swap(&mut one, &mut other);
+        }
+    }
+
     #[tokio::test]
     async fn whoever_loses_patience_leaves_its_place_to_the_next() {
         let folder = tempfile::tempdir().unwrap();
-        let database = folder.path().join("inbox.db");
-        // As two processes have them.
-        let [one, other] = [(); 2].map(|()| Line::new(Some(&database)));
+        let [one, other] = two_lines(folder.path());
         let turn = one.wait(Duration::from_secs(60)).await.unwrap();
         for _ in 0..20 {
             other.wait(Duration::from_millis(2)).await.unwrap_err();

