@@ -10,10 +10,10 @@ use oncebox_core::{Key, Mode};
 use uuid::Uuid;
 
 use crate::one_handler::{
-    ALL, FOUR_LANES, LATER, LIMITS, OneHandler, at_most, failure, message, place, positions, stored,
+    A_WHILE, ALL, FOUR_LANES, LATER, LIMITS, OneHandler, at_most, failure, message, place, positions, stored,
 };
 
-const LEASE: Duration = Duration::from_secs(30);
+const LEASE: Duration = LATER;
 
 fn process() -> ProcessId {
     ProcessId(Uuid::now_v7())
@@ -178,7 +178,7 @@ async fn a_process_is_known_as_long_as_it_is_at_work() {
     log.store.travel(LEASE);
     let peer = async || log.store.peers(two).await.unwrap().remove(0);
     let seen = peer().await;
-    assert!(seen.silent_for >= LEASE && seen.silent_for < LEASE + Duration::from_secs(5), "{seen:?}");
+    assert!(seen.silent_for >= LEASE && seen.silent_for < LEASE + A_WHILE, "{seen:?}");
     let expected = Peer {
         id: one,
         name: "host 7".into(),
@@ -191,7 +191,7 @@ async fn a_process_is_known_as_long_as_it_is_at_work() {
     assert!(log.store.beat_process(one).await.unwrap());
     let seen = peer().await;
     assert_eq!(seen.beats, 1);
-    assert!(seen.silent_for < Duration::from_secs(5), "{seen:?}");
+    assert!(seen.silent_for < A_WHILE, "{seen:?}");
     log.store.leave(one).await.unwrap();
     assert_eq!(log.store.peers(two).await.unwrap(), []);
     assert!(!log.store.beat_process(one).await.unwrap());
@@ -224,10 +224,10 @@ async fn a_silent_process_is_buried_once_and_its_death_is_noted() {
     let fence = log.lease(one, &[SetApart { due_in: LATER, ..untried(1) }, untried(2)]).await;
     log.lease(two, &[untried(3)]).await;
     log.store.note_attempt(log.handler, place(1, 1), one).await.unwrap();
-    log.store.travel(LEASE - Duration::from_secs(5));
+    log.store.travel(LEASE - A_WHILE);
     assert_eq!(log.store.bury_process(one, false).await.unwrap(), None);
     log.store.beat_process(two).await.unwrap();
-    log.store.travel(Duration::from_secs(6));
+    log.store.travel(A_WHILE * 2);
     assert_eq!(log.store.bury_process(two, false).await.unwrap(), None);
     assert_eq!(log.store.bury_process(one, false).await.unwrap(), Some(2));
     assert_eq!(log.store.bury_process(one, false).await.unwrap(), None);
@@ -247,7 +247,7 @@ async fn a_silent_process_is_buried_once_and_its_death_is_noted() {
     assert_eq!(care().await, [(log.handler.0, 1, 0)]);
     // The next one had less in hand; what is left of the care is more.
     sqlx::query("update oncebox_careful set messages_left = 10").execute(log.store.pool()).await.unwrap();
-    log.store.travel(LATER);
+    log.store.travel(LEASE);
     assert_eq!(log.store.bury_process(two, false).await.unwrap(), Some(1));
     let of_handler = care().await.into_iter().find(|(handler, ..)| *handler == log.handler.0);
     assert_eq!(of_handler, Some((log.handler.0, 1, 10)));

@@ -14,13 +14,15 @@ use sqlx::AssertSqlSafe;
 use crate::fixture;
 
 pub(crate) const LIMITS: Limits = Limits {
-    lock_timeout: Duration::from_secs(5),
+    lock_timeout: Duration::from_secs(120),
     body_lock_timeout: None,
-    handler_timeout: Duration::from_secs(5),
+    handler_timeout: Duration::from_secs(120),
 };
 pub(crate) const ALL: TakeLimits =
     TakeLimits { messages: 1000, positions: 1000, bytes: 1 << 20, open_tasks: None };
 pub(crate) const LATER: Duration = Duration::from_secs(3600);
+/// What is not done within this time never will be.
+pub(crate) const A_WHILE: Duration = Duration::from_secs(600);
 pub(crate) const FOUR_LANES: Option<Lanes> = Some(Lanes(Some(4)));
 
 pub(crate) fn at_most(tasks: u32) -> TaskLimits {

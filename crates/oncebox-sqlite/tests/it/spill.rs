@@ -30,7 +30,7 @@ fn of(log: &OneHandler, key: &str) -> Spill {
 }
 
 async fn spill(log: &OneHandler, spill: &Spill) -> Spilled {
-    log.store.spill(spill, Duration::from_secs(5)).await.unwrap()
+    log.store.spill(spill, LATER).await.unwrap()
 }
 
 #[tokio::test]
