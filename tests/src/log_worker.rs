@@ -2,7 +2,7 @@
 //! standard output.
 //!
 //! ```text
-//! log_worker URL ROLE SEED WORKERS
+//! log_worker URL ROLE SEED WORKERS LEASE_MS
 //! > process KEY      < settled KEY ack|retry|reject OUTCOME
 //! > accept KEY       < accepted KEY
 //! > go KEY           lets the body of that key go on
@@ -12,7 +12,8 @@
 //! < again KEY        a try that was not the first, in the roles that work through failovers
 //! ```
 //!
-//! Roles: `ordered`, `poison`, `poison_detached`, `held`, `long`, `mixed`, `spill`; `inline` and `stored` work through failovers. `SEED` decides by chance which tries fail.
+//! Roles: `ordered`, `poison`, `poison_detached`, `poison_beside`, `held`, `mixed`, `spill`; `inline` and `stored` work through
+//! failovers. `SEED` decides by chance which tries fail.
 
 mod effects;
 
@@ -33,9 +34,6 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{oneshot, watch};
 
 use crate::effects::{Effects, say};
-
-/// A process that was silent for so long is taken for dead.
-const LEASE: Duration = Duration::from_millis(500);
 
 #[derive(Serialize, Deserialize, Message)]
 #[message(kind = "delivery", key = "id")]
@@ -108,14 +106,25 @@ fn of_role<S: Effects + LogStore>(
     };
     let deadly_detached = |delivered: Delivered| async move {
         say(&format!("begin {}", delivered.id));
-        // Long enough for others to be under way.
-        tokio::time::sleep(Duration::from_millis(30)).await;
         if delivered.poison {
             std::process::abort();
         }
-        tokio::time::sleep(Duration::from_millis(30)).await;
         say(&format!("end {}", delivered.id));
         Ok::<(), BoxError>(())
+    };
+    // The killer waits until another one is under way, and that one does not end before its process does.
+    let another = watch::Sender::new(false);
+    let deadly_beside = move |delivered: Delivered| {
+        let another = another.clone();
+        async move {
+            say(&format!("begin {}", delivered.id));
+            if delivered.poison {
+                another.subscribe().wait_for(|begun| *begun).await?;
+                std::process::abort();
+            }
+            another.send_replace(true);
+            std::future::pending::<Result<(), BoxError>>().await
+        }
     };
     let held = move |delivered: Delivered, cancellation: Cancellation| {
         let gates = gates.clone();
@@ -132,12 +141,6 @@ fn of_role<S: Effects + LogStore>(
             Ok::<(), BoxError>(())
         }
     };
-    let long = |delivered: Delivered| async move {
-        say(&format!("begin {}", delivered.id));
-        tokio::time::sleep(LEASE * 10).await;
-        say(&format!("end {}", delivered.id));
-        Ok::<(), BoxError>(())
-    };
     let steady = async |delivered: Delivered,
                         Attempt(n): Attempt,
                         conn: &mut <S as Store>::Conn|
@@ -153,8 +156,10 @@ fn of_role<S: Effects + LogStore>(
         "ordered" => builder.stored().on_with("h", shaky, |options| options.ordered()),
         "poison" => builder.stored().on("h", deadly),
         "poison_detached" => builder.stored().on_with("h", deadly_detached, |options| options.detached()),
+        "poison_beside" => {
+            builder.stored().on_with("h", deadly_beside, |options| options.detached().concurrency(1_000))
+        }
         "held" => builder.stored().on_with("h", held, |options| options.detached()),
-        "long" => builder.stored().on_with("h", long, |options| options.detached()),
         "mixed" => builder.mode(Mode::mixed()).on("h", shaky),
         "spill" => builder.mode(Mode::inline().spill()).on("h", shaky),
         _ => bail!("there is no role {role}"),
@@ -200,13 +205,19 @@ async fn accept<S: LogStore>(inbox: &Inbox<S>, key: &str) -> Result<String> {
     })
 }
 
-async fn work<S: Effects + LogStore>(store: S, role: &str, seed: u64, workers: usize) -> Result<()> {
+async fn work<S: Effects + LogStore>(
+    store: S,
+    role: &str,
+    seed: u64,
+    workers: usize,
+    lease: Duration,
+) -> Result<()> {
     let retry =
         Retry { max_attempts: 100, first: Duration::from_millis(10), longest: Duration::from_millis(10) };
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install()?;
-    let builder = Inbox::builder(store).retry(retry).lease(LEASE).workers(workers).work_batch(20);
+    let builder = Inbox::builder(store).retry(retry).lease(lease).workers(workers).work_batch(20);
     let gates = Gates::default();
     let builder = builder.poll_every(Duration::from_millis(50));
     let inbox = of_role(builder, role, Fate(seed), gates.clone())?.build().await?;
@@ -262,13 +273,14 @@ async fn work<S: Effects + LogStore>(store: S, role: &str, seed: u64, workers: u
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, role, seed, workers] = &arguments[..] else {
-        bail!("usage: log_worker URL ROLE SEED WORKERS");
+    let [url, role, seed, workers, lease] = &arguments[..] else {
+        bail!("usage: log_worker URL ROLE SEED WORKERS LEASE_MS");
     };
     let seed = seed.parse().context("the seed")?;
     let workers = workers.parse().context("the number of workers")?;
+    let lease = Duration::from_millis(lease.parse().context("the lease")?);
     match url.starts_with("postgres:") {
-        true => work(PostgresStore::connect(url).await?, role, seed, workers).await,
-        false => work(SqliteStore::connect(url).await?, role, seed, workers).await,
+        true => work(PostgresStore::connect(url).await?, role, seed, workers, lease).await,
+        false => work(SqliteStore::connect(url).await?, role, seed, workers, lease).await,
     }
 }

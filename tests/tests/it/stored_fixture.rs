@@ -1,5 +1,8 @@
 //! What tests of the log need of a store beyond its fixture.
 
+use std::time::Duration;
+
+use oncebox::store::{Peer, ProcessId, Processes};
 use oncebox::{LogStore, PostgresStore, SqliteStore};
 use oncebox_testing::Fixture;
 use sqlx::{Connection, PgConnection, SqliteConnection};
@@ -73,6 +76,27 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
     /// A store with a pool of its own.
     async fn another_store(&self) -> Self::Store;
 
+    /// The same, with a clock that is so far ahead.
+    async fn store_ahead(&self, time: Duration) -> Self::Store;
+
+    /// The processes that are at work, or have died at it and are not taken for dead yet.
+    async fn processes(&self) -> Vec<Peer> {
+        let nobody = ProcessId(Default::default());
+        self.store().peers(nobody).await.unwrap()
+    }
+
+    /// Makes a process's death known at once, as it would be known at the end of its lease. One that has not begun to work leaves
+    /// nothing behind.
+    async fn bury(&self, number: u32) {
+        let number = number.to_string();
+        for dead in self.processes().await.iter().filter(|peer| peer.name.split(' ').nth(1) == Some(&number))
+        {
+            let ahead = self.store_ahead(dead.lease * 2).await;
+            // Nothing if somebody else was faster.
+            let _ = ahead.bury_process(dead.id).await.unwrap();
+        }
+    }
+
     /// How many effects there are, and of how many names.
     async fn totals(&self) -> (i64, i64);
 
@@ -120,6 +144,12 @@ impl LogFixture for Sqlite {
 
     async fn another_store(&self) -> SqliteStore {
         SqliteStore::connect(&self.path()).await.unwrap()
+    }
+
+    async fn store_ahead(&self, time: Duration) -> SqliteStore {
+        let store = self.another_store().await;
+        store.travel(time);
+        store
     }
 
     async fn totals(&self) -> (i64, i64) {
@@ -201,6 +231,12 @@ impl LogFixture for Postgres {
         PostgresStore::connect(&self.database.url()).await.unwrap()
     }
 
+    async fn store_ahead(&self, time: Duration) -> PostgresStore {
+        let store = self.another_store().await;
+        store.travel(time);
+        store
+    }
+
     async fn totals(&self) -> (i64, i64) {
         sqlx::query_as(TOTALS).fetch_one(self.store.pool()).await.unwrap()
     }
@@ -257,7 +293,7 @@ pub(crate) async fn when_all_have_left(conn: &mut PgConnection) {
         "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
         and backend_type = 'client backend'";
     while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut *conn).await.unwrap() > 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     sqlx::query("select pg_stat_clear_snapshot()").execute(conn).await.unwrap();
 }

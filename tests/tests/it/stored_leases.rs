@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oncebox::store::{Select, Waits};
+use oncebox::store::{Peer, Select, Waits};
 use oncebox::{BoxError, Envelope, Inbox, InboxBuilder, LogStore, PostgresStore};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use oncebox_servers::proxy::FaultyProxy;
@@ -34,47 +34,85 @@ async fn accept<S: LogStore>(inbox: &Inbox<S>, envelopes: impl IntoIterator<Item
     }
 }
 
-/// Whether nothing is left to do.
+/// Whether nothing is left to do, as far as the store answers.
 async fn is_through<S: LogStore>(inbox: &Inbox<S>) -> bool {
-    let statuses = inbox.handler_statuses().await.unwrap();
-    statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0))
+    let statuses = inbox.handler_statuses().await;
+    statuses.is_ok_and(|statuses| statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0)))
 }
 
 async fn assert_nothing_died<S: LogStore>(inbox: &Inbox<S>) {
     assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap(), []);
 }
 
-/// Ten times the lease, with another process that would like to have it.
+/// A machine that stalls for longer than a lease makes a process that is alive look dead. So what must not happen within a lease
+/// is tried with a longer one if it does, up to one that no machine stalls for.
+const LEASES: [Duration; 3] = [Duration::from_millis(800), Duration::from_secs(6), Duration::from_secs(60)];
+
+/// With another process that would like to have it.
 async fn a_body_that_outlasts_its_lease_runs_once<F: LogFixture>(fixture: F) {
+    let mut lost = Vec::new();
+    for lease in LEASES {
+        match outlast(&fixture, lease).await {
+            0 => return,
+            bodies => lost.push((lease, bodies)),
+        }
+    }
+    panic!("lost to another process: {lost:?}");
+}
+
+/// Lets bodies run for longer than their lease; how many were lost to another process. If none was, each has run once.
+async fn outlast<F: LogFixture>(fixture: &F, lease: Duration) -> u64 {
     let address = fixture.address();
     let mut workers = Vec::new();
     for _ in 0..2 {
-        workers.push(LogWorker::start(&address, "long", 0, 1).await);
+        workers.push(LogWorker::start_with_lease(&address, "held", 0, 1, lease).await);
     }
-    let inbox = acceptor(&fixture).await;
-    let ids: Vec<String> = (0..10).map(|n| format!("m-{n}")).collect();
+    while fixture.processes().await.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let inbox = acceptor(fixture).await;
+    let ids: Vec<String> = (0..10).map(|n| format!("m-{}-{n}", lease.as_millis())).collect();
     accept(&inbox, ids.iter().map(|id| delivery(id))).await;
+    // Each process signs its life five times in a lease. This is two leases of both, unless one of them is taken for dead.
+    let before = fixture.processes().await;
+    loop {
+        let now = fixture.processes().await;
+        let beats = |peer: &Peer| now.iter().find(|now| now.id == peer.id).map(|now| now.beats - peer.beats);
+        if before.iter().all(|peer| beats(peer).is_none_or(|beats| beats > 10)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for worker in &mut workers {
+        for id in &ids {
+            worker.tell(&format!("go {id}")).await;
+        }
+    }
     while !is_through(&inbox).await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut said = Vec::new();
-    let mut done = 0;
+    let (mut done, mut lost) = (0, 0);
     for worker in workers {
         let (lines, report) = worker.stop().await;
         said.extend(lines);
-        assert_eq!(report[1..], [0, 0, 0], "failed, dead, lost");
+        assert_eq!(report[1], 0, "failed");
         done += report[0];
+        lost += report[3];
     }
-    assert_eq!(done, 10);
-    said.sort_unstable();
-    let mut expected: Vec<String> =
-        ids.iter().flat_map(|id| [format!("begin {id}"), format!("end {id}")]).collect();
-    expected.sort_unstable();
-    assert_eq!(said, expected);
-    assert_nothing_died(&inbox).await;
+    if lost == 0 {
+        assert_nothing_died(&inbox).await;
+        assert_eq!(done, 10);
+        said.sort_unstable();
+        let mut expected: Vec<String> =
+            ids.iter().flat_map(|id| [format!("begin {id}"), format!("end {id}")]).collect();
+        expected.sort_unstable();
+        assert_eq!(said, expected);
+    }
+    lost
 }
 
-/// One process that was stopped for longer than its lease, and goes on now; another one that runs its message.
+/// One process that was stopped until it was taken for dead, and goes on now; another one that runs its message.
 async fn two_of_which_one_was_stopped<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>) -> [LogWorker; 2] {
     let address = fixture.address();
     let mut first = LogWorker::start(&address, "held", 0, 1).await;
@@ -89,6 +127,7 @@ async fn two_of_which_one_was_stopped<F: LogFixture>(fixture: &F, inbox: &Inbox<
         // It was stopped in the middle of a write, and would keep everybody waiting.
         first.signal("CONT").await;
     }
+    fixture.bury(first.number()).await;
     assert_eq!(second.until("begin m").await, [""; 0]);
     first.signal("CONT").await;
     // It finds out that it was silent for too long.
@@ -129,8 +168,6 @@ async fn a_process_that_is_taken_for_dead_comes_too_late<F: LogFixture>(fixture:
     assert_nothing_died(&inbox).await;
 }
 
-const LEASE: Duration = Duration::from_millis(500);
-
 /// How often bodies have begun, and whether they may go on.
 #[derive(Clone)]
 struct Bodies {
@@ -148,7 +185,11 @@ impl Bodies {
     }
 
     /// A detached handler with so many bodies at a time.
-    fn handled_by(&self, builder: InboxBuilder<PostgresStore>) -> InboxBuilder<PostgresStore> {
+    fn handled_by(
+        &self,
+        builder: InboxBuilder<PostgresStore>,
+        lease: Duration,
+    ) -> InboxBuilder<PostgresStore> {
         let bodies = self.clone();
         let handler = move |order: OrderPaid| {
             let bodies = bodies.clone();
@@ -158,7 +199,7 @@ impl Bodies {
                 Ok::<(), BoxError>(())
             }
         };
-        let builder = builder.stored().lease(LEASE).poll_every(Duration::from_millis(20));
+        let builder = builder.stored().lease(lease).poll_every(Duration::from_millis(20));
         builder.on_with("h", handler, |options| options.detached().concurrency(20))
     }
 }
@@ -170,6 +211,18 @@ async fn an_outage_longer_than_the_lease_runs_nothing_again() {
     if crate::postgres::as_owner("an_outage_longer_than_the_lease").await.is_none() {
         return;
     }
+    let mut lost = Vec::new();
+    for lease in LEASES {
+        match work_through_an_outage(lease).await {
+            0 => return,
+            bodies => lost.push((lease, bodies)),
+        }
+    }
+    panic!("lost to another process: {lost:?}");
+}
+
+/// An outage of several leases; how many bodies were lost to another process. If none was, each has run once.
+async fn work_through_an_outage(lease: Duration) -> u64 {
     let mut server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
     let store = PostgresStore::connect(&server.url()).await.unwrap();
     store.migrate().await.unwrap();
@@ -178,7 +231,7 @@ async fn an_outage_longer_than_the_lease_runs_nothing_again() {
     let mut running = Vec::new();
     for _ in 0..2 {
         let store = PostgresStore::connect(&server.url()).await.unwrap();
-        let inbox = bodies.handled_by(Inbox::builder(store)).build().await.unwrap();
+        let inbox = bodies.handled_by(Inbox::builder(store), lease).build().await.unwrap();
         running.push(tokio::spawn({
             let inbox = inbox.clone();
             async move { inbox.run(std::future::pending()).await }
@@ -191,7 +244,7 @@ async fn an_outage_longer_than_the_lease_runs_nothing_again() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     server.kill().unwrap();
-    tokio::time::sleep(LEASE * 4).await;
+    tokio::time::sleep(lease * 3).await;
     server.restart().await.unwrap();
 
     // Both are heard of again, for as long as it takes to bury somebody: a lease has five beats.
@@ -214,7 +267,6 @@ async fn an_outage_longer_than_the_lease_runs_nothing_again() {
     while !is_through(&inboxes[0]).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(bodies.begun().values().all(|times| *times == 1), "{:?}", bodies.begun());
 
     // Both work as before.
     bodies.gate.send_replace(false);
@@ -226,16 +278,21 @@ async fn an_outage_longer_than_the_lease_runs_nothing_again() {
     while !is_through(&inboxes[0]).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(bodies.begun().values().all(|times| *times == 1), "{:?}", bodies.begun());
-    let mut done = 0;
+    let (mut done, mut lost) = (0, 0);
     for (inbox, running) in inboxes.iter().zip(running) {
         inbox.close().await;
         let report = running.await.unwrap().unwrap();
-        assert_eq!((report.failed, report.dead, report.lease_lost), (0, 0, 0));
+        assert_eq!(report.failed, 0);
         done += report.done;
+        lost += report.lease_lost;
     }
-    assert_eq!(done, 2 * messages as u64);
-    assert_nothing_died(&inboxes[0]).await;
+    if lost == 0 {
+        assert_nothing_died(&inboxes[0]).await;
+        assert_eq!(done, 2 * messages as u64);
+        let begun = bodies.begun();
+        assert!(begun.values().all(|times| *times == 1), "{begun:?}");
+    }
+    lost
 }
 
 /// The connection is cut when the server has the commit and before it can say so: nobody runs what may be leased, and
@@ -248,7 +305,9 @@ async fn a_lease_whose_answer_is_cut_off_is_let_go() {
     let url = postgres.database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
     let bodies = Bodies::new(true);
     let store = PostgresStore::connect(&url).await.unwrap();
-    let inbox = bodies.handled_by(Inbox::builder(store)).build().await.unwrap();
+    // Longer than any test: it is not the end of a lease that frees anything.
+    let lease = Duration::from_secs(3600);
+    let inbox = bodies.handled_by(Inbox::builder(store), lease).build().await.unwrap();
     let acceptor = Inbox::builder(postgres.store.clone()).stored().build().await.unwrap();
     let running = tokio::spawn({
         let inbox = inbox.clone();

@@ -18,21 +18,26 @@ fn envelope(id: &str, poison: bool) -> Envelope {
     Envelope::new("delivery", format!("{{\"id\": \"{id}\", \"poison\": {poison}}}")).with_key(id)
 }
 
+/// One process is alive at a time, and nobody else who could take it for dead.
+const LEASE: Duration = Duration::from_millis(500);
+
 /// What a supervisor saw: how many processes died, and what all of them said.
 struct Watched {
     crashes: usize,
     said: Vec<String>,
 }
 
-/// Keeps one worker alive until nothing is left to do, then ends it as it should.
-async fn supervise<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>, role: &str) -> Watched {
+/// Keeps one worker alive until nothing is left to do, then ends it as it should. The first one has a role of its own.
+async fn supervise<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>, [first, role]: [&str; 2]) -> Watched {
     let mut watched = Watched { crashes: 0, said: Vec::new() };
-    let mut worker = LogWorker::start(&fixture.address(), role, 0, 2).await;
+    let address = fixture.address();
+    let start = |role| LogWorker::start_with_lease(&address, role, 0, 2, LEASE);
+    let mut worker = start(first).await;
     loop {
         if worker.ended().is_some() {
             watched.crashes += 1;
             watched.said.extend(worker.kill().await);
-            worker = LogWorker::start(&fixture.address(), role, 0, 2).await;
+            worker = start(role).await;
         }
         let statuses = inbox.handler_statuses().await.unwrap();
         if statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0)) {
@@ -46,14 +51,9 @@ async fn supervise<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>, role: &s
 }
 
 /// Accepts a killer among others; what a supervisor sees then. The killer is all that is dead in the end.
-async fn a_killer_among_others<F: LogFixture>(
-    fixture: &F,
-    others: usize,
-    role: &str,
-    deaths: usize,
-) -> Watched {
+async fn a_killer_among_others<F: LogFixture>(fixture: &F, others: usize, roles: [&str; 2], deaths: usize) -> Watched {
     // Somebody has to know the handler before there is something to wait for.
-    LogWorker::start(&fixture.address(), role, 0, 1).await.stop().await;
+    LogWorker::start(&fixture.address(), roles[1], 0, 1).await.stop().await;
     let inbox = Inbox::builder(fixture.store()).stored().build().await.unwrap();
     let envelopes = (0..=others).map(|n| match n {
         3 => envelope("killer", true),
@@ -62,7 +62,7 @@ async fn a_killer_among_others<F: LogFixture>(
     for accept in inbox.accept_all(envelopes).await {
         assert!(accept.unwrap().is_new());
     }
-    let watched = supervise(fixture, &inbox, role).await;
+    let watched = supervise(fixture, &inbox, roles).await;
     let letters = inbox.dead_letters(Select::all(), 1_000).await.unwrap();
     let dead: Vec<String> = letters.iter().map(|dead| dead.key.as_ref().unwrap().to_string()).collect();
     assert_eq!(dead, ["killer"]);
@@ -73,7 +73,7 @@ async fn a_killer_among_others<F: LogFixture>(
 
 async fn a_message_that_kills_its_process_is_a_dead_letter_after_four<F: LogFixture>(fixture: F) {
     let others = judged(1_000);
-    a_killer_among_others(&fixture, others, "poison", 4).await;
+    a_killer_among_others(&fixture, others, ["poison"; 2], 4).await;
     let mut names = fixture.effect_names().await;
     names.sort_unstable();
     let mut expected: Vec<String> = (0..=others).filter(|&n| n != 3).map(|n| format!("m-{n}")).collect();
@@ -84,7 +84,7 @@ async fn a_message_that_kills_its_process_is_a_dead_letter_after_four<F: LogFixt
 /// Outside of transactions there is no telling who did it: those that were under way are tried again, one by one.
 async fn those_that_run_beside_a_killer_are_not_to_blame<F: LogFixture>(fixture: F) {
     let others = judged(400);
-    let watched = a_killer_among_others(&fixture, others, "poison_detached", 3).await;
+    let watched = a_killer_among_others(&fixture, others, ["poison_beside", "poison_detached"], 3).await;
     let begun = |name: &str| watched.said.iter().filter(|line| **line == format!("begin {name}")).count();
     let ended = |name: &str| watched.said.iter().filter(|line| **line == format!("end {name}")).count();
     assert_eq!((begun("killer"), ended("killer")), (3, 0));

@@ -1,6 +1,7 @@
 //! A worker process under the test's control.
 
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -53,6 +54,9 @@ impl Worker {
     }
 }
 
+/// No process that is alive is silent for so long, however busy the machine.
+const LEASE: Duration = Duration::from_secs(30);
+
 /// A worker process on the log, in one of its roles. What it says is kept until somebody asks.
 pub(crate) struct LogWorker {
     child: Child,
@@ -62,8 +66,19 @@ pub(crate) struct LogWorker {
 
 impl LogWorker {
     pub(crate) async fn start(url: &str, role: &str, seed: u64, workers: usize) -> Self {
+        Self::start_with_lease(url, role, seed, workers, LEASE).await
+    }
+
+    pub(crate) async fn start_with_lease(
+        url: &str,
+        role: &str,
+        seed: u64,
+        workers: usize,
+        lease: Duration,
+    ) -> Self {
+        let (seed, workers) = (seed.to_string(), workers.to_string());
         let mut child = Command::new(env!("CARGO_BIN_EXE_log_worker"))
-            .args([url, role, &seed.to_string(), &workers.to_string()])
+            .args([url, role, &seed, &workers, &lease.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -104,9 +119,14 @@ impl LogWorker {
         let _ = self.input.write_all(format!("{line}\n").as_bytes()).await;
     }
 
+    /// Its process number.
+    pub(crate) fn number(&self) -> u32 {
+        self.child.id().expect("it was not waited for")
+    }
+
     /// Sends a signal by its name.
     pub(crate) async fn signal(&self, name: &str) {
-        let number = self.child.id().unwrap().to_string();
+        let number = self.number().to_string();
         assert!(Command::new("kill").args(["-s", name, &number]).status().await.unwrap().success());
     }
 
