@@ -14,11 +14,11 @@ use sqlx::PgConnection;
 
 use crate::every_store::{OrderPaid, envelope, judged};
 
-async fn inbox(store: PostgresStore) -> Inbox<PostgresStore> {
+async fn inbox(store: PostgresStore, patience: Duration) -> Inbox<PostgresStore> {
     let handler = async |order: OrderPaid, db: &mut PgConnection| -> Result<(), sqlx::Error> {
         sqlx::query("insert into effect (name) values ($1)").bind(order.order_id).execute(db).await.map(drop)
     };
-    Inbox::builder(store).on("h", handler).build().await.unwrap()
+    Inbox::builder(store).patience(patience).on("h", handler).build().await.unwrap()
 }
 
 /// The connection is cut when the server has committed and before it can say so: by ones and in whole batches.
@@ -32,7 +32,8 @@ async fn a_commit_whose_answer_is_cut_off_is_found_out() {
     let store = PostgresStore::connect(&url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port())))
         .await
         .unwrap();
-    let inbox = inbox(store).await;
+    // Longer than it takes to find out about a commit, on any machine.
+    let inbox = inbox(store, Duration::from_secs(600)).await;
     for (round, callers) in [1, 1, 1, 40, 40, 100].into_iter().enumerate() {
         let before = proxy.cuts();
         proxy.cut_after_commits(2);
@@ -65,7 +66,7 @@ async fn a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing() 
     let store = PostgresStore::connect(&server.url()).await.unwrap();
     store.migrate().await.unwrap();
     sqlx::query("create table effect (name text not null)").execute(store.pool()).await.unwrap();
-    let inbox = inbox(store.clone()).await;
+    let inbox = inbox(store.clone(), Duration::from_secs(5)).await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let settled = Arc::new(AtomicUsize::new(0));
