@@ -11,9 +11,12 @@ use super::{Fixture, Sample};
 
 pub(super) type Conn<F> = <<F as Fixture>::Store as oncebox_core::store::Store>::Conn;
 
+/// Longer than any visit: what a transaction takes does not depend on how fast the machine is.
+pub(super) const NO_LIMIT: Duration = Duration::from_secs(3600);
+
 /// A stored inbox with one lane, where nothing runs beside anything else.
 pub(super) fn one_lane<F: Fixture<Store: LogStore>>(fixture: &F) -> InboxBuilder<F::Store> {
-    Inbox::builder(fixture.store()).stored().lanes(1)
+    Inbox::builder(fixture.store()).stored().lanes(1).batch_time(NO_LIMIT)
 }
 
 /// A builder with a handler that writes one effect, named after handler and message.

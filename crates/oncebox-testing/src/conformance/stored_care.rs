@@ -7,7 +7,7 @@ use oncebox_core::store::{HandlerId, NewProcess, Place, ProcessId, Processes, Se
 use oncebox_core::{Attempt, BoxError, Error, Failure, Inbox, LogStore};
 use uuid::Uuid;
 
-use super::stored::{Conn, accept_new, sample};
+use super::stored::{Conn, NO_LIMIT, accept_new, sample};
 use super::{Fixture, Sample};
 use crate::faulty::{Faults, Faulty, Point};
 
@@ -76,7 +76,8 @@ async fn with_journal<F: Fixture<Store: LogStore>>(
         effects.effect(conn, &sample.id).await
     };
     let store = Faulty::new(fixture.store(), journal.clone());
-    let inbox = Inbox::builder(store).stored().lanes(1).on("ledger", handler).build().await.unwrap();
+    let builder = Inbox::builder(store).stored().lanes(1).batch_time(NO_LIMIT);
+    let inbox = builder.on("ledger", handler).build().await.unwrap();
     let ledger = id_of(&inbox, "ledger").await;
     (inbox, ledger, journal)
 }

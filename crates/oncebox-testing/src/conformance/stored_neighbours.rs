@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncebox_core::store::Select;
 use oncebox_core::{Attempt, BoxError, Envelope, Failure, Inbox, LogStore};
 
-use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample};
+use super::stored::{AT_ONCE, Conn, NO_LIMIT, accept_new, one_lane, sample};
 use super::{Fixture, Sample};
 
 /// A message that fails is set apart although another lane of its handler has work without end.
@@ -19,6 +19,7 @@ pub async fn a_culprit_is_found_while_another_lane_is_busy<F: Fixture<Store: Log
         }
     };
     let builder = Inbox::builder(fixture.store()).stored().lanes(2).workers(1).work_batch(10);
+    let builder = builder.batch_time(NO_LIMIT);
     let inbox = builder.on("ledger", handler).build().await.unwrap();
     let (mut busy, mut quiet) = (None, None);
     // Two ordering keys that sit in different lanes.
