@@ -311,7 +311,7 @@ pub(crate) fn unit(handler: &str, kind: &str, key: impl Into<Key>) -> Unit {
 
 /// Long enough for anything that the suite waits for; a limit, not a measure.
 pub(crate) const LIMITS: Limits = Limits {
-    lock_timeout: Duration::from_secs(20),
+    lock_timeout: Duration::from_secs(120),
     body_lock_timeout: None,
-    handler_timeout: Duration::from_secs(20),
+    handler_timeout: Duration::from_secs(120),
 };

@@ -22,7 +22,7 @@ use super::{Fixture, LIMITS, Sample};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Nothing here takes so long, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 type Journal<T> = Arc<Mutex<Vec<T>>>;
 

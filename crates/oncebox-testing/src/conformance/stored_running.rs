@@ -73,7 +73,7 @@ pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F)
         if accepted.elapsed() < quiet / 4 {
             break;
         }
-        assert!(late < 6, "it is found by looking, not by being told");
+        assert!(late < 9, "it is found by looking, not by being told");
         quiet *= 2;
     }
     stop.send(()).unwrap();
