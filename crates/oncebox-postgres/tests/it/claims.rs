@@ -8,9 +8,9 @@ use oncebox_core::store::{Claims, Limits, Store, Unit};
 use crate::fixture;
 
 const LIMITS: Limits = Limits {
-    lock_timeout: Duration::from_secs(20),
+    lock_timeout: Duration::from_secs(600),
     body_lock_timeout: None,
-    handler_timeout: Duration::from_secs(20),
+    handler_timeout: Duration::from_secs(600),
 };
 
 fn unit(key: &str) -> Unit {

@@ -56,12 +56,12 @@ async fn a_handler_s_limits_do_not_outlive_its_transaction() {
         "select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout') || ' ' ||
         current_setting('idle_in_transaction_session_timeout')";
     let inbox = Inbox::builder(postgres.store.clone())
-        .lock_timeout(Duration::from_millis(1234))
-        .handler_timeout(Duration::from_millis(5678))
+        .lock_timeout(Duration::from_millis(123_456))
+        .handler_timeout(Duration::from_millis(567_891))
         .on_raw("h", ["k"], async move |_: Envelope, db: &mut PgConnection| -> Result<(), BoxError> {
             let inside: String = sqlx::query_scalar(settings).fetch_one(db).await?;
             // The claim's own limit is gone, the handler's are there.
-            if inside != "0 5678ms 10678ms" {
+            if inside != "0 567891ms 572891ms" {
                 return Err(inside.into());
             }
             Ok(())

@@ -41,5 +41,5 @@ async fn own_a_server() {
     let server = server(TEST).await.expect("the first process found PostgreSQL");
     println!("server {} {}", server.pid().expect("it runs"), server.folder().display());
     // Longer than the first process takes to kill this one, yet not forever should it fail to.
-    thread::sleep(Duration::from_secs(30));
+    thread::sleep(Duration::from_secs(900));
 }

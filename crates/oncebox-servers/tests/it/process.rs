@@ -31,7 +31,7 @@ fn a_polite_process_is_asked_to_stop() {
     let (mut process, mut output) =
         shell("trap 'echo bye; exit 3' TERM; echo 0; while :; do sleep 0.05; done");
     number(&mut output);
-    let status = process.stop(Duration::from_secs(20)).unwrap();
+    let status = process.stop(Duration::from_secs(300)).unwrap();
     assert_eq!(describe(status), "ended with exit code 3");
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
@@ -50,7 +50,7 @@ fn a_stubborn_process_is_killed_after_the_grace() {
 
 #[test]
 fn descendants_in_sessions_of_their_own_die_too() {
-    let script = "setsid sh -c 'echo $$; setsid sleep 60 & echo $!; wait' & wait";
+    let script = "setsid sh -c 'echo $$; setsid sleep 900 & echo $!; wait' & wait";
     let (mut process, mut output) = shell(script);
     let (child, grandchild) = (number(&mut output), number(&mut output));
     assert!(runs(child) && runs(grandchild));
@@ -60,7 +60,7 @@ fn descendants_in_sessions_of_their_own_die_too() {
 
 #[test]
 fn dropping_kills() {
-    let (process, mut output) = shell("echo $$; sleep 60");
+    let (process, mut output) = shell("echo $$; sleep 900");
     let pid = number(&mut output);
     drop(process);
     assert!(!runs(pid));

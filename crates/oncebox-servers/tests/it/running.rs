@@ -17,9 +17,9 @@ pub(crate) fn runs(pid: i32) -> bool {
 
 /// Polls until `condition` holds.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while !condition() {
-        assert!(Instant::now() < deadline, "not within 20 s: {what}");
+        assert!(Instant::now() < deadline, "not within five minutes: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
