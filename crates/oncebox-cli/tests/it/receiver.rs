@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -26,6 +26,7 @@ pub(crate) fn status(status: u16) -> Answer {
 /// A request that came.
 #[derive(Clone, Debug)]
 pub(crate) struct Got {
+    pub(crate) at: Instant,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
     pub(crate) path: String,
@@ -89,7 +90,7 @@ async fn receive(
     let body = String::from_utf8(body.to_vec()).unwrap();
     let answer = {
         let mut state = state.lock().unwrap();
-        state.got.push(Got { headers, body, path: uri.path().to_owned() });
+        state.got.push(Got { at: Instant::now(), headers, body, path: uri.path().to_owned() });
         state.answers.pop_front().unwrap_or_else(|| status(200))
     };
     tokio::time::sleep(answer.after).await;
