@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, maybe_done};
 use oncebox::{BoxError, Failure, InFlight, Inbox, InboxBuilder, InboxStore, Outcome};
 use oncebox_testing::{Faults, Faulty, Fixture, Point};
 use sqlx::{Executor, PgConnection};
@@ -62,7 +62,7 @@ async fn deliver<S: InboxStore>(inbox: &Inbox<S>, ids: impl Iterator<Item = Stri
     join_all(calls).await.into_iter().map(Result::unwrap).collect()
 }
 
-/// The same, and all of them have called before the first transaction can end: one poll lets each of them in.
+/// The same from one task, which lets each of them in before it goes on with any: they find each other.
 async fn deliver_together<S: InboxStore>(
     inbox: &Inbox<S>,
     ids: impl Iterator<Item = String>,
@@ -70,13 +70,16 @@ async fn deliver_together<S: InboxStore>(
     let mut calls: Vec<_> = ids
         .map(|id| {
             let inbox = inbox.clone();
-            Box::pin(async move { inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().name() })
+            Box::pin(maybe_done(async move {
+                inbox.process(envelope(&id)).await.unwrap().outcome("h").unwrap().name()
+            }))
         })
         .collect();
     for call in &mut calls {
-        assert!(std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await);
+        let _ = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
     }
-    join_all(calls).await
+    join_all(calls.iter_mut()).await;
+    calls.iter_mut().map(|call| call.as_mut().take_output().unwrap()).collect()
 }
 
 /// Repeats a round until it says that units shared a transaction in the way that is looked for.
