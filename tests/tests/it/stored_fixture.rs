@@ -93,7 +93,7 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
         {
             let ahead = self.store_ahead(dead.lease * 2).await;
             // Nothing if somebody else was faster.
-            let _ = ahead.bury_process(dead.id).await.unwrap();
+            let _ = ahead.bury_process(dead.id, true).await.unwrap();
         }
     }
 

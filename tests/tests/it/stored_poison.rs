@@ -51,7 +51,12 @@ async fn supervise<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>, [first, 
 }
 
 /// Accepts a killer among others; what a supervisor sees then. The killer is all that is dead in the end.
-async fn a_killer_among_others<F: LogFixture>(fixture: &F, others: usize, roles: [&str; 2], deaths: usize) -> Watched {
+async fn a_killer_among_others<F: LogFixture>(
+    fixture: &F,
+    others: usize,
+    roles: [&str; 2],
+    deaths: usize,
+) -> Watched {
     // Somebody has to know the handler before there is something to wait for.
     LogWorker::start(&fixture.address(), roles[1], 0, 1).await.stop().await;
     let inbox = Inbox::builder(fixture.store()).stored().build().await.unwrap();
