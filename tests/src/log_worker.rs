@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Roles: `ordered`, `poison`, `poison_detached`, `poison_beside`, `held`, `mixed`, `spill`; `inline` and `stored` work through
-//! failovers. `SEED` decides by chance which tries fail.
+//! failovers; `storm` works through kills with the default lease, `storm_leased` and `storm_detached` with a lease of ten minutes.
+//! `SEED` decides by chance which tries fail.
 
 mod effects;
 
@@ -34,6 +35,12 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{oneshot, watch};
 
 use crate::effects::{Effects, say};
+
+/// A lease that no test outlives.
+const LONG_LEASE: Duration = Duration::from_secs(600);
+/// The handlers of the storm, the last one in order.
+const STORM: [&str; 3] = ["books", "ledger", "statement"];
+const STORM_LANES: u16 = 8;
 
 #[derive(Serialize, Deserialize, Message)]
 #[message(kind = "delivery", key = "id")]
@@ -150,6 +157,9 @@ fn of_role<S: Effects + LogStore>(
         }
         Ok(S::effect(conn, delivered.id).await?)
     };
+    if role.starts_with("storm") {
+        return Ok(of_storm(builder, role));
+    }
     Ok(match role {
         "inline" => builder.on("h", steady),
         "stored" => builder.stored().on("h", steady),
@@ -164,6 +174,29 @@ fn of_role<S: Effects + LogStore>(
         "spill" => builder.mode(Mode::inline().spill()).on("h", shaky),
         _ => bail!("there is no role {role}"),
     })
+}
+
+/// Three handlers on every message; the role `storm_detached` has one more, which is detached.
+fn of_storm<S: Effects + LogStore>(builder: InboxBuilder<S>, role: &str) -> InboxBuilder<S> {
+    let handler = |name: &'static str| {
+        async move |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+            Ok(S::effect(conn, format!("{name} {}", delivered.id)).await?)
+        }
+    };
+    let [books, ledger, statement] = STORM;
+    let builder = if role == "storm" { builder } else { builder.lease(LONG_LEASE) };
+    let builder = builder.stored().lanes(STORM_LANES).on(books, handler(books)).on(ledger, handler(ledger));
+    let builder = builder.on_with(statement, handler(statement), |options| options.ordered());
+    if role != "storm_detached" {
+        return builder;
+    }
+    let mail = |delivered: Delivered| async move {
+        // Long enough to be in flight when its process is killed.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        drop(delivered);
+        Ok::<(), BoxError>(())
+    };
+    builder.on_with("mail", mail, |options| options.detached())
 }
 
 /// How often the answer to a commit was lost, and how often that commit turned out to have happened.
@@ -217,7 +250,9 @@ async fn work<S: Effects + LogStore>(
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install()?;
-    let builder = Inbox::builder(store).retry(retry).lease(lease).workers(workers).work_batch(20);
+    let builder = Inbox::builder(store).retry(retry).workers(workers);
+    let is_storm = role.starts_with("storm");
+    let builder = if is_storm { builder } else { builder.lease(lease).work_batch(20) };
     let gates = Gates::default();
     let builder = builder.poll_every(Duration::from_millis(50));
     let inbox = of_role(builder, role, Fate(seed), gates.clone())?.build().await?;

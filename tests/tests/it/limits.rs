@@ -108,7 +108,7 @@ impl fmt::Debug for Case {
 fn seconds(time: SystemTime) -> i64 {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap(),
-        Err(before) => -i64::try_from(before.duration().as_secs_f64().ceil() as u64).unwrap_or(i64::MAX),
+        Err(before) => -i64::try_from(before.duration().as_secs()).unwrap(),
     }
 }
 

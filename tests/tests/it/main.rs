@@ -23,6 +23,7 @@ mod faults;
 mod half_open;
 mod handlers;
 mod hostile_input;
+mod kill_storm;
 mod limits;
 mod observation;
 mod processes;
