@@ -330,6 +330,15 @@ async fn a_handler_that_meets_nobody_runs_beside_those_that_conflict() {
     assert!(crossing.gauge.all() > 640, "nothing met contention");
 }
 
+/// Waits until a session of this database waits for a lock.
+async fn a_lock_is_waited_for(postgres: &Postgres) {
+    let waits = "select exists (select from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock')";
+    while !sqlx::query_scalar::<_, bool>(waits).fetch_one(postgres.store.pool()).await.unwrap() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Copies of what another process works on wait with a transaction each, but not with all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_that_wait_for_another_process_leave_permits_to_others() {
@@ -374,11 +383,17 @@ async fn copies_that_wait_for_another_process_leave_permits_to_others() {
             .build()
             .await
             .unwrap();
-        let copies = ids.iter().map(|id| {
+        let mut copies = Vec::new();
+        for id in &ids {
             let (inbox, envelope) = (inbox.clone(), envelope(id));
-            tokio::spawn(async move { inbox.process(envelope).await.unwrap().outcome("h").unwrap().name() })
-        });
-        let copies: Vec<_> = copies.collect();
+            copies.push(tokio::spawn(async move {
+                inbox.process(envelope).await.unwrap().outcome("h").unwrap().name()
+            }));
+            // The first one waits in a slot of its own, the others in a batch.
+            if copies.len() == 1 {
+                a_lock_is_waited_for(&postgres).await;
+            }
+        }
         for n in 0..20 {
             let report = inbox.process(envelope(&format!("other-{round}-{n}"))).await.unwrap();
             assert_eq!(report.outcome("h").unwrap().name(), "done", "{max_in_flight}, {n}");

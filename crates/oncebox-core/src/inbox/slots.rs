@@ -91,9 +91,10 @@ impl Batches {
         state.size.transactions(state.queue.len() + state.running).min(self.max_in_flight)
     }
 
-    /// Whether there is a slot for one more.
+    /// Whether there is a slot for one more. A slot is no permit: one that overstays, such as a copy that waits for another process,
+    /// keeps no other unit out. The number of transactions is limited by permits.
     fn has_room(&self, state: &State) -> bool {
-        state.in_flight < self.max_in_flight && state.in_flight - state.overstaying < self.transactions(state)
+        state.in_flight - state.overstaying < self.transactions(state)
     }
 
     /// The handlers of so many units took so long together.
