@@ -1,9 +1,85 @@
-//! How long to wait before the next try.
+//! Retries with back-off: how long to wait before the next try, and when to give up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::error::chain;
+use crate::store::{Fault, Store};
 
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// The failed tries of one operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retries {
+    failures: u32,
+    /// The time of the first failure.
+    since: Option<Instant>,
+    /// The maximum time from the first failure to the last try.
+    limit: Duration,
+    /// The longest pause between two tries.
+    longest: Duration,
+}
+
+impl Retries {
+    /// Gives up when `limit` has passed since the first failure. There is always a second try.
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self { failures: 0, since: None, limit, longest: LONGEST }
+    }
+
+    /// Never gives up.
+    pub(crate) fn unlimited() -> Self {
+        Self::within(Duration::MAX)
+    }
+
+    /// Pauses no longer than this.
+    pub(crate) fn with_longest_pause(self, longest: Duration) -> Self {
+        Self { longest, ..self }
+    }
+
+    /// Whether no try has failed.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.failures == 0
+    }
+
+    /// Forgets all failures: a try has worked.
+    pub(crate) fn reset(&mut self) {
+        *self = Self { failures: 0, since: None, ..*self };
+    }
+
+    /// A try has failed; whether it was the last one.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.since.get_or_insert_with(Instant::now).elapsed() >= self.limit
+    }
+
+    /// A try has failed: how long to wait before the next one.
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        backoff(self.failures, spread()).min(self.longest)
+    }
+
+    /// A try has failed: waits before the next one.
+    pub(crate) async fn pause(&mut self) {
+        tokio::time::sleep(self.next_pause()).await;
+    }
+
+    /// A try has met an error of the store: waits before the next one. Returns the error if another try cannot help, or if the
+    /// time limit has passed.
+    pub(crate) async fn after<S: Store>(&mut self, error: Error) -> Result<(), Error> {
+        let fault = S::classify(&error);
+        if fault == Fault::Other || self.is_over() {
+            return Err(error);
+        }
+        tracing::debug!(error = chain(&error), "the store did not answer: trying again");
+        if fault == Fault::Transient && self.is_clean() {
+            // The other side of a first conflict is committed by now.
+            self.failures = 1;
+        } else {
+            self.pause().await;
+        }
+        Ok(())
+    }
+}
 
 /// Doubles from 10 ms to 1 s. `spread` from 0 to 255 takes up to half of it away, so that many processes do
 /// not come back at the same moment.
@@ -26,5 +102,32 @@ mod tests {
         let millis: Vec<u128> = (0..9).map(|tries| backoff(tries, 0).as_millis()).collect();
         assert_eq!(millis, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         assert_eq!(backoff(40, 255), Duration::from_millis(500));
+    }
+
+    #[test]
+    fn pauses_grow_until_a_try_works() {
+        let mut retries = Retries::unlimited();
+        assert!(retries.is_clean());
+        for expected in [20, 40, 80] {
+            let pause = retries.next_pause().as_millis();
+            assert!((expected / 2..=expected).contains(&pause), "{pause} of {expected}");
+        }
+        retries.reset();
+        assert!(retries.is_clean());
+        assert!(retries.next_pause().as_millis() <= 20);
+        let longest = Duration::from_millis(30);
+        let mut short = Retries::unlimited().with_longest_pause(longest);
+        assert!((0..20).all(|_| short.next_pause() <= longest));
+    }
+
+    #[test]
+    fn the_time_limit_counts_from_the_first_failure() {
+        let mut retries = Retries::within(Duration::from_secs(3600));
+        assert!(!retries.is_over());
+        retries.since = retries.since.and_then(|since| since.checked_sub(Duration::from_secs(3600)));
+        assert!(retries.is_over());
+        retries.reset();
+        assert!(!retries.is_over());
+        assert!(Retries::within(Duration::ZERO).is_over());
     }
 }

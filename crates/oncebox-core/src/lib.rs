@@ -43,7 +43,9 @@ pub use handler::{
     HandlerOptions, Input, IntoReturned, One, Replay, Reply, Requirement, Returned, Set, State,
 };
 pub use headers::Headers;
-pub use inbox::{Accept, Inbox, InboxBuilder, InboxStore, LogStore, Once, PruneReport, WorkReport};
+pub use inbox::{
+    Accept, Inbox, InboxBuilder, InboxStore, LogStore, Once, Operators, PruneReport, WorkReport,
+};
 pub use key::{Key, StoredKey};
 pub use key_part::KeyPart;
 pub use lease::MemoryStore;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::BoxError;
+use crate::{BoxError, Error, ErrorKind, Failure};
 
 /// What became of one handler's work on one message.
 #[derive(Clone, Debug)]
@@ -42,6 +42,24 @@ impl Outcome {
             Self::Retry { .. } => "retry",
             Self::Rejected(_) => "rejected",
             Self::Queued => "queued",
+        }
+    }
+
+    /// What a handler's failure means for the delivery.
+    pub(crate) fn failed(failure: Failure) -> Self {
+        match failure {
+            Failure::Retry(error) => Self::Retry { after: None, cause: cause(error) },
+            Failure::After(delay, error) => Self::Retry { after: Some(delay), cause: cause(error) },
+            Failure::Permanent(error) => Self::Rejected(Rejection::Permanent(cause(error))),
+        }
+    }
+
+    /// What a failed guard means for the delivery: a swallowed error may not come again, a handler that ends its transaction
+    /// will do so every time.
+    pub(crate) fn broken(error: Error) -> Self {
+        match std::error::Error::source(&error) {
+            Some(_) => Self::Retry { after: None, cause: cause(error) },
+            None => Self::Rejected(Rejection::EndedTransaction(cause(error))),
         }
     }
 }
@@ -90,6 +108,24 @@ impl Rejection {
             | Self::Permanent(cause)
             | Self::EndedTransaction(cause) => Some(cause.clone()),
             Self::MissingKey | Self::KeyReuse | Self::TooLarge { .. } => None,
+        }
+    }
+
+    /// The same as an error of the caller, which can tell bad input from a refusal.
+    pub(crate) fn to_error(&self) -> Error {
+        let kind = match self {
+            Self::MissingKey | Self::BadKey(_) => ErrorKind::Key,
+            Self::BadEnvelope(_) => ErrorKind::Envelope,
+            Self::KeyReuse => ErrorKind::KeyReuse,
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
+            Self::Undecodable(_) => ErrorKind::Codec,
+            Self::Permanent(_) => ErrorKind::Rejected,
+            Self::EndedTransaction(_) => ErrorKind::Transaction,
+        };
+        let error = Error::new(kind, self.to_string());
+        match self.cause() {
+            Some(cause) => error.with_source(cause),
+            None => error,
         }
     }
 }

@@ -30,4 +30,4 @@ mod upkeep;
 mod work;
 
 pub use store::PostgresStore;
-pub use transaction::{PostgresBegun, PostgresTx};
+pub use transaction::PostgresTx;

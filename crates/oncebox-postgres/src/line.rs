@@ -100,6 +100,11 @@ impl<C: Held> Line<C> {
         self.lost
     }
 
+    /// Whether it is closed when it is let go.
+    pub(crate) fn is_bad(&self) -> bool {
+        self.lost || self.bad
+    }
+
     /// Closes the connection when it is let go.
     pub(crate) fn close_later(&mut self) {
         self.bad = true;
@@ -214,7 +219,7 @@ impl<C: Held> Drop for Line<C> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             // Whatever the server may take for a statement, it takes none of that to say that it is there.
-            conn.let_go(self.lost || self.bad, self.answer);
+            conn.let_go(self.is_bad(), self.answer);
         }
     }
 }
@@ -240,37 +245,6 @@ impl Held for PoolConnection<Postgres> {
 
 impl Held for &mut PgConnection {
     fn let_go(self, _lost: bool, _limit: Duration) {}
-}
-
-/// A pool replaces connections that are old, when they come back: after this time one is not kept on.
-const KEPT_FOR: Duration = Duration::from_secs(1);
-
-/// A line that is kept from one statement to the next. What a pool does with a connection that comes back, a question to the server
-/// and its answer, costs as much as a small statement.
-#[derive(Debug, Default)]
-pub struct KeptLine(Option<Line>);
-
-impl KeptLine {
-    /// The line that was kept, or one from the pool. It is the caller's: one that a statement has failed on is not kept.
-    pub(crate) async fn take_or_open(
-        &mut self,
-        servers: &Servers,
-        answer: Duration,
-    ) -> Result<Line, sqlx::Error> {
-        match self.0.take() {
-            Some(line) if servers.trust(line.since()) => return Ok(line),
-            // It leads to a server that was left behind.
-            Some(line) => line.hang_up(),
-            None => {}
-        }
-        Line::open(servers, answer).await
-    }
-
-    /// Keeps it for the next statement, as long as nobody has to wait for it.
-    pub(crate) fn keep(&mut self, line: Line, servers: &Servers) {
-        let is_young = line.since().elapsed() < KEPT_FOR;
-        self.0 = (is_young && !line.bad && servers.have_room()).then_some(line);
-    }
 }
 
 impl<C: Held> fmt::Debug for Line<C> {

@@ -12,7 +12,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
 use crate::fault::{classify, failed};
-use crate::line::{KeptLine, Line};
+use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::work::{lane as read_lane, to_i32};
 
@@ -20,17 +20,10 @@ use crate::work::{lane as read_lane, to_i32};
 const RACES_MAX: u32 = 100;
 
 impl Log for PostgresStore {
-    type Appending = KeptLine;
-
-    async fn append(
-        &self,
-        kept: &mut KeptLine,
-        lane: LaneChoice,
-        messages: &[NewMessage],
-    ) -> Result<Vec<Appended>, Error> {
+    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
         let mut tries = 0;
         loop {
-            match self.try_append(kept, lane, messages).await {
+            match self.try_append(lane, messages).await {
                 Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
                 appended => return appended.map_err(self.failed("accept messages")),
             }
@@ -104,7 +97,6 @@ impl Log for PostgresStore {
 impl PostgresStore {
     async fn try_append(
         &self,
-        kept: &mut KeptLine,
         lane: LaneChoice,
         messages: &[NewMessage],
     ) -> Result<Vec<Appended>, sqlx::Error> {
@@ -135,9 +127,9 @@ impl PostgresStore {
             )
             .bind(self.clock_offset_ms())
             .bind(&new_kinds);
-        let mut line = kept.take_or_open(&self.servers, self.answer_timeout).await?;
+        let mut line = self.warm_line().await?;
         let rows = line.fetch_all(append).await?;
-        kept.keep(line, &self.servers);
+        self.keep_warm(line);
         self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect()
     }

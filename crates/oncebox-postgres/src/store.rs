@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::{Fault, Guarantee, Limits, Store};
+use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store};
 use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
@@ -32,6 +32,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// What operators and new programs ask for waits for handlers at work, and may read or write a whole log.
 pub(crate) const LONG: Duration = Duration::from_secs(10 * 60);
 
+/// A pool replaces connections that are old when they come back: after this time one is not kept warm any more.
+const WARM_FOR: Duration = Duration::from_secs(1);
+
 /// How long to wait before a server that is starting is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -52,6 +55,10 @@ pub struct PostgresStore {
     sessions: Arc<Sessions>,
     /// How the pool sets its sessions; known when the store was checked.
     session_settings: Arc<OnceLock<SessionSettings>>,
+    /// Transactions that were begun along with the commit of the one before.
+    begun: Lingering<PostgresBegun>,
+    /// Connections on which messages were appended.
+    appenders: Lingering<Line>,
 }
 
 /// Whether a connection of the pool is one session of the server.
@@ -87,6 +94,8 @@ impl PostgresStore {
             pulse: Arc::default(),
             sessions: Arc::default(),
             session_settings: Arc::default(),
+            begun: Lingering::new(),
+            appenders: Lingering::new(),
         }
     }
 
@@ -142,7 +151,8 @@ impl PostgresStore {
     pub fn with_schema(self, schema: &str) -> Result<Self, Error> {
         let schema = Schema::new(schema)?;
         let statements = Arc::new(Statements::new(&schema));
-        Ok(Self { schema, statements, kinds: Arc::default(), ..self })
+        // What was begun for the other schema stays there.
+        Ok(Self { schema, statements, kinds: Arc::default(), begun: Lingering::new(), ..self })
     }
 
     /// For connections through a transaction pooler, such as PgBouncer in transaction mode: leaves the settings of the
@@ -151,7 +161,7 @@ impl PostgresStore {
     /// What is lost: a handler that runs `ROLLBACK` itself and then writes on is found out, but what it wrote stays.
     #[must_use]
     pub fn behind_pooler(self) -> Self {
-        Self { session: Session::Shared, ..self }
+        Self { session: Session::Shared, begun: Lingering::new(), ..self }
     }
 
     /// How long to wait for an answer of the server, beyond what it was allowed to take for it. 15 s.
@@ -197,6 +207,25 @@ impl PostgresStore {
         Line::open(&self.servers, self.answer_timeout).await.map_err(failed(doing))
     }
 
+    /// A connection that was kept, or one of the pool. What a pool does with a connection that comes back, a question to the server
+    /// and its answer, costs as much as a small statement. A connection on which a statement has failed is not kept.
+    pub(crate) async fn warm_line(&self) -> Result<Line, sqlx::Error> {
+        match self.appenders.take() {
+            Some(line) if self.servers.trust(line.since()) => return Ok(line),
+            // It leads to a server that was left behind.
+            Some(line) => line.hang_up(),
+            None => {}
+        }
+        Line::open(&self.servers, self.answer_timeout).await
+    }
+
+    /// Keeps a connection for the next statement, unless it is old or others need it.
+    pub(crate) fn keep_warm(&self, line: Line) {
+        if line.since().elapsed() < WARM_FOR && !line.is_bad() && self.servers.have_room() {
+            self.appenders.keep(line);
+        }
+    }
+
     /// A transaction that reads what is newer than the locks that it takes, whatever the default is.
     pub(crate) async fn begin_line(&self, doing: &'static str) -> Result<Line, Error> {
         let (servers, answer, begin) =
@@ -227,6 +256,13 @@ impl PostgresStore {
         let result = statements(&mut tx).await.map_err(failed(doing))?;
         tx.commit().await.map_err(failed(doing))?;
         Ok(result)
+    }
+
+    /// Keeps a transaction that was begun ahead.
+    pub(crate) fn keep_begun(&self, begun: Option<PostgresBegun>) {
+        if let Some(begun) = begun {
+            self.begun.keep(begun);
+        }
     }
 
     /// Whether a connection that came from the pool then may go on: others get one even so, and it leads to the right server.
@@ -312,7 +348,6 @@ impl Store for PostgresStore {
     const GUARANTEE: Guarantee = Guarantee::Exactly;
     type Conn = PgConnection;
     type Tx = PostgresTx;
-    type Begun = PostgresBegun;
 
     fn capacity(&self) -> usize {
         self.pool().options().get_max_connections() as usize
@@ -325,6 +360,9 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
+        if let Some(begun) = self.begun.take() {
+            return Ok(begun.with(limits));
+        }
         let (servers, statements, session) = (self.servers.clone(), self.statements.clone(), self.session);
         let answer = self.answer_timeout;
         let settings = self.session_settings.clone();
@@ -351,19 +389,14 @@ impl Store for PostgresStore {
         tx.guard().await
     }
 
-    async fn commit(&self, tx: PostgresTx) -> Result<(), Error> {
-        tx.commit().await
-    }
-
-    async fn commit_and_begin(&self, mut tx: PostgresTx) -> Result<Option<PostgresBegun>, Error> {
-        if self.may_go_on(tx.since()) {
-            return tx.commit_and_begin().await;
+    /// The next transaction begins in the same round trip.
+    async fn commit(&self, mut tx: PostgresTx) -> Result<(), Error> {
+        if !self.may_go_on(tx.since()) {
+            return tx.commit().await;
         }
-        tx.commit().await.map(|()| None)
-    }
-
-    fn go_on(&self, begun: PostgresBegun, limits: Limits) -> PostgresTx {
-        begun.with(limits)
+        let begun = tx.commit_and_begin().await?;
+        self.keep_begun(begun);
+        Ok(())
     }
 
     async fn rollback(&self, tx: PostgresTx) {

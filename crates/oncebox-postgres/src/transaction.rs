@@ -42,7 +42,7 @@ pub struct PostgresTx {
 
 /// A transaction that was begun with the commit of the one before it. Dropping it rolls back.
 #[derive(Debug)]
-pub struct PostgresBegun(PostgresTx);
+pub(crate) struct PostgresBegun(PostgresTx);
 
 impl PostgresBegun {
     pub(crate) fn with(self, limits: Limits) -> PostgresTx {

@@ -15,7 +15,7 @@ use crate::fault::failed;
 use crate::inspect::from_ms;
 use crate::line::Line;
 use crate::store::PostgresStore;
-use crate::transaction::{PostgresBegun, PostgresTx};
+use crate::transaction::PostgresTx;
 
 impl Work for PostgresStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
@@ -172,13 +172,11 @@ impl Work for PostgresStore {
         row.map(|row| row.try_get(0).map(Fence)).transpose().map_err(failed(doing))
     }
 
-    async fn finish(
-        &self,
-        mut tx: PostgresTx,
-        progress: Option<Progress>,
-    ) -> Result<Option<PostgresBegun>, Error> {
+    async fn finish(&self, mut tx: PostgresTx, progress: Option<Progress>) -> Result<(), Error> {
         let may_go_on = self.may_go_on(tx.since());
-        tx.finish(progress, may_go_on).await
+        let begun = tx.finish(progress, may_go_on).await?;
+        self.keep_begun(begun);
+        Ok(())
     }
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {

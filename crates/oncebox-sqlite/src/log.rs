@@ -22,15 +22,8 @@ static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("
 
 impl Log for SqliteStore {
     /// The one connection that writes is the store's.
-    type Appending = ();
-
     /// There is one writer: no lane is free when another is not.
-    async fn append(
-        &self,
-        (): &mut Self::Appending,
-        lane: LaneChoice,
-        messages: &[NewMessage],
-    ) -> Result<Vec<Appended>, Error> {
+    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
         let lane = lane.lane();
         let offset_ms = self.clock_offset_ms();
         self.write("append messages", async |conn| {

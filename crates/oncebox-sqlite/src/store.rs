@@ -1,6 +1,5 @@
 //! The store: a pool, and a queue for its one writer.
 
-use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -138,7 +137,6 @@ impl Store for SqliteStore {
     const GUARANTEE: Guarantee = Guarantee::Exactly;
     type Conn = SqliteConnection;
     type Tx = SqliteTx;
-    type Begun = Infallible;
 
     /// One writer.
     fn capacity(&self) -> usize {
@@ -170,11 +168,6 @@ impl Store for SqliteStore {
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), Error> {
         tx.commit().await
-    }
-
-    /// Nobody else could write meanwhile: there is nothing to begin ahead.
-    fn go_on(&self, begun: Infallible, _limits: Limits) -> SqliteTx {
-        match begun {}
     }
 
     async fn rollback(&self, tx: SqliteTx) {

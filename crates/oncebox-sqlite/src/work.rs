@@ -2,7 +2,6 @@
 //!
 //! A write transaction is the lock on every lane: SQLite has one writer.
 
-use std::convert::Infallible;
 use std::sync::LazyLock;
 
 use oncebox_core::store::{
@@ -115,11 +114,7 @@ impl Work for SqliteStore {
         Ok(Some(fence))
     }
 
-    async fn finish(
-        &self,
-        mut tx: SqliteTx,
-        progress: Option<Progress>,
-    ) -> Result<Option<Infallible>, Error> {
+    async fn finish(&self, mut tx: SqliteTx, progress: Option<Progress>) -> Result<(), Error> {
         // First the proof: what is written in a transaction of the handler's own would stay without its
         // effects.
         tx.guard_if_armed().await?;
@@ -134,7 +129,7 @@ impl Work for SqliteStore {
                 .await
                 .map_err(failed("keep the progress"))?;
         }
-        tx.commit().await.map(|()| None)
+        tx.commit().await
     }
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {

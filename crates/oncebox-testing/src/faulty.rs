@@ -79,7 +79,6 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     const GUARANTEE: Guarantee = S::GUARANTEE;
     type Conn = S::Conn;
     type Tx = S::Tx;
-    type Begun = S::Begun;
 
     fn capacity(&self) -> usize {
         self.store.capacity()
@@ -112,19 +111,6 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
         }
         self.store.commit(tx).await?;
         self.faults.at(Point::AfterCommit).await
-    }
-
-    async fn commit_and_begin(&self, tx: S::Tx) -> Result<Option<S::Begun>, Error> {
-        if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
-            self.store.rollback(tx).await;
-            return Err(crash);
-        }
-        let begun = self.store.commit_and_begin(tx).await?;
-        self.faults.at(Point::AfterCommit).await.map(|()| begun)
-    }
-
-    fn go_on(&self, begun: S::Begun, limits: Limits) -> S::Tx {
-        self.store.go_on(begun, limits)
     }
 
     fn rollback(&self, tx: S::Tx) -> impl Future<Output = ()> + Send {
@@ -245,16 +231,9 @@ impl<S: Upkeep, F: Faults> Upkeep for Faulty<S, F> {
 }
 
 impl<S: Log, F: Faults> Log for Faulty<S, F> {
-    type Appending = S::Appending;
-
-    async fn append(
-        &self,
-        appending: &mut Self::Appending,
-        lane: LaneChoice,
-        messages: &[NewMessage],
-    ) -> Result<Vec<Appended>, Error> {
+    async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
         self.faults.at(Point::BeforeCommit).await?;
-        let appended = self.store.append(appending, lane, messages).await?;
+        let appended = self.store.append(lane, messages).await?;
         self.faults.at(Point::AfterCommit).await.map(|()| appended)
     }
 
@@ -395,13 +374,13 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         self.store.end_care(handler, lane)
     }
 
-    async fn finish(&self, tx: S::Tx, progress: Option<Progress>) -> Result<Option<S::Begun>, Error> {
+    async fn finish(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
         if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
             self.store.rollback(tx).await;
             return Err(crash);
         }
-        let begun = self.store.finish(tx, progress).await?;
-        self.faults.at(Point::AfterCommit).await.map(|()| begun)
+        self.store.finish(tx, progress).await?;
+        self.faults.at(Point::AfterCommit).await
     }
 }
 

@@ -264,7 +264,7 @@ async fn callers_that_do_not_wait_leave_the_pool_whole() {
 }
 
 async fn is_through<S: LogStore>(inbox: &Inbox<S>) -> bool {
-    let statuses = inbox.handler_statuses().await.unwrap();
+    let statuses = inbox.operators().handler_statuses().await.unwrap();
     statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0))
 }
 
@@ -359,7 +359,7 @@ async fn a_worker_that_loses_every_connection_goes_on() {
         inbox.close().await;
         let report = running.await.unwrap().unwrap();
         assert_eq!((report.dead, report.lease_lost), (0, 0));
-        assert_eq!(direct.dead_letters(Select::all(), 10).await.unwrap(), []);
+        assert_eq!(direct.operators().dead_letters(Select::all(), 10).await.unwrap(), []);
         for id in (0..rounds).flat_map(|round| (0..40).map(move |n| format!("o-{round}-{n}"))) {
             assert_eq!(behind.postgres.effects(&id).await, 1, "{id}");
             assert_eq!(begun.lock().unwrap().get(&id), Some(&1), "{id}");

@@ -73,7 +73,7 @@ impl Server {
     async fn passed(&self) -> BTreeMap<String, u64> {
         loop {
             // While the server is away there is nothing to see.
-            if let Ok(statuses) = self.inbox.handler_statuses().await {
+            if let Ok(statuses) = self.inbox.operators().handler_statuses().await {
                 return statuses.into_iter().map(|status| (status.handler.name, status.passed)).collect();
             }
             tokio::time::sleep(POLL).await;
@@ -111,7 +111,7 @@ impl Server {
         let (mut moved, mut left) = (Instant::now(), None);
         while left != Some((0, 0)) {
             tokio::time::sleep(POLL).await;
-            let statuses = self.inbox.handler_statuses().await.unwrap();
+            let statuses = self.inbox.operators().handler_statuses().await.unwrap();
             let now = statuses.iter().fold((0, 0), |(lag, tasks), of| (lag + of.lag, tasks + of.tasks));
             if left != Some(now) {
                 (moved, left) = (Instant::now(), Some(now));
@@ -123,7 +123,7 @@ impl Server {
     /// No message is dead, and each was handled once by every handler.
     async fn handled_once(&self, messages: usize) {
         let mut dead = BTreeMap::<String, usize>::new();
-        for letter in self.inbox.dead_letters(Select::all(), 10_000).await.unwrap() {
+        for letter in self.inbox.operators().dead_letters(Select::all(), 10_000).await.unwrap() {
             *dead.entry(format!("{}: {}", letter.handler, letter.error)).or_default() += 1;
         }
         assert_eq!(dead, BTreeMap::new(), "dead letters");
@@ -157,7 +157,7 @@ fn keep_busy(inbox: Inbox<PostgresStore>, stop: Arc<AtomicBool>) -> JoinHandle<u
     tokio::spawn(async move {
         let mut accepted = 0;
         while !stop.load(Ordering::SeqCst) {
-            let statuses = inbox.handler_statuses().await.unwrap_or_default();
+            let statuses = inbox.operators().handler_statuses().await.unwrap_or_default();
             if statuses.is_empty() || statuses.iter().any(|status| status.lag > BACKLOG) {
                 tokio::time::sleep(POLL).await;
                 continue;
@@ -182,7 +182,7 @@ fn sample(server: &Server, stop: Arc<AtomicBool>) -> JoinHandle<Samples> {
     tokio::spawn(async move {
         let mut samples = Vec::new();
         while !stop.load(Ordering::SeqCst) {
-            if let Ok(statuses) = inbox.handler_statuses().await {
+            if let Ok(statuses) = inbox.operators().handler_statuses().await {
                 samples.push((Instant::now(), statuses.iter().map(|status| status.passed).sum()));
             }
             tokio::time::sleep(POLL * 10).await;

@@ -423,13 +423,13 @@ async fn has_ended<F: LogFixture>(
 ) -> Result<(), String> {
     for handler in handlers {
         let effects = fixture.effects(&case.effect(handler)).await;
-        let letters = inbox.dead_letters(Select::all().handler(*handler), 10_000).await.unwrap();
+        let letters = inbox.operators().dead_letters(Select::all().handler(*handler), 10_000).await.unwrap();
         let is_here = |at: Place| place.is_none_or(|place| place == at);
         let is_this = |kind: &str, key: &Option<Key>| {
             kind == case.kind && key.as_ref().map(Key::as_bytes) == case.key.as_deref()
         };
         let dead = letters.iter().filter(|it| is_here(it.place) && is_this(&it.kind, &it.key)).count();
-        let tasks = inbox.tasks(Some(handler), 10_000).await.unwrap();
+        let tasks = inbox.operators().tasks(Some(handler), 10_000).await.unwrap();
         let waits = tasks.iter().filter(|it| is_here(it.place) && is_this(&it.kind, &it.key));
         let waits: Vec<Waits> = waits.map(|task| task.waits).collect();
         let expected = match () {

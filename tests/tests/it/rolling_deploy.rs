@@ -239,7 +239,7 @@ impl Load {
         let (mut moved, mut left) = (Instant::now(), None);
         while left != Some((0, 0)) {
             tokio::time::sleep(POLL).await;
-            let statuses = inbox.handler_statuses().await.unwrap();
+            let statuses = inbox.operators().handler_statuses().await.unwrap();
             let now = statuses.iter().fold((0, 0), |(lag, tasks), of| (lag + of.lag, tasks + of.tasks));
             if left != Some(now) {
                 (moved, left) = (Instant::now(), Some(now));
@@ -272,7 +272,7 @@ impl Load {
 /// How many dead letters there are, by their error.
 async fn dead(inbox: &Inbox<PostgresStore>) -> BTreeMap<String, usize> {
     let mut errors = BTreeMap::new();
-    for letter in inbox.dead_letters(Select::all(), 10_000).await.unwrap() {
+    for letter in inbox.operators().dead_letters(Select::all(), 10_000).await.unwrap() {
         *errors.entry(letter.error).or_default() += 1;
     }
     errors
@@ -283,7 +283,8 @@ async fn accept(url: String, stop: Arc<AtomicBool>) -> usize {
     let inbox = Inbox::builder(PostgresStore::connect(&url).await.unwrap()).stored().build().await.unwrap();
     let mut accepted = 0;
     while !stop.load(Ordering::SeqCst) {
-        let lag: u64 = inbox.handler_statuses().await.unwrap().iter().map(|status| status.lag).sum();
+        let lag: u64 =
+            inbox.operators().handler_statuses().await.unwrap().iter().map(|status| status.lag).sum();
         if lag > BACKLOG as u64 {
             tokio::time::sleep(POLL).await;
             continue;

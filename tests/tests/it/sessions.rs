@@ -127,7 +127,7 @@ async fn a_body_that_asks_for_what_was_never_prepared_fails() {
     accept(&inbox, (0..10).map(|n| format!("o-{n}"))).await;
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (9, 1));
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert!(letters[0].error.contains("never_prepared"), "{}", letters[0].error);
     let inline = Inbox::builder(postgres.store()).on("inline", handler).build().await.unwrap();
     assert_eq!(
@@ -223,7 +223,7 @@ async fn what_a_handler_sets_for_its_session_ends_with_its_transaction() {
     let ids = |what: &'static str| (0..60).map(move |n| format!("{what}-{n}"));
     accept(&inbox, ids("stored")).await;
     let report = inbox.work_until_idle().await.unwrap();
-    let dead = inbox.dead_letters(Select::all(), 60).await.unwrap();
+    let dead = inbox.operators().dead_letters(Select::all(), 60).await.unwrap();
     assert_eq!((report.done, report.failed, dead), (60, 0, Vec::new()));
     let inline = Inbox::builder(store).on_with("inline", handler, |o| o.isolated()).build().await.unwrap();
     for id in ids("inline") {
@@ -323,14 +323,14 @@ async fn a_body_that_loses_its_connection_every_time_is_a_dead_letter() {
         let inbox = builder.on(name, handler).build().await.unwrap();
         accept(&inbox, (0..20).map(|n| format!("{name}-{n}"))).await;
         // While it waits for the connection of a task, a lane may have nothing to do.
-        while inbox.dead_letters(Select::all().handler(name), 10).await.unwrap().is_empty() {
+        while inbox.operators().dead_letters(Select::all().handler(name), 10).await.unwrap().is_empty() {
             inbox.work_until_idle().await.unwrap();
         }
         inbox.work_until_idle().await.unwrap();
         for n in 0..20 {
             assert_eq!(postgres.effects(&format!("{name}-{n}")).await, u64::from(n != 5), "{name} {n}");
         }
-        inbox.remove_handler(name, "test").await.unwrap();
+        inbox.operators().remove_handler(name, "test").await.unwrap();
         inbox.close().await;
     }
 }

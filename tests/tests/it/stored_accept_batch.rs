@@ -60,7 +60,7 @@ impl Faults for Appends {
 }
 
 async fn keys<S: LogStore>(inbox: &Inbox<S>) -> Vec<String> {
-    let found = inbox.messages(0, 0, 1_000).await.unwrap();
+    let found = inbox.operators().messages(0, 0, 1_000).await.unwrap();
     found.iter().map(|found| found.message.key.as_ref().unwrap().to_string()).collect()
 }
 

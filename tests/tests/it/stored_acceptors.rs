@@ -37,7 +37,7 @@ async fn follow<S: LogStore>(inbox: Inbox<S>, stop: Arc<AtomicBool>) -> Vec<i64>
     while !last_round {
         last_round = stop.load(Ordering::SeqCst);
         for lane in 0..LANES {
-            for found in inbox.messages(lane, seen[usize::from(lane)], 1_000).await.unwrap() {
+            for found in inbox.operators().messages(lane, seen[usize::from(lane)], 1_000).await.unwrap() {
                 let expected = seen[usize::from(lane)] + 1;
                 assert_eq!(found.message.place.pos, expected, "lane {lane} was seen with a gap");
                 seen[usize::from(lane)] = expected;
@@ -93,7 +93,7 @@ async fn overlapping<F: LogFixture>(fixture: F) {
     assert!(new.values().all(|times| *times <= 1), "{new:?}");
     let mut places = HashMap::new();
     for lane in 0..LANES {
-        let found = inboxes[0].messages(lane, 0, u32::MAX).await.unwrap();
+        let found = inboxes[0].operators().messages(lane, 0, u32::MAX).await.unwrap();
         assert_eq!(found.len() as i64, seen[usize::from(lane)], "the follower missed some of lane {lane}");
         for (n, found) in found.iter().enumerate() {
             assert_eq!(found.message.place.pos, n as i64 + 1, "lane {lane}");

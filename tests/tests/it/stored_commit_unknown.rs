@@ -56,8 +56,8 @@ async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>
         for n in 0..50 {
             assert_eq!(fixture.effects(&format!("{} 1", id(n))).await, 1, "{}", id(n));
         }
-        assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
-        assert!(inbox.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+        assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
+        assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
     }
 }
 
@@ -75,12 +75,12 @@ async fn an_accept_whose_commit_is_cut_is_found_out<F: Fixture<Store: LogStore>>
             assert!(accept.is_new(), "{accept:?}");
         }
         assert_eq!(inbox.accept(envelope(&id)).await.unwrap(), Accept::Duplicate);
-        assert!(inbox.find_message("order.paid", id.as_str()).await.unwrap().is_some());
+        assert!(inbox.operators().find_message("order.paid", id.as_str()).await.unwrap().is_some());
     }
     let mut messages = 0;
     let inbox = Inbox::builder(fixture.store()).stored().build().await.unwrap();
     for lane in 0..8 {
-        messages += inbox.messages(lane, 0, 10).await.unwrap().len();
+        messages += inbox.operators().messages(lane, 0, 10).await.unwrap().len();
     }
     assert_eq!(messages, 2);
 }
@@ -113,6 +113,6 @@ async fn work_whose_answer_is_cut_off_takes_effect_once() {
         for id in ids {
             assert_eq!(postgres.effects(&format!("{id} 1")).await, 1, "{id}");
         }
-        assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
+        assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
     }
 }

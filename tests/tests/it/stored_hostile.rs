@@ -48,10 +48,10 @@ async fn neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once<F
             assert_eq!(fixture.effects(&id).await, u64::from(misdeed(&id).is_none()), "{id}");
         }
     }
-    let letters = inbox.dead_letters(Select::all(), 100).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 100).await.unwrap();
     assert_eq!(letters.len(), 10);
     // And alone they do no better as tasks.
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 10);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 10);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (0, 10), "{report:?}");
     assert_eq!(fixture.totals().await, (110, 110));
@@ -101,7 +101,7 @@ async fn neighbours_of_a_message_whose_handler_forbids_writes_run_once() {
     }
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!(report.done + report.dead, 40, "{report:?}");
-    let dead = inbox.dead_letters(Select::all(), 100).await.unwrap().len();
+    let dead = inbox.operators().dead_letters(Select::all(), 100).await.unwrap().len();
     assert_eq!(postgres.totals().await, (40 - dead as i64, 40 - dead as i64));
     for n in (0..40).filter(|n| n % 10 != 7) {
         assert_eq!(postgres.effects(&format!("o-{n}")).await, 1, "{n}");

@@ -36,12 +36,12 @@ async fn accept<S: LogStore>(inbox: &Inbox<S>, envelopes: impl IntoIterator<Item
 
 /// Whether nothing is left to do, as far as the store answers.
 async fn is_through<S: LogStore>(inbox: &Inbox<S>) -> bool {
-    let statuses = inbox.handler_statuses().await;
+    let statuses = inbox.operators().handler_statuses().await;
     statuses.is_ok_and(|statuses| statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0)))
 }
 
 async fn assert_nothing_died<S: LogStore>(inbox: &Inbox<S>) {
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap(), []);
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap(), []);
 }
 
 /// A machine that stalls for longer than a lease makes a process that is alive look dead. So what must not happen within a lease
@@ -143,7 +143,7 @@ async fn a_process_that_is_taken_for_dead_changes_nothing_any_more<F: LogFixture
     // Once it has ended, what it has to say is said.
     let (said, report) = first.stop().await;
     assert_eq!((said.len(), report), (0, [0, 0, 0, 1]), "{said:?}");
-    let tasks = inbox.tasks(None, 10).await.unwrap();
+    let tasks = inbox.operators().tasks(None, 10).await.unwrap();
     assert_eq!(tasks.iter().map(|task| task.waits).collect::<Vec<_>>(), [Waits::Running]);
     second.tell("go m").await;
     let (said, report) = second.stop().await;

@@ -78,7 +78,7 @@ async fn a_key_that_comes_both_ways_takes_effect_once<F: LogFixture>(fixture: F)
     }
     let inbox = Inbox::builder(fixture.store()).mode(Mode::mixed()).build().await.unwrap();
     loop {
-        let statuses = inbox.handler_statuses().await.unwrap();
+        let statuses = inbox.operators().handler_statuses().await.unwrap();
         if statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0)) {
             break;
         }
@@ -95,7 +95,7 @@ async fn a_key_that_comes_both_ways_takes_effect_once<F: LogFixture>(fixture: F)
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }
     assert!(from_log >= keys as u64 / 10, "only {from_log} came from the log");
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap(), []);
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap(), []);
     let mut names = fixture.effect_names().await;
     names.sort_unstable();
     let mut expected: Vec<String> = (0..keys).map(|key| format!("k-{key}")).collect();
@@ -125,7 +125,7 @@ async fn what_fails_behind_a_copy_that_is_done_holds_up_nobody<F: LogFixture>(fi
     for _ in 0..5 {
         inbox.work_once().await.unwrap();
     }
-    let dead = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let dead = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!(dead.iter().map(|dead| dead.key.as_ref().unwrap().to_string()).collect::<Vec<_>>(), ["bad"]);
     let mut names = fixture.effect_names().await;
     names.sort_unstable();

@@ -102,24 +102,24 @@ impl<F: LogFixture> Operator<'_, F> {
         let this = Select::all().handler("h").at(letter.place);
         self.died_again += usize::from(letter.attempts.len() > 1);
         let acted = match choice {
-            0 => self.inbox.retry_dead(this, "hopeful").await,
+            0 => self.inbox.operators().retry_dead(this, "hopeful").await,
             1 => {
                 self.fixture.heal(&name).await;
                 self.healed.insert(name);
-                self.inbox.retry_dead(this, "healer").await
+                self.inbox.operators().retry_dead(this, "healer").await
             }
             2 => {
                 let (key, n) = name.split_once('.').unwrap();
                 let body = body(key.parse().unwrap(), n.parse().unwrap(), false);
-                self.inbox.edit_dead(this, body, "editor").await
+                self.inbox.operators().edit_dead(this, body, "editor").await
             }
             3 => {
                 self.dropped.insert(name);
-                self.inbox.discard_dead(this, "discarder").await
+                self.inbox.operators().discard_dead(this, "discarder").await
             }
             _ => {
                 self.dropped.insert(name);
-                self.inbox.mark_dead_processed(this, "clerk").await
+                self.inbox.operators().mark_dead_processed(this, "clerk").await
             }
         };
         // Nobody else deals with them.
@@ -150,7 +150,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
             crew.replace(chance.below(3)).await;
             kills += 1;
         }
-        let dead = inbox.dead_letters(Select::all(), 10_000).await.unwrap().len();
+        let dead = inbox.operators().dead_letters(Select::all(), 10_000).await.unwrap().len();
         if done >= free.len() * FIRST && dead == heads && kills > 0 {
             break;
         }
@@ -184,12 +184,12 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
         if done >= all {
             break;
         }
-        let letters = inbox.dead_letters(Select::all(), 10_000).await.unwrap();
+        let letters = inbox.operators().dead_letters(Select::all(), 10_000).await.unwrap();
         for _ in 0..letters.len().min(3) {
             let letter = &letters[chance.below(letters.len())];
             let select = Select::all().handler("h").at(letter.place);
             // It may be in hand already, or have been taken a moment ago.
-            if let [letter] = &inbox.dead_letters(select, 2).await.unwrap()[..] {
+            if let [letter] = &inbox.operators().dead_letters(select, 2).await.unwrap()[..] {
                 operator.act(letter, chance.below(5)).await;
             }
         }
@@ -207,7 +207,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
     for (_, worker) in crew.workers {
         worker.stop().await;
     }
-    let statuses = inbox.handler_statuses().await.unwrap();
+    let statuses = inbox.operators().handler_statuses().await.unwrap();
     let [status] = &statuses[..] else { panic!("{statuses:?}") };
     assert_eq!((status.lag, status.tasks, status.dead), (0, 0, 0));
     assert_eq!(fixture.effect_names().await.len(), all - dropped.len());

@@ -16,10 +16,10 @@ async fn a_bit_of_everything(inbox: &Inbox<PostgresStore>, round: usize) {
     }
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 20);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
-    let place = inbox.find_message("order.paid", format!("o-{round}-7")).await.unwrap().unwrap();
-    assert!(inbox.message(place).await.unwrap().is_some());
-    assert_eq!(inbox.handler_statuses().await.unwrap()[0].lag, 0);
-    assert!(inbox.pending("h", 10).await.unwrap().is_empty());
+    let place = inbox.operators().find_message("order.paid", format!("o-{round}-7")).await.unwrap().unwrap();
+    assert!(inbox.operators().message(place).await.unwrap().is_some());
+    assert_eq!(inbox.operators().handler_statuses().await.unwrap()[0].lag, 0);
+    assert!(inbox.operators().pending("h", 10).await.unwrap().is_empty());
     inbox.health().await.unwrap();
 }
 

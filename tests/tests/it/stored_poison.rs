@@ -39,7 +39,7 @@ async fn supervise<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>, [first, 
             watched.said.extend(worker.kill().await);
             worker = start(role).await;
         }
-        let statuses = inbox.handler_statuses().await.unwrap();
+        let statuses = inbox.operators().handler_statuses().await.unwrap();
         if statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0)) {
             break;
         }
@@ -68,7 +68,7 @@ async fn a_killer_among_others<F: LogFixture>(
         assert!(accept.unwrap().is_new());
     }
     let watched = supervise(fixture, &inbox, roles).await;
-    let letters = inbox.dead_letters(Select::all(), 1_000).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 1_000).await.unwrap();
     let dead: Vec<String> = letters.iter().map(|dead| dead.key.as_ref().unwrap().to_string()).collect();
     assert_eq!(dead, ["killer"]);
     assert!(letters[0].error.contains(&format!("{deaths} processes died")), "{}", letters[0].error);

@@ -91,7 +91,7 @@ async fn accept<S: LogStore>(inbox: &Inbox<S>, ids: impl IntoIterator<Item = Str
 /// Waits until these handlers have nothing to do.
 async fn until_through<S: LogStore>(inbox: &Inbox<S>, handlers: &[&str]) {
     loop {
-        let statuses = inbox.handler_statuses().await.unwrap();
+        let statuses = inbox.operators().handler_statuses().await.unwrap();
         let open = |name: &&str| {
             let status = statuses.iter().find(|status| status.handler.name == **name);
             status.is_none_or(|status| status.lag + status.tasks > 0)
@@ -235,7 +235,7 @@ async fn starters_skip_nothing_and_run_nothing_twice<F: LogFixture>(
 async fn there<S: LogStore>(inbox: &Inbox<S>) -> BTreeMap<u16, BTreeSet<i64>> {
     let mut lanes = BTreeMap::new();
     for lane in 0..8 {
-        let messages = inbox.messages(lane, 0, 10_000).await.unwrap();
+        let messages = inbox.operators().messages(lane, 0, 10_000).await.unwrap();
         lanes.insert(lane, messages.iter().map(|status| status.message.place.pos).collect());
     }
     lanes
@@ -265,7 +265,7 @@ async fn a_replay_beside_pruning_runs_what_is_still_there<F: LogFixture>(fixture
         accept(&inbox, ids.iter().cloned()).await;
         until_through(&inbox, &["h"]).await;
         let pruner = Pruner::start(&inbox);
-        let replayed = inbox.replay("h", ReplayFrom::Beginning, "somebody").await.unwrap();
+        let replayed = inbox.operators().replay("h", ReplayFrom::Beginning, "somebody").await.unwrap();
         assert_eq!((replayed.tasks, replayed.dead), (0, 0));
         until_through(&inbox, &["h"]).await;
         pruned += pruner.stop().await;
@@ -310,7 +310,7 @@ async fn a_straggler_runs_nothing_for_a_handler_that_was_removed<F: LogFixture>(
         while bodies.load(Ordering::SeqCst) < 20 {
             tokio::task::yield_now().await;
         }
-        assert!(operator.remove_handler(&name, "somebody").await.unwrap());
+        assert!(operator.operators().remove_handler(&name, "somebody").await.unwrap());
         let at_removal = bodies.load(Ordering::SeqCst);
         accept(&operator, (0..50).map(|n| format!("later-{round}-{n}"))).await;
         // It is alive, and has been everywhere since.
@@ -319,7 +319,7 @@ async fn a_straggler_runs_nothing_for_a_handler_that_was_removed<F: LogFixture>(
         let report = end(&straggler, running).await;
         assert_eq!((report.failed, report.dead), (0, 0));
         assert_eq!(bodies.load(Ordering::SeqCst), at_removal, "round {round}");
-        assert!(operator.remove_handler(&other, "somebody").await.unwrap());
+        assert!(operator.operators().remove_handler(&other, "somebody").await.unwrap());
     }
     let (effects, distinct) = fixture.totals().await;
     assert_eq!(effects, distinct);
@@ -345,7 +345,7 @@ async fn a_straggler_goes_on_for_a_handler_that_was_renamed<F: LogFixture>(fixtu
     while seen.lock().unwrap().len() < 20 {
         tokio::task::yield_now().await;
     }
-    assert!(operator.rename_handler("h", "renamed", "somebody").await.unwrap());
+    assert!(operator.operators().rename_handler("h", "renamed", "somebody").await.unwrap());
     // The old name is taken, and says which one is meant.
     let late = with_seen(builder(&fixture).await, "h", "late").build().await.unwrap_err();
     assert!(late.to_string().contains("renamed"), "{late}");
@@ -388,14 +388,14 @@ async fn nothing_runs_while_a_handler_is_paused<F: LogFixture>(fixture: F) {
         while bodies.load(Ordering::SeqCst) < before + 20 {
             tokio::task::yield_now().await;
         }
-        assert!(operator.pause_handler("h", "somebody").await.unwrap());
+        assert!(operator.operators().pause_handler("h", "somebody").await.unwrap());
         let at_pause = bodies.load(Ordering::SeqCst);
         accept(&operator, (0..50).map(|n| format!("later-{round}-{n}"))).await;
         accepted += 250;
         until_through(&operator, &["other"]).await;
         assert_eq!(bodies.load(Ordering::SeqCst), at_pause, "round {round}");
-        assert!(!operator.pause_handler("h", "somebody").await.unwrap(), "it is paused already");
-        assert!(operator.resume_handler("h", "somebody").await.unwrap());
+        assert!(!operator.operators().pause_handler("h", "somebody").await.unwrap(), "it is paused already");
+        assert!(operator.operators().resume_handler("h", "somebody").await.unwrap());
         until_through(&operator, &["h"]).await;
     }
     for (inbox, running) in inboxes {

@@ -135,7 +135,7 @@ async fn what_fails_inline_takes_effect_once_whoever_dies<F: LogFixture>(fixture
     assert_eq!(source.acknowledged.len(), keys);
     assert!(killed > 0, "nobody was killed");
     loop {
-        let statuses = inbox.handler_statuses().await.unwrap();
+        let statuses = inbox.operators().handler_statuses().await.unwrap();
         if statuses.iter().all(|status| status.tasks == 0) {
             break;
         }
@@ -147,7 +147,7 @@ async fn what_fails_inline_takes_effect_once_whoever_dies<F: LogFixture>(fixture
     for outcome in ["done", "duplicate", "queued"] {
         assert!(source.outcomes.contains_key(outcome), "{:?}", source.outcomes);
     }
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap(), []);
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap(), []);
     let mut names = fixture.effect_names().await;
     names.sort_unstable();
     let mut expected: Vec<String> = (0..keys).map(|key| format!("k-{key}")).collect();

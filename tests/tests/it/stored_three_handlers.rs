@@ -47,7 +47,7 @@ async fn each_effect_happens_once_per_handler<F: LogFixture>(fixture: F) {
     }
     assert_eq!((new, known), (messages, messages / 10));
     let is_over = async || {
-        let statuses = inboxes[0].handler_statuses().await.unwrap();
+        let statuses = inboxes[0].operators().handler_statuses().await.unwrap();
         statuses.iter().all(|status| (status.lag, status.tasks) == (0, 0))
     };
     while !is_over().await {

@@ -77,7 +77,7 @@ async fn a_transient_error_for_ever_is_a_failure_and_keeps_nobody_waiting<F: Fix
         assert!(runs.values().all(|times| *times <= 20), "it is tried for ever: {runs:?}");
     }
     assert_eq!(dead, 1);
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap()[0].attempts.len(), 2);
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap()[0].attempts.len(), 2);
     for n in 0..30 {
         assert_eq!(fixture.effects(&format!("o-{n}")).await, u64::from(n != 5), "{n}");
     }

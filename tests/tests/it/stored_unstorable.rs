@@ -43,13 +43,13 @@ async fn an_outcome_that_cannot_be_stored_makes_a_dead_letter_and_stops_no_lane<
     for n in 0..40 {
         assert_eq!(fixture.effects(&format!("o-{n}")).await, u64::from(![5, 8, 17].contains(&n)), "{n}");
     }
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!(letters.len(), 3);
     for letter in &letters {
         assert!(letter.error.contains("the outcome could not be stored"), "{}", letter.error);
     }
     // Healed or not, the operator decides.
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 3);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 3);
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 3);
 }
 
@@ -65,7 +65,7 @@ async fn an_outcome_of_a_detached_run_that_cannot_be_stored_makes_a_dead_letter<
     }
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (19, 1), "{report:?}");
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert!(letters[0].error.contains("the outcome could not be stored"), "{}", letters[0].error);
 }
 

@@ -154,20 +154,20 @@ fn in_mode<S: Effects>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuil
 
 async fn revive<S: Effects>(inbox: &Inbox<Store<S>>) {
     // The harness asks until nothing is left.
-    let letters = inbox.dead_letters(Select::all(), LETTERS).await.unwrap_or_default();
+    let letters = inbox.operators().dead_letters(Select::all(), LETTERS).await.unwrap_or_default();
     let mut revived = 0;
     for letter in letters {
         let key = letter.key.map(|key| key.to_string()).unwrap_or_default();
         say(&format!("dead {key} {} {}", letter.handler, letter.error.replace('\n', " ")));
         // Those that were reported, and no others.
         let reported = Select::all().handler(letter.handler).at(letter.place);
-        revived += inbox.retry_dead(reported, "torture").await.unwrap_or_default();
+        revived += inbox.operators().retry_dead(reported, "torture").await.unwrap_or_default();
     }
     say(&format!("revived {revived}"));
 }
 
 async fn tell_status<S: Effects>(inbox: &Inbox<Store<S>>) {
-    match inbox.handler_statuses().await {
+    match inbox.operators().handler_statuses().await {
         Ok(statuses) => {
             let sum = statuses
                 .iter()

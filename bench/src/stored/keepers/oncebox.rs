@@ -51,7 +51,7 @@ impl<S: LogStore> Keeper for Oncebox<S> {
 
     fn waiting(&self) -> BoxFuture<'_, Result<u64>> {
         async move {
-            let statuses = self.inbox.handler_statuses().await?;
+            let statuses = self.inbox.operators().handler_statuses().await?;
             let first = statuses.iter().find(|status| status.handler.name == HANDLERS[0]);
             Ok(first.map_or(0, |status| status.lag + status.tasks))
         }

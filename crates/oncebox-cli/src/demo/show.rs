@@ -155,7 +155,8 @@ impl Show {
                 return self.history.note(Event::WorkedOff);
             }
             if status.dead > 0 {
-                let dead_letters = inbox.retry_dead(Select::all().handler(STORED), OPERATOR).await?;
+                let dead_letters =
+                    inbox.operators().retry_dead(Select::all().handler(STORED), OPERATOR).await?;
                 self.history.note(Event::Revived { dead_letters })?;
             }
             if before.replace(left) != Some(left) {
@@ -185,6 +186,7 @@ impl Show {
 
 /// How the handler of what is stored is doing; nothing before a worker has registered it.
 async fn status<S: LogStore>(inbox: &Inbox<S>) -> Result<Option<HandlerStatus>> {
-    let statuses = inbox.handler_statuses().await.context("asking how much is left in the log")?;
+    let statuses =
+        inbox.operators().handler_statuses().await.context("asking how much is left in the log")?;
     Ok(statuses.into_iter().find(|status| status.handler.name == STORED))
 }

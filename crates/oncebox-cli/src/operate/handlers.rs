@@ -116,13 +116,13 @@ async fn act<S: LogStore>(store: S, common: &Common, options: &Options) -> Resul
         Action::List { .. } => Ok(()),
         Action::Pause { name } => {
             find_handler(inbox.store(), name).await?;
-            let changed = inbox.pause_handler(name, &operator).await?;
+            let changed = inbox.operators().pause_handler(name, &operator).await?;
             let text = if changed { "is paused: its messages wait" } else { "was paused already" };
             report("pause", name, changed, text, output)
         }
         Action::Resume { name } => {
             find_handler(inbox.store(), name).await?;
-            let changed = inbox.resume_handler(name, &operator).await?;
+            let changed = inbox.operators().resume_handler(name, &operator).await?;
             report("resume", name, changed, if changed { "goes on" } else { "was not paused" }, output)
         }
         Action::Replay(replay) => run_again(&inbox, replay, &operator, output).await,
@@ -135,12 +135,12 @@ async fn act<S: LogStore>(store: S, common: &Common, options: &Options) -> Resul
                 ),
                 *yes,
             )?;
-            let changed = inbox.remove_handler(name, &operator).await?;
+            let changed = inbox.operators().remove_handler(name, &operator).await?;
             report("remove", name, changed, "is removed: its name stays taken", output)
         }
         Action::Rename { name, new } => {
             find_handler(inbox.store(), name).await?;
-            let changed = inbox.rename_handler(name, new, &operator).await?;
+            let changed = inbox.operators().rename_handler(name, new, &operator).await?;
             let text = format!("is {new} from now on: programs need the new name when they start again");
             report("rename", name, changed, &text, output)
         }
@@ -166,7 +166,7 @@ async fn run_again<S: LogStore>(
 ) -> Result<()> {
     let name = &replay.name;
     find_handler(inbox.store(), name).await?;
-    let replayed = inbox.replay(name, replay.from.place(), operator).await?;
+    let replayed = inbox.operators().replay(name, replay.from.place(), operator).await?;
     output.object(&json!({
         "action": "replay",
         "handler": name,

@@ -141,7 +141,9 @@ async fn accept<S: LogStore>(
             // Where the first one is helps people only: no answer is no reason to refuse.
             let first = match &key {
                 Some(key) => {
-                    match timeout(LOOK_UP_TIMEOUT, gateway.inbox.find_message(&kind, key.clone())).await {
+                    match timeout(LOOK_UP_TIMEOUT, gateway.inbox.operators().find_message(&kind, key.clone()))
+                        .await
+                    {
                         Ok(Ok(place)) => place,
                         _ => None,
                     }

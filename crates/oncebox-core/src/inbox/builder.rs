@@ -2,20 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::handler::{
-    Erased, Handler, HandlerOptions, Input, Requirement, Selectors, Settings, States, erase,
-};
+use crate::handler::{Handler, HandlerOptions, Input, Selectors, Settings, States, erase};
 use crate::inbox::batch_size::BatchSize;
-use crate::inbox::begun::Begun;
 use crate::inbox::doors::Doors;
-use crate::inbox::gate::Gate;
+use crate::inbox::engine::Engine;
 use crate::inbox::permits::Permits;
-use crate::inbox::slots::Batches;
+use crate::inbox::registered::Registered;
+use crate::inbox::stored::{DetachedSlots, Lessons, LogAccess, LogParts, LogShared, Pruning, StoredSettings};
 use crate::inbox::sweeper::Sweeper;
-use crate::inbox::{Inbox, InboxStore, Inner, Lessons, LogAccess, Pruning, Slots, Stored, StoredSettings};
+use crate::inbox::units::{Batches, Spilling, Units};
+use crate::inbox::{Inbox, InboxStore, Parts};
 use crate::observe::Observer;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
@@ -24,35 +23,6 @@ use crate::{Envelope, Error, Headers, Key, Message, Mode, name};
 
 /// What a pool needs beyond the transactions in flight.
 const SPARE_CONNECTIONS: usize = 3;
-
-/// A handler under its name.
-pub(crate) struct Registered<S: InboxStore> {
-    pub(crate) index: usize,
-    pub(crate) name: Arc<str>,
-    /// The name under which it was registered first: what markers and effect ids are made with.
-    pub(crate) origin: Arc<str>,
-    pub(crate) batches: Batches,
-    lessons: Mutex<Lessons>,
-    pub(crate) kinds: Vec<String>,
-    pub(crate) settings: Settings,
-    pub(crate) detached: Option<Slots>,
-    pub(crate) handler: Box<dyn Erased<S>>,
-    requirements: Vec<Requirement>,
-    /// A handler of envelopes says its kinds; a typed one has the kind of its message.
-    takes_envelope: bool,
-}
-
-impl<S: InboxStore> Registered<S> {
-    /// How its messages reach it in an inbox of that mode: what is for a detached one waits in the log in any case.
-    pub(crate) fn mode(&self, of_inbox: Mode) -> Mode {
-        if self.detached.is_some() { of_inbox.spill() } else { of_inbox }
-    }
-
-    /// What its visits to lanes have taught.
-    pub(crate) fn lessons(&self) -> MutexGuard<'_, Lessons> {
-        self.lessons.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What holds for the whole inbox.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +167,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             batches: Batches::new(1, 1),
             lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
             kinds,
-            detached: options.settings.detached.map(Slots::new),
+            detached: options.settings.detached.map(DetachedSlots::new),
             settings: options.settings,
             handler: erase(handler, options.selector),
             requirements: H::requirements(),
@@ -346,20 +316,15 @@ impl<S: InboxStore> InboxBuilder<S> {
         for (handler, origin) in self.handlers.iter_mut().zip(layout.origins) {
             handler.origin = origin.into();
         }
-        let log = self.log.map(|log| {
+        let pruning = self.log.map(|log| {
             let (lanes, keep_messages) = (layout.lanes, self.stored.keep_messages);
             (log.prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
         });
         let sweeper = match self.for_operators {
             true => Sweeper::idle(),
-            false => Sweeper::start(self.store.clone(), self.settings.retention, log, observer),
+            false => Sweeper::start(self.store.clone(), self.settings.retention, pruning, observer),
         };
-        let stored = self.log.map(|_| {
-            let workers = self.stored.workers_of(capacity);
-            let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
-            Stored::new(self.stored, layout.lanes, layout.handlers, appenders)
-        });
-        Ok(Inbox::from_inner(Inner {
+        let engine = Arc::new(Engine {
             store: self.store,
             handlers: self.handlers,
             by_kind,
@@ -367,16 +332,22 @@ impl<S: InboxStore> InboxBuilder<S> {
             selectors: self.selectors,
             settings: self.settings,
             observer,
-            doors: Doors::open(),
-            gate: Gate::default(),
-            begun: Begun::new(),
-            permits,
-            sweeper,
             mode: self.mode,
-            log: self.log,
-            for_operators: self.for_operators,
-            stored,
-        }))
+            doors: Doors::open(),
+            permits,
+        });
+        let workers = self.stored.workers_of(capacity);
+        let shared = self
+            .log
+            .map(|access| (access, Arc::new(LogShared::new(self.stored, layout.lanes, layout.handlers))));
+        let spilling = shared
+            .as_ref()
+            .map(|(access, shared)| Spilling::new(engine.clone(), shared.clone(), access.spill));
+        let units = Units::new(engine.clone(), spilling);
+        let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
+        let log = shared.map(|(_, shared)| LogParts::new(&engine, shared, appenders));
+        let parts = Parts { engine, units, log, sweeper, for_operators: self.for_operators };
+        Ok(Inbox { parts: Arc::new(parts) })
     }
 
     fn registrations(&self) -> Vec<Registration> {

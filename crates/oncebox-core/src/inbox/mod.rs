@@ -1,36 +1,34 @@
 //! The inbox: takes deliveries in any number of copies, makes every handler take effect once.
 
-mod batch;
 mod batch_size;
-mod begun;
+mod body;
 mod builder;
+mod combiner;
 mod contention;
 mod doors;
-mod gate;
+mod engine;
+mod faults;
 mod nested;
-mod once;
 mod permits;
+mod registered;
 mod resolve;
-mod slots;
 mod stored;
 mod sweeper;
-mod unit;
-mod waiting;
+mod units;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::InboxBuilder;
-use builder::{InboxSettings, Registered};
+use engine::Engine;
 use futures_util::future::join_all;
-pub use once::Once;
-pub use stored::{Accept, LogStore, PruneReport, WorkReport};
-pub(crate) use stored::{Lessons, LogAccess, Prune, Pruning, Slots, Stored, StoredSettings};
+pub use stored::{Accept, LogStore, Operators, PruneReport, WorkReport};
+use stored::{LogParts, Pruning, not_stored, prune};
+use sweeper::Sweeper;
+pub use units::Once;
+use units::Units;
 
-use crate::handler::{Selectors, States};
-use crate::observe::Observer;
 use crate::report::Report;
 use crate::retention::SweepReport;
 use crate::store::{Claims, Inspect, Marker, Registry, Unit, Upkeep};
@@ -41,33 +39,23 @@ pub trait InboxStore: Registry + Claims + Upkeep + Inspect {}
 
 impl<S: Registry + Claims + Upkeep + Inspect> InboxStore for S {}
 
-/// The kind under which [`Inbox::once`] keeps its markers.
-pub(crate) const ONCE_KIND: &str = "@once";
-
-pub(crate) struct Inner<S: InboxStore> {
-    store: S,
-    handlers: Vec<Registered<S>>,
-    by_kind: HashMap<String, Vec<usize>>,
-    states: Arc<States>,
-    selectors: Selectors,
-    settings: InboxSettings,
-    observer: Observer,
-    doors: doors::Doors,
-    gate: gate::Gate,
-    begun: begun::Begun<S::Begun>,
-    permits: permits::Permits,
-    sweeper: sweeper::Sweeper,
-    mode: Mode,
-    /// Where there is a log.
-    log: Option<LogAccess<S>>,
-    /// Whether it only looks and acts.
+/// The parts of an inbox, each with one job and its own state.
+pub(crate) struct Parts<S: InboxStore> {
+    /// What all parts share.
+    engine: Arc<Engine<S>>,
+    /// Messages that are handled as they are delivered.
+    units: Units<S>,
+    /// Messages that are accepted now and handled later, where there is a log.
+    log: Option<LogParts<S>>,
+    /// Retention.
+    sweeper: Sweeper,
+    /// Whether the inbox only looks and acts.
     for_operators: bool,
-    stored: Option<Stored>,
 }
 
 /// The inbox. Cheap to clone; all clones are one inbox.
 pub struct Inbox<S: InboxStore> {
-    inner: Arc<Inner<S>>,
+    parts: Arc<Parts<S>>,
 }
 
 impl<S: InboxStore> Inbox<S> {
@@ -76,34 +64,31 @@ impl<S: InboxStore> Inbox<S> {
         InboxBuilder::new(store)
     }
 
-    pub(crate) fn from_inner(inner: Inner<S>) -> Self {
-        Self { inner: Arc::new(inner) }
-    }
-
     /// Hands a delivery to every handler of its kind, each in a transaction of its own, and says what became of
     /// it. Acknowledge by [`Report::settlement`], never before.
     ///
     /// An error is about the store, never about the message: deliver again. (Or it says that a handler called its own
     /// inbox.)
     pub async fn process(&self, envelope: Envelope) -> Result<Report, Error> {
-        self.refuse_nested()?;
-        let _visit = self.inner.doors.enter()?;
-        self.refuse_stored()?;
-        let Some(handlers) = self.inner.by_kind.get(envelope.kind()) else {
-            tracing::warn!(kind = envelope.kind(), "nobody handles this kind of message");
-            self.inner.observer.unhandled(envelope.kind());
+        let Parts { engine, units, .. } = &*self.parts;
+        engine.refuse_nested()?;
+        let _visit = engine.doors.enter()?;
+        engine.refuse_stored()?;
+        let Some(handlers) = engine.by_kind.get(envelope.kind()) else {
+            tracing::warn!(kind = envelope.kind(), "unhandled kind");
+            engine.observer.unhandled(envelope.kind());
             return Ok(Report::default());
         };
         let envelope = Arc::new(envelope);
-        let units = handlers.iter().map(|&n| {
-            let handler = &self.inner.handlers[n];
+        let runs = handlers.iter().map(|&n| {
+            let handler = &engine.handlers[n];
             let envelope = envelope.clone();
             async move {
-                let ended = self.run_unit(handler, envelope).await?;
+                let ended = units.run(handler, envelope).await?;
                 Ok::<_, Error>((handler.name.clone(), ended.outcome))
             }
         });
-        let outcomes = join_all(units).await.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        let outcomes = join_all(runs).await.into_iter().collect::<Result<Vec<_>, Error>>()?;
         Ok(Report::new(outcomes))
     }
 
@@ -120,8 +105,8 @@ impl<S: InboxStore> Inbox<S> {
     ) -> Result<bool, Error> {
         name::check("handler name", handler)?;
         name::check("kind", kind)?;
-        let unit = unit_of(self.origin_of(handler), kind, &key.into())?;
-        Ok(self.inner.store.claim_in(conn, &unit).await?.is_fresh())
+        let unit = unit_of(self.parts.engine.origin_of(handler), kind, &key.into())?;
+        Ok(self.parts.engine.store.claim_in(conn, &unit).await?.is_fresh())
     }
 
     /// Marks messages as handled that were handled elsewhere: imports the dedup table of another system. How many
@@ -132,7 +117,7 @@ impl<S: InboxStore> Inbox<S> {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<u64, Error> {
         self.refuse_stored_marks()?;
-        let registered = self.registered(handler)?;
+        let registered = self.parts.engine.registered(handler)?;
         let [kind] = &registered.kinds[..] else {
             return Err(Error::configuration(format!(
                 "the handler {handler:?} takes several kinds: use mark_processed_kind and name one"
@@ -153,7 +138,12 @@ impl<S: InboxStore> Inbox<S> {
         let keys = checked_keys(keys)?;
         let mut new = 0;
         for chunk in keys.chunks(KEYS_AT_ONCE) {
-            new += self.inner.store.mark_processed(self.origin_of(handler), kind, chunk).await?;
+            new += self
+                .parts
+                .engine
+                .store
+                .mark_processed(self.parts.engine.origin_of(handler), kind, chunk)
+                .await?;
         }
         Ok(new)
     }
@@ -165,17 +155,17 @@ impl<S: InboxStore> Inbox<S> {
         kind: &str,
         key: impl Into<Key>,
     ) -> Result<Option<Marker>, Error> {
-        let unit = unit_of(self.origin_of(handler), kind, &key.into())?;
-        self.inner.store.marker(&unit).await
+        let unit = unit_of(self.parts.engine.origin_of(handler), kind, &key.into())?;
+        self.parts.engine.store.marker(&unit).await
     }
 
     /// The markers of every registered handler for a key: what a support question asks.
     pub async fn markers(&self, key: impl Into<Key>) -> Result<Vec<Marker>, Error> {
         let key = key.into();
         let mut found = Vec::new();
-        for handler in &self.inner.handlers {
+        for handler in &self.parts.engine.handlers {
             for kind in &handler.kinds {
-                found.extend(self.inner.store.marker(&unit_of(&handler.origin, kind, &key)?).await?);
+                found.extend(self.parts.engine.store.marker(&unit_of(&handler.origin, kind, &key)?).await?);
             }
         }
         Ok(found)
@@ -183,45 +173,44 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Sweeps old markers now, whatever the timer says.
     pub async fn sweep(&self) -> Result<SweepReport, Error> {
-        let keep_messages =
-            self.inner.stored.as_ref().map_or(Duration::ZERO, |stored| stored.settings.keep_messages);
-        sweeper::sweep(&self.inner.store, self.inner.settings.retention, keep_messages, self.inner.observer)
-            .await
+        let Parts { engine, log, .. } = &*self.parts;
+        let keep_messages = log.as_ref().map_or(Duration::ZERO, |log| log.shared.settings.keep_messages);
+        sweeper::sweep(&engine.store, engine.settings.retention, keep_messages, engine.observer).await
     }
 
     /// Whether the store answers and the last sweep worked; an error says what does not.
     pub async fn health(&self) -> Result<(), Error> {
-        if let Some(trouble) = self.inner.stored.as_ref().and_then(Stored::trouble) {
+        let Parts { engine, log, sweeper, .. } = &*self.parts;
+        if let Some(trouble) = log.as_ref().and_then(|log| log.shared.trouble()) {
             return Err(Error::new(ErrorKind::Unavailable, format!("the workers wait: {trouble}")));
         }
-        if let Some(trouble) = self.inner.sweeper.trouble() {
+        if let Some(trouble) = sweeper.trouble() {
             return Err(Error::new(ErrorKind::Unavailable, format!("upkeep fails: {trouble}")));
         }
-        self.inner.store.live_time().await.map(drop)
+        engine.store.live_time().await.map(drop)
     }
 
-    /// Stops gracefully: lets no further message in ([`ErrorKind::Closed`]), and returns when all that are being handled
+    /// Stops gracefully: lets no further message in ([`ErrorKind::Closed`]), and returns when all messages in flight
     /// are settled. Dropping an inbox without this loses nothing either: what is cut off rolls back and is delivered
     /// again.
     pub async fn close(&self) {
-        self.inner.doors.close().await;
-        self.inner.begun.clear();
-        self.inner.sweeper.stop();
+        self.parts.engine.doors.close().await;
+        self.parts.sweeper.stop();
     }
 
     /// The store underneath.
     pub fn store(&self) -> &S {
-        &self.inner.store
+        &self.parts.engine.store
     }
 
     /// The names of the registered handlers, in order, each with its kinds.
     pub fn handlers(&self) -> impl Iterator<Item = (&str, &[String])> {
-        self.inner.handlers.iter().map(|handler| (&*handler.name, &handler.kinds[..]))
+        self.parts.engine.names()
     }
 
     /// The log knows keys by kind, for all handlers at once.
     fn refuse_stored_marks(&self) -> Result<(), Error> {
-        match self.inner.mode {
+        match self.parts.engine.mode {
             Mode::Stored => Err(Error::configuration(
                 "this inbox takes messages into its log: mark_accepted(kind, keys) imports keys, mark_dead_processed(…) settles \
                  dead letters",
@@ -229,10 +218,105 @@ impl<S: InboxStore> Inbox<S> {
             Mode::Inline { .. } | Mode::Mixed => Ok(()),
         }
     }
+}
 
+impl<S: LogStore> Inbox<S> {
+    /// Takes a message into the log, once for each kind and key. When this returns, it is durable: acknowledge. Workers run
+    /// its handlers later, see [`run`](Inbox::run).
+    ///
+    /// Call it for one message at a time, from as many tasks as there are: those that wait share a transaction. An error is
+    /// about the store ([`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): deliver again) or about the message, which
+    /// has no key, is too large or is outside of another limit: delivering it again cannot help.
+    pub async fn accept(&self, envelope: Envelope) -> Result<Accept, Error> {
+        let engine = &self.parts.engine;
+        engine.refuse_nested()?;
+        let _visit = engine.doors.enter()?;
+        let log = self.log()?;
+        engine.refuse_inline()?;
+        self.refuse_operators()?;
+        log.intake.accept(envelope).await
+    }
+
+    /// Takes several messages into the log; the answers are in their order. All are tried, whatever becomes of the others.
+    pub async fn accept_all(
+        &self,
+        envelopes: impl IntoIterator<Item = Envelope>,
+    ) -> Vec<Result<Accept, Error>> {
+        join_all(envelopes.into_iter().map(|envelope| self.accept(envelope))).await
+    }
+
+    /// Notes that messages were accepted and handled elsewhere: copies of them will be duplicates here. Imports the inbox
+    /// table of another system; how many of the keys were new.
+    pub async fn mark_accepted<K: Into<Key>>(
+        &self,
+        kind: &str,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<u64, Error> {
+        self.log()?;
+        name::check("kind", kind)?;
+        let keys = checked_keys(keys)?;
+        let mut new = 0;
+        for chunk in keys.chunks(KEYS_AT_ONCE) {
+            new += self.parts.engine.store.mark_accepted(kind, chunk).await?;
+        }
+        Ok(new)
+    }
+
+    /// Works until `shutdown` is ready (or the inbox is closed), then finishes its in-flight work. Run it in as many processes as
+    /// there are: they share the work.
+    ///
+    /// While the store does not answer, even at the very beginning, the workers wait for it; an error means that they can never
+    /// begin.
+    pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
+        let log = self.log()?;
+        self.refuse_operators()?;
+        let _visit = self.parts.engine.doors.enter()?;
+        log.workers.run(shutdown).await
+    }
+
+    /// Visits every lane that has work, once. For cron-like use.
+    pub async fn work_once(&self) -> Result<WorkReport, Error> {
+        self.log()?.workers.work_once().await
+    }
+
+    /// Works until nothing is left that could run now. Tasks whose time has not come stay.
+    pub async fn work_until_idle(&self) -> Result<WorkReport, Error> {
+        self.log()?.workers.work_until_idle().await
+    }
+
+    /// Deletes messages now that all handlers of their kind have passed and that are older than `keep_messages`, and accept
+    /// markers of deleted messages that are older than the retention of markers; whatever the timer says. Only time with a
+    /// live process counts.
+    pub async fn prune(&self) -> Result<PruneReport, Error> {
+        let engine = &self.parts.engine;
+        let shared = &self.log()?.shared;
+        let pruning = Pruning {
+            lanes: shared.lanes,
+            keep_messages: shared.settings.keep_messages,
+            retention: engine.settings.retention,
+        };
+        prune(&engine.store, pruning, engine.observer).await
+    }
+
+    fn log(&self) -> Result<&LogParts<S>, Error> {
+        self.parts.log.as_ref().ok_or_else(not_stored)
+    }
+
+    /// An inbox for operators does not know how many lanes there are to be.
+    fn refuse_operators(&self) -> Result<(), Error> {
+        match self.parts.for_operators {
+            false => Ok(()),
+            true => Err(Error::configuration(
+                "this inbox is for operators, and takes and handles no messages: build one without for_operators()",
+            )),
+        }
+    }
+}
+
+impl<S: InboxStore> Engine<S> {
     /// A message that is processed here and accepted there would run twice.
     pub(crate) fn refuse_stored(&self) -> Result<(), Error> {
-        match self.inner.mode {
+        match self.mode {
             Mode::Stored => Err(Error::configuration(
                 "this inbox takes messages into its log: call accept(), and run() for the handlers",
             )),
@@ -240,19 +324,14 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
-    /// The name with which a handler's markers are made.
-    fn origin_of<'n>(&'n self, handler: &'n str) -> &'n str {
-        self.registered(handler).map_or(handler, |registered| &*registered.origin)
-    }
-
-    fn registered(&self, handler: &str) -> Result<&Registered<S>, Error> {
-        self.inner.handlers.iter().find(|registered| &*registered.name == handler).ok_or_else(|| {
-            let names: Vec<_> = self.handlers().map(|(name, _)| name).collect();
-            Error::configuration(format!(
-                "no handler is registered as {handler:?}; there are: {}",
-                names.join(", ")
-            ))
-        })
+    /// A message that is accepted here and processed there would run twice.
+    fn refuse_inline(&self) -> Result<(), Error> {
+        match self.mode.reads_log() {
+            true => Ok(()),
+            false => Err(Error::configuration(
+                "this inbox handles messages inline: call process(). Its log is for what is set apart",
+            )),
+        }
     }
 }
 
@@ -286,7 +365,7 @@ fn unit_of(handler: &str, kind: &str, key: &Key) -> Result<Unit, Error> {
 
 impl<S: InboxStore> Clone for Inbox<S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
+        Self { parts: self.parts.clone() }
     }
 }
 

@@ -1,8 +1,7 @@
 //! A handler that calls its own inbox would wait for itself; this finds out first.
 
-use std::sync::Arc;
-
-use crate::inbox::{Inbox, InboxStore};
+use crate::inbox::InboxStore;
+use crate::inbox::engine::Engine;
 use crate::{Error, ErrorKind};
 
 tokio::task_local! {
@@ -10,9 +9,9 @@ tokio::task_local! {
     static INSIDE: Vec<usize>;
 }
 
-impl<S: InboxStore> Inbox<S> {
+impl<S: InboxStore> Engine<S> {
     fn identity(&self) -> usize {
-        Arc::as_ptr(&self.inner).addr()
+        std::ptr::from_ref(self).addr()
     }
 
     /// Runs a handler's future as inside this inbox.

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use crate::inbox::builder::Registered;
-use crate::inbox::waiting::Waiting;
-use crate::inbox::{Inbox, InboxStore};
+use crate::inbox::InboxStore;
+use crate::inbox::engine::Engine;
+use crate::inbox::registered::Registered;
+use crate::inbox::units::CopyWait;
 
 /// Past this, others do not wait for the turn any longer: the one that has it is slow, hangs, or is not polled.
 const TURN_TIME: Duration = Duration::from_secs(1);
@@ -106,13 +107,13 @@ impl Permits {
     }
 }
 
-impl<S: InboxStore> Inbox<S> {
+impl<S: InboxStore> Engine<S> {
     /// Waits until a transaction of a handler may begin.
     pub(crate) async fn permit(&self, handler: &Registered<S>) -> Permit<'_> {
         let takes_turns = handler.batches.state().contention.takes_turns();
         match takes_turns {
-            true => self.inner.permits.in_turn().await,
-            false => self.inner.permits.one().await,
+            true => self.permits.in_turn().await,
+            false => self.permits.one().await,
         }
     }
 
@@ -120,25 +121,25 @@ impl<S: InboxStore> Inbox<S> {
     /// handler takes no turns, and neither does one that another process is known to have in hand: it waits for that one.
     pub(crate) async fn permit_within(
         &self,
-        waiting: &Waiting,
+        wait: &CopyWait,
         handler: Option<&Registered<S>>,
         is_copy: bool,
     ) -> Option<Permit<'_>> {
         let permit = async {
             match handler {
-                _ if is_copy => self.inner.permits.for_copy().await,
+                _ if is_copy => self.permits.for_copy().await,
                 Some(handler) => self.permit(handler).await,
-                None => self.inner.permits.one().await,
+                None => self.permits.one().await,
             }
         };
-        timeout(waiting.left().max(PERMIT_WAIT_MIN), permit).await.ok()
+        timeout(wait.left().max(PERMIT_WAIT_MIN), permit).await.ok()
     }
 
     /// The turn of a worker whose handler takes turns, and nothing for any other. Workers need no permit: their number is limited
     /// elsewhere.
     pub(crate) async fn worker_turn(&self, handler: &Registered<S>) -> Option<MutexGuard<'_, ()>> {
         let takes_turns = handler.batches.state().contention.takes_turns();
-        if takes_turns { self.inner.permits.turn().await } else { None }
+        if takes_turns { self.permits.turn().await } else { None }
     }
 
     /// Notes that a transaction of a handler met others.

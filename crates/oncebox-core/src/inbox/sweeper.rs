@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::error::chain;
-use crate::inbox::{Prune, Pruning};
+use crate::inbox::stored::{Prune, Pruning};
 use crate::observe::Observer;
 use crate::retention::{Retention, SweepReport, cutoff};
 use crate::store::Upkeep;

@@ -1,6 +1,5 @@
 //! Any lease store as a [`Store`]: its transactions are sets of leases.
 
-use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -127,7 +126,6 @@ impl<L: Leases> Store for Leased<L> {
     const GUARANTEE: Guarantee = Guarantee::Effectively;
     type Conn = Lease;
     type Tx = LeaseTx<L>;
-    type Begun = Infallible;
 
     /// Leases are taken one by one: there is nothing to gain from sharing.
     fn capacity(&self) -> usize {
@@ -174,10 +172,6 @@ impl<L: Leases> Store for Leased<L> {
             return Err(lost);
         }
         Ok(())
-    }
-
-    fn go_on(&self, begun: Infallible, _limits: Limits) -> Self::Tx {
-        match begun {}
     }
 
     async fn rollback(&self, mut tx: Self::Tx) {

@@ -112,17 +112,12 @@ pub struct Pruned {
 
 /// Appends to the log, and removes what everybody has passed.
 pub trait Log: Store {
-    /// What one who appends batch after batch keeps from one to the next, such as a connection. Dropped when there is nothing more
-    /// to append.
-    type Appending: Default + Send;
-
     /// Appends messages to one lane in one transaction, in their order, and durably when it returns. Equal (kind, key) are not
     /// passed. The answers are in the order of the messages.
     ///
     /// Positions have no gaps and are visible in their order: the lane is locked first, and read by a later statement.
     fn append(
         &self,
-        appending: &mut Self::Appending,
         lane: LaneChoice,
         messages: &[NewMessage],
     ) -> impl Future<Output = Result<Vec<Appended>, Error>> + Send;

@@ -11,6 +11,7 @@ mod claims;
 mod dead_letters;
 mod inspect;
 mod life;
+mod lingering;
 mod log;
 mod operate;
 mod processes;
@@ -27,6 +28,7 @@ pub use claims::{Claimed, Claims, Unit};
 pub use dead_letters::{Acted, Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
 pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};
+pub use lingering::Lingering;
 pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
 pub use operate::{Operate, ReplayFrom, Replayed};
 pub use processes::{NewProcess, Peer, ProcessId, Processes};
@@ -114,9 +116,6 @@ pub trait Store: Clone + Send + Sync + 'static {
     type Conn: Send + 'static;
     /// An open transaction. Dropping it rolls back.
     type Tx: Send + 'static;
-    /// A transaction begun ahead, by [`commit_and_begin`](Store::commit_and_begin); [`Infallible`](std::convert::Infallible) where
-    /// there are none. Dropping it gives it up.
-    type Begun: Send + 'static;
 
     /// How many transactions it can have in flight. Where more units come at once they share transactions.
     fn capacity(&self) -> usize;
@@ -125,7 +124,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Changes nothing.
     fn check(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Opens a transaction. The caller may be dropped at any await: nothing is left half open.
+    /// Opens a transaction. The caller may be dropped at any await: nothing is left half open. A store may keep warm connections for
+    /// this, or transactions that it began ahead: see [`Lingering`].
     fn begin(&self, limits: Limits) -> impl Future<Output = Result<Self::Tx, Error>> + Send;
 
     /// The connection inside the transaction.
@@ -143,17 +143,6 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Commits, with the proof of [`guard`](Store::guard) right before it, unless that was given already. An error with
     /// [`Fault::Connection`] means that nobody knows.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Commits as [`commit`](Store::commit) does, and may begin the next transaction in the same round trip.
-    fn commit_and_begin(
-        &self,
-        tx: Self::Tx,
-    ) -> impl Future<Output = Result<Option<Self::Begun>, Error>> + Send {
-        async { self.commit(tx).await.map(|()| None) }
-    }
-
-    /// Makes use of a transaction that was begun ahead.
-    fn go_on(&self, begun: Self::Begun, limits: Limits) -> Self::Tx;
 
     /// Rolls back; the connection stays in use.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;

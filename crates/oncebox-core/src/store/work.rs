@@ -284,12 +284,12 @@ pub trait Work: Store {
         messages: &[SetApart],
     ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send;
 
-    /// Commits as [`commit_and_begin`](Store::commit_and_begin) does, with the handler's progress appended behind the proof.
+    /// Commits as [`commit`](Store::commit) does, with the handler's progress appended behind the proof.
     fn finish(
         &self,
         tx: Self::Tx,
         progress: Option<Progress>,
-    ) -> impl Future<Output = Result<Option<Self::Begun>, Error>> + Send;
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Writes down how tasks ended, in one transaction; for each of them whether it was still under its fence. Of one that was
     /// not, nothing is written.

@@ -89,7 +89,7 @@ async fn the_view_has_the_shape_of_an_inbox_table() {
             row("0xff01", "other", None, false, None),
         ]
     );
-    assert_eq!(inbox.discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(rows().await[2], row("dies", "order.paid", None, true, None));
 }
 
@@ -184,7 +184,7 @@ async fn letters_that_another_operator_took_do_not_end_an_action() {
 
     let step = acting.await.unwrap().unwrap();
     assert_eq!((step.letters, step.next.map(|(_, place)| place.lane)), (0, Some(0)));
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 10 - in_lane_0);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 10 - in_lane_0);
     let rest = store.act(&Select::all(), &Action::Retry, "ann", step.next, limit).await.unwrap();
     assert_eq!((rest.letters, rest.next), (0, None));
 }

@@ -55,7 +55,7 @@ impl OneConnection {
 
     async fn append(&self, key: &str) -> Result<(), Error> {
         let message = NewMessage { body: vec![0; LARGE], ..message("a", key) };
-        self.store.append(&mut (), LaneChoice::Only(0), &[message]).await.map(drop)
+        self.store.append(LaneChoice::Only(0), &[message]).await.map(drop)
     }
 
     async fn messages(&self) -> i64 {

@@ -41,11 +41,8 @@ async fn positions_have_no_gaps_and_known_keys_get_none() {
         ]
     );
     // Known in every lane, and another lane counts for itself.
-    let third = log
-        .store
-        .append(&mut (), LaneChoice::Prefer(3), &[message("a", "3"), message("a", "4")])
-        .await
-        .unwrap();
+    let third =
+        log.store.append(LaneChoice::Prefer(3), &[message("a", "3"), message("a", "4")]).await.unwrap();
     assert_eq!(third, [known(1, 3, "3"), Appended::New(place(3, 1))]);
     assert_eq!(log.positions(1).await, [1, 2, 3, 4, 5, 6]);
     assert_eq!(log.positions(3).await, [1]);
@@ -123,7 +120,7 @@ async fn imported_keys_are_known_without_a_place() {
 #[tokio::test]
 async fn a_lane_that_is_not_there_is_refused() {
     let fixture = fixture::in_a_file("log").await.unwrap();
-    let append = async |lane| fixture.store.append(&mut (), LaneChoice::Only(lane), &[]).await;
+    let append = async |lane| fixture.store.append(LaneChoice::Only(lane), &[]).await;
     assert_eq!(append(0).await.unwrap_err().kind(), ErrorKind::Configuration);
     fixture.store.register(Some(Lanes(None)), &[]).await.unwrap();
     append(Lanes::DEFAULT - 1).await.unwrap();

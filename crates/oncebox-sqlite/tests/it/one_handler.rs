@@ -99,7 +99,7 @@ impl OneHandler {
     }
 
     pub(crate) async fn append(&self, lane: u16, messages: &[NewMessage]) -> Vec<Appended> {
-        self.store.append(&mut (), LaneChoice::Only(lane), messages).await.unwrap()
+        self.store.append(LaneChoice::Only(lane), messages).await.unwrap()
     }
 
     pub(crate) async fn append_keys(&self, lane: u16, keys: &[&str]) {
@@ -127,7 +127,7 @@ impl OneHandler {
 
     pub(crate) async fn finish(&self, tx: SqliteTx, lane: u16, batch: &Batch) {
         let progress = Progress { handler: self.handler, lane, epoch: batch.epoch, pos: batch.reached };
-        assert!(self.store.finish(tx, Some(progress)).await.unwrap().is_none());
+        self.store.finish(tx, Some(progress)).await.unwrap();
     }
 
     pub(crate) async fn take_tasks(&self, lane: u16, limit: u32) -> (SqliteTx, Vec<StoredMessage>) {

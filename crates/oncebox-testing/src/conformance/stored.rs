@@ -159,7 +159,7 @@ pub async fn a_message_that_keeps_failing_is_a_dead_letter<F: Fixture<Store: Log
     assert_eq!(told.load(Ordering::SeqCst), 1);
     assert_eq!(fixture.effects("doomed").await, 0);
 
-    let letters = inbox.dead_letters(Select::all().handler("ledger"), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all().handler("ledger"), 10).await.unwrap();
     assert_eq!(letters.len(), 1);
     let letter = &letters[0];
     assert_eq!(letter.error, "attempt 3 failed");
@@ -167,17 +167,25 @@ pub async fn a_message_that_keeps_failing_is_a_dead_letter<F: Fixture<Store: Log
     assert_eq!(history, [(1, "attempt 1 failed"), (2, "attempt 2 failed"), (3, "attempt 3 failed")]);
     assert_eq!(inbox.accept(sample("doomed")).await.unwrap(), Accept::Duplicate);
 
-    assert_eq!(inbox.retry_dead(Select::all().error("no such text"), "ann").await.unwrap(), 0);
+    assert_eq!(inbox.operators().retry_dead(Select::all().error("no such text"), "ann").await.unwrap(), 0);
     assert_eq!(
-        inbox.retry_dead(Select::all().kind("sample").error("FAILED"), "").await.unwrap_err().kind(),
+        inbox
+            .operators()
+            .retry_dead(Select::all().kind("sample").error("FAILED"), "")
+            .await
+            .unwrap_err()
+            .kind(),
         ErrorKind::Configuration
     );
     heal.store(1, Ordering::SeqCst);
-    assert_eq!(inbox.retry_dead(Select::all().kind("sample").error("FAILED"), "ann").await.unwrap(), 1);
+    assert_eq!(
+        inbox.operators().retry_dead(Select::all().kind("sample").error("FAILED"), "ann").await.unwrap(),
+        1
+    );
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(fixture.effects("doomed").await, 1);
-    assert!(inbox.dead_letters(Select::all(), 10).await.unwrap().is_empty());
-    let audit = inbox.audit(10).await.unwrap();
+    assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
+    let audit = inbox.operators().audit(10).await.unwrap();
     assert_eq!(audit.len(), 1);
     assert_eq!((audit[0].operator.as_str(), audit[0].action.as_str()), ("ann", "retry"));
     assert_eq!(audit[0].place, Some(letter.place));

@@ -59,7 +59,7 @@ pub async fn a_message_without_a_key_is_refused_or_taken_each_time<F: Fixture<St
     for envelope in [Envelope::new("note", "12"), Envelope::new("note", "12").with_key("")] {
         assert_eq!(inbox.accept(envelope).await.unwrap_err().kind(), ErrorKind::Key);
     }
-    assert!(inbox.messages(0, 0, 10).await.unwrap().is_empty());
+    assert!(inbox.operators().messages(0, 0, 10).await.unwrap().is_empty());
 
     let lenient = with_lengths(&fixture, one_lane(&fixture)).missing_key(MissingKey::RunWithoutDedup);
     let lenient = lenient.build().await.unwrap();
@@ -137,7 +137,7 @@ pub async fn equal_keys_in_one_call_are_accepted_once<F: Fixture<Store: LogStore
 
     let mut messages = 0;
     for lane in 0..LANES {
-        let found = inbox.messages(lane, 0, 100).await.unwrap();
+        let found = inbox.operators().messages(lane, 0, 100).await.unwrap();
         let positions: Vec<i64> = found.iter().map(|found| found.message.place.pos).collect();
         assert_eq!(positions, (1..).take(positions.len()).collect::<Vec<i64>>(), "lane {lane}");
         messages += positions.len();

@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 /// The number of a handler.
 pub(super) async fn id_of<S: LogStore>(inbox: &Inbox<S>, handler: &str) -> HandlerId {
-    let statuses = inbox.handler_statuses().await.unwrap();
+    let statuses = inbox.operators().handler_statuses().await.unwrap();
     statuses.iter().find(|status| status.handler.name == handler).unwrap().handler.id
 }
 
@@ -174,14 +174,14 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     assert_eq!((report.done, report.failed, report.dead), (3, 0, 1));
     let runs: Vec<String> = journal.read().into_iter().filter(|entry| entry != "commit").collect();
     assert_eq!(runs, ["before", "survivor", "behind"]);
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
     assert!(letters[0].error.contains("4 processes died"), "{}", letters[0].error);
     accept_new(&inbox, sample("later")).await;
     assert!(!is_careful(&store, ledger).await, "care has ended");
 
     // An operator may know better.
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     for id in ["before", "poison", "survivor", "behind", "later"] {
         assert_eq!(fixture.effects(id).await, 1, "{id}");

@@ -71,7 +71,7 @@ pub async fn a_worker_that_dies_leaves_its_messages_to_others<F: Fixture<Store: 
         }
     }
     assert!(alive.work_until_idle().await.unwrap().is_empty());
-    assert!(alive.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+    assert!(alive.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
 }
 
 /// The same with tasks, which are taken out of their table while they run.
@@ -89,7 +89,7 @@ pub async fn a_worker_that_dies_with_tasks_in_hand_loses_none<F: Fixture<Store: 
         for id in &ids {
             accept_new(&alive, sample(id)).await;
         }
-        while alive.tasks(None, 10).await.unwrap().len() < ids.len() {
+        while alive.operators().tasks(None, 10).await.unwrap().len() < ids.len() {
             alive.work_once().await.unwrap();
         }
         let stops = StopsAt { point, arrived: Arc::default() };
@@ -104,7 +104,7 @@ pub async fn a_worker_that_dies_with_tasks_in_hand_loses_none<F: Fixture<Store: 
             assert_eq!(fixture.effects(id).await, 1, "{id}");
         }
     }
-    assert!(alive.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+    assert!(alive.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
 }
 
 /// Whether it happened shows when it comes again.
@@ -151,7 +151,7 @@ pub async fn a_caller_of_accept_that_goes_away_can_come_back<F: Fixture<Store: L
             let _ = inbox.accept(sample(&id)).await.unwrap();
         }
     }
-    let messages = inbox.messages(0, 0, 1_000).await.unwrap();
+    let messages = inbox.operators().messages(0, 0, 1_000).await.unwrap();
     let positions: Vec<i64> = messages.iter().map(|found| found.message.place.pos).collect();
     assert_eq!(positions, (1..=100).collect::<Vec<i64>>());
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 100);

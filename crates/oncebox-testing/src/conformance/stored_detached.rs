@@ -68,7 +68,7 @@ pub async fn a_detached_handler_runs_outside_of_transactions<F: Fixture<Store: L
     let id = EffectId::of("mail", "sample", &Key::from("a"));
     assert_eq!(read(&tries), [(1, id), (2, id), (3, id)]);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
-    assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
+    assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
 }
 
 /// Errors, panics and hanging are failures like others; the last one is a dead letter with its history.
@@ -106,7 +106,7 @@ pub async fn a_detached_handler_that_keeps_failing_leaves_a_dead_letter<F: Fixtu
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed, report.dead), (2, 2, 1));
     assert_eq!(told.load(Ordering::SeqCst), 1);
-    let letters = inbox.dead_letters(Select::all().handler("mail"), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all().handler("mail"), 10).await.unwrap();
     assert_eq!(letters.len(), 1);
     let history: Vec<_> =
         letters[0].attempts.iter().map(|past| (past.attempt, past.error.as_str())).collect();
@@ -115,10 +115,10 @@ pub async fn a_detached_handler_that_keeps_failing_leaves_a_dead_letter<F: Fixtu
 
     read(&runs);
     healed.store(true, Ordering::SeqCst);
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["doomed"]);
-    assert!(inbox.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+    assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
 }
 
 /// Never more, and no fewer while there is something to do.
@@ -170,21 +170,21 @@ pub async fn a_lane_with_too_many_open_tasks_pauses<F: Fixture<Store: LogStore>>
     let work = || tokio::time::timeout(PATIENCE, inbox.work_until_idle());
     let report = work().await.expect("a lane that pauses is no work").unwrap();
     // Three are open, or one more that was taken beside the third.
-    let open = inbox.tasks(None, 100).await.unwrap().len();
+    let open = inbox.operators().tasks(None, 100).await.unwrap().len();
     assert!((3..=4).contains(&open), "{open} tasks");
     assert_eq!(report.failed, open as u64);
-    assert_eq!(inbox.pending("mail", 100).await.unwrap().len(), 8 - open);
+    assert_eq!(inbox.operators().pending("mail", 100).await.unwrap().len(), 8 - open);
     assert_eq!(read(&runs).len(), open);
 
     let mut done = 0;
     for _ in 0..4 {
         fixture.travel(HOUR);
         done += work().await.unwrap().unwrap().done;
-        let open = inbox.tasks(None, 100).await.unwrap().len();
+        let open = inbox.operators().tasks(None, 100).await.unwrap().len();
         assert!(open <= 4, "{open} tasks");
     }
     assert_eq!(done, 8);
-    assert!(inbox.pending("mail", 100).await.unwrap().is_empty());
+    assert!(inbox.operators().pending("mail", 100).await.unwrap().is_empty());
 }
 
 /// What waits for its time, or behind another one, is no sign of trouble.
@@ -261,8 +261,8 @@ pub async fn at_most_once_is_never_tried_again_by_itself<F: Fixture<Store: LogSt
     let (own, log, heal) = (slot.clone(), seen.clone(), healed.clone());
     let handler = async move |_: Sample| -> Result<(), BoxError> {
         let inbox = own.get().ok_or("not set")?;
-        let tasks = inbox.tasks(None, 10).await?.len();
-        let lag = inbox.handler_statuses().await?[0].lag;
+        let tasks = inbox.operators().tasks(None, 10).await?.len();
+        let lag = inbox.operators().handler_statuses().await?[0].lag;
         log.lock().unwrap().push((tasks, lag));
         if heal.load(Ordering::SeqCst) { Ok(()) } else { Err("no answer".into()) }
     };
@@ -278,15 +278,15 @@ pub async fn at_most_once_is_never_tried_again_by_itself<F: Fixture<Store: LogSt
         let report = inbox.work_until_idle().await.unwrap();
         assert_eq!((report.done, report.failed, report.dead), (0, 0, 1), "round {round}");
         assert_eq!(read(&seen), [(0, 0)], "handled as far as the log knows, and run once");
-        let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+        let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
         assert_eq!((letters.len(), letters[0].error.as_str()), (1, "no answer"));
         assert_eq!(letters[0].attempts.len(), round);
-        assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+        assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     }
     healed.store(true, Ordering::SeqCst);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&seen).len(), 1);
-    assert!(inbox.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+    assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
@@ -299,7 +299,7 @@ pub async fn a_scheduled_message_runs_detached_at_its_time<F: Fixture<Store: Log
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.scheduled), (1, 1));
     assert_eq!(read(&runs), ["now"]);
-    assert_eq!(inbox.tasks(None, 10).await.unwrap()[0].waits, Waits::Scheduled);
+    assert_eq!(inbox.operators().tasks(None, 10).await.unwrap()[0].waits, Waits::Scheduled);
     fixture.travel(HOUR / 2);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
     fixture.travel(HOUR);
@@ -355,7 +355,7 @@ pub async fn a_lost_lease_is_told_and_does_not_count<F: Fixture<Store: LogStore>
         async move { inbox.work_until_idle().await }
     });
     begun.notified().await;
-    let tasks = taken_for_dead.tasks(None, 10).await.unwrap();
+    let tasks = taken_for_dead.operators().tasks(None, 10).await.unwrap();
     assert_eq!((tasks[0].place, tasks[0].waits), (place, Waits::Running));
 
     // It may be heard of between two of these.
@@ -380,7 +380,7 @@ pub async fn a_lost_lease_is_told_and_does_not_count<F: Fixture<Store: LogStore>
     let report = working.await.unwrap().unwrap();
     assert_eq!((report.done, report.failed, report.lease_lost), (0, 0, 1));
     assert!(other.work_until_idle().await.unwrap().is_empty());
-    assert!(other.tasks(None, 10).await.unwrap().is_empty());
+    assert!(other.operators().tasks(None, 10).await.unwrap().is_empty());
 }
 
 /// A process elsewhere leases the next message, and what became of it is not heard of.
@@ -428,7 +428,7 @@ pub async fn what_a_process_ran_when_it_died_runs_again<F: Fixture<Store: LogSto
     accept_new(&inbox, sample("b")).await;
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["b"], "somebody else runs the other one");
-    assert_eq!(inbox.tasks(None, 10).await.unwrap()[0].waits, Waits::Running);
+    assert_eq!(inbox.operators().tasks(None, 10).await.unwrap()[0].waits, Waits::Running);
     assert_eq!(die(&fixture, dying).await, 1);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed), (1, 0));
@@ -464,10 +464,10 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (1, 1));
     assert_eq!(read(&runs), ["behind"]);
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
     assert!(letters[0].error.contains("3 processes died"), "{}", letters[0].error);
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["poison"]);
 }

@@ -44,7 +44,7 @@ pub async fn a_permanent_failure_is_a_dead_letter_at_once<F: Fixture<Store: LogS
     }
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed, report.dead), (2, 0, 1));
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!((letters[0].error.as_str(), letters[0].attempts.len()), ("no such customer", 1));
     assert_eq!((letters[0].handler.as_str(), letters[0].kind.as_str()), ("ledger", "sample"));
@@ -60,7 +60,7 @@ pub async fn of_many_failed_tries_the_first_and_the_last_are_kept<F: Fixture<Sto
     accept_new(&inbox, sample("never")).await;
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.failed, report.dead), (u64::from(TRIES) - 1, 1));
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     let kept: Vec<u32> = letters[0].attempts.iter().map(|past| past.attempt).collect();
     let expected: Vec<u32> = (1..=5).chain(TRIES - 14..=TRIES).collect();
     assert_eq!(kept, expected);
@@ -76,7 +76,7 @@ pub async fn a_body_that_cannot_be_decoded_does_not_stop_its_lane<F: Fixture<Sto
     accept_new(&inbox, sample("behind")).await;
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed, report.dead), (2, 0, 1));
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!(letters[0].body, b"\0 nonsense");
     assert!(letters[0].error.starts_with("the body cannot be decoded"), "{}", letters[0].error);
     assert_effects(&fixture, &[("before", 1), ("behind", 1)]).await;
@@ -126,7 +126,7 @@ pub async fn a_scheduled_message_waits_for_its_time_and_runs_once<F: Fixture<Sto
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.scheduled, report.failed), (2, 1, 0));
     assert_effects(&fixture, &[("tomorrow", 0), ("yesterday", 1), ("now", 1)]).await;
-    let tasks = inbox.tasks(Some("ledger"), 10).await.unwrap();
+    let tasks = inbox.operators().tasks(Some("ledger"), 10).await.unwrap();
     assert_eq!((tasks.len(), tasks[0].failures, &tasks[0].error), (1, 0, &None));
     let off = tasks[0].due_at.duration_since(now).unwrap().abs_diff(HOUR);
     assert!(off < HOUR / 4, "due {off:?} off its time");
@@ -160,7 +160,7 @@ pub async fn attempts_are_counted_durably<F: Fixture<Store: LogStore>>(fixture: 
     assert_eq!(dead, 1);
     let inbox = that_fails(&fixture, |_, _| Ok(())).build().await.unwrap();
     assert!(inbox.work_until_idle().await.unwrap().is_empty(), "dead is dead");
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap()[0].attempts.len(), 3);
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap()[0].attempts.len(), 3);
     assert_eq!(fixture.effects("doomed").await, 0);
 }
 
@@ -176,7 +176,7 @@ pub async fn waits_between_tries_double_to_their_limit<F: Fixture<Store: LogStor
         let before = SystemTime::now() + travelled;
         assert_eq!(inbox.work_until_idle().await.unwrap().failed, 20);
         let after = SystemTime::now() + travelled;
-        let tasks = inbox.tasks(None, 100).await.unwrap();
+        let tasks = inbox.operators().tasks(None, 100).await.unwrap();
         assert_eq!(tasks.len(), 20);
         for task in &tasks {
             assert!(task.due_at <= after + longest + Duration::from_millis(1), "{task:?}");
@@ -212,7 +212,7 @@ pub async fn a_poisoned_message_in_a_set_dies_alone<F: Fixture<Store: LogStore>>
     for n in 0..100 {
         assert_eq!(fixture.effects(&format!("m-{n}")).await, u64::from(n != 63), "m-{n}");
     }
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].attempts.len()), (1, 1));
     assert_eq!(letters[0].key.as_ref().map(ToString::to_string).as_deref(), Some("m-63"));
     let sets = sets.load(Ordering::SeqCst);
@@ -255,7 +255,7 @@ pub async fn a_handler_that_hangs_fails_alone<F: Fixture<Store: LogStore>>(fixtu
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed, report.dead), (0, 1, 1));
     assert_eq!(runs.lock().unwrap().len(), 2, "each run is an attempt");
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].attempts.len()), (1, 2));
 
     // On a busy machine the time of its neighbours may be up too, so that they need other attempts, and nobody else does.

@@ -67,7 +67,7 @@ pub async fn a_key_that_comes_both_ways_takes_effect_once<F: Fixture<Store: LogS
         assert_eq!(state(&inbox, id).await, Some(MarkerState::Done), "{id}");
     }
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
-    let status = &inbox.handler_statuses().await.unwrap()[0];
+    let status = &inbox.operators().handler_statuses().await.unwrap()[0];
     assert_eq!((status.lag, status.tasks, status.dead), (0, 0, 0));
 }
 
@@ -137,7 +137,7 @@ pub async fn what_failed_from_the_log_is_a_duplicate_inline<F: Fixture<Store: Lo
     fixture.travel(HOUR);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(state(&inbox, "task").await, Some(MarkerState::Done));
-    assert_eq!(inbox.discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(state(&inbox, "dead").await, Some(MarkerState::Done));
     for (id, count) in [("task", 1), ("dead", 0), ("fine", 1)] {
         assert_eq!(deliver(&inbox, id).await, "duplicate");
@@ -162,7 +162,7 @@ pub async fn a_replay_runs_what_its_markers_know<F: Fixture<Store: LogStore>>(fi
         accept_new(&inbox, sample(id)).await;
     }
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
-    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!((fixture.effects("a").await, fixture.effects("b").await), (2, 2));
     assert_eq!(deliver(&inbox, "a").await, "duplicate");
@@ -246,7 +246,7 @@ pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogS
     fixture.travel(HOUR);
     assert_eq!(spills.work_until_idle().await.unwrap().done, 1);
     assert!(refused(of(&fixture, Mode::inline())).await.contains("tasks or dead letters"));
-    assert_eq!(spills.discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(spills.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
     let inline = of(&fixture, Mode::inline()).build().await.unwrap();
     for (id, count) in [("a", 1), ("task", 1), ("dead", 0)] {
         assert_eq!(deliver(&inline, id).await, "duplicate");
@@ -288,7 +288,7 @@ pub async fn a_replay_that_is_not_over_is_no_reason_to_forget<F: Fixture<Store: 
         accept_new(&inbox, sample(id)).await;
     }
     inbox.work_until_idle().await.unwrap();
-    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
     assert_eq!(deliver(&mixed, "b").await, "duplicate");
     assert_eq!(mixed.work_until_idle().await.unwrap().done, 3, "the replay goes on");
@@ -309,7 +309,7 @@ pub async fn a_replay_that_fails_first_ends_with_its_newest_result<F: Fixture<St
     assert_eq!(deliver(&inbox, "a").await, "done");
     accept_new(&inbox, sample("a")).await;
     inbox.work_until_idle().await.unwrap();
-    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     assert_eq!(inbox.work_until_idle().await.unwrap().failed, 1);
     assert_eq!(state(&inbox, "a").await, Some(MarkerState::Spilled));
     fixture.travel(HOUR);

@@ -46,8 +46,8 @@ pub async fn a_culprit_is_found_while_another_lane_is_busy<F: Fixture<Store: Log
     for _ in 0..5 {
         inbox.work_once().await.unwrap();
     }
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap().len(), 1);
-    let lag = inbox.handler_statuses().await.unwrap()[0].lag;
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().len(), 1);
+    let lag = inbox.operators().handler_statuses().await.unwrap()[0].lag;
     assert!(lag > 100, "the other lane has {lag} messages left only: it was not busy");
 }
 
@@ -101,7 +101,7 @@ pub async fn a_straggler_passes_over_nothing<F: Fixture<Store: LogStore>>(fixtur
         builder.build().await.unwrap()
     };
     let old = build(&["a"], false).await;
-    assert!(old.remove_handler("h", "ann").await.unwrap());
+    assert!(old.operators().remove_handler("h", "ann").await.unwrap());
     let new = build(&["b", "a"], true).await;
     for kind in ["b", "a"] {
         accept_new(&new, Envelope::new(kind, "{}").with_key("1")).await;
@@ -131,5 +131,5 @@ pub async fn a_rule_that_panics_does_not_stop_its_lane<F: Fixture<Store: LogStor
     }
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (2, 1));
-    assert_eq!(inbox.dead_letters(Select::all(), 2).await.unwrap()[0].attempts.len(), 3);
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 2).await.unwrap()[0].attempts.len(), 3);
 }

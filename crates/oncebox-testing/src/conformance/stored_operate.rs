@@ -23,7 +23,7 @@ async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
 
 /// Who did what to whom, newest first.
 async fn audit<S: LogStore>(inbox: &Inbox<S>) -> Vec<(String, String, String)> {
-    let entries = inbox.audit(100).await.unwrap();
+    let entries = inbox.operators().audit(100).await.unwrap();
     let read = |entry: AuditEntry| (entry.operator, entry.action, entry.handler);
     entries.into_iter().map(read).collect()
 }
@@ -97,11 +97,14 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
     inbox.work_until_idle().await.unwrap();
     read(&runs);
 
-    assert_eq!(inbox.pause_handler("ledger", "").await.unwrap_err().kind(), ErrorKind::Configuration);
-    assert!(!inbox.pause_handler("nobody", "ann").await.unwrap());
-    assert!(!inbox.resume_handler("ledger", "ann").await.unwrap(), "it is at work");
-    assert!(inbox.pause_handler("ledger", "ann").await.unwrap());
-    assert!(!inbox.pause_handler("ledger", "ann").await.unwrap(), "it is paused");
+    assert_eq!(
+        inbox.operators().pause_handler("ledger", "").await.unwrap_err().kind(),
+        ErrorKind::Configuration
+    );
+    assert!(!inbox.operators().pause_handler("nobody", "ann").await.unwrap());
+    assert!(!inbox.operators().resume_handler("ledger", "ann").await.unwrap(), "it is at work");
+    assert!(inbox.operators().pause_handler("ledger", "ann").await.unwrap());
+    assert!(!inbox.operators().pause_handler("ledger", "ann").await.unwrap(), "it is paused");
     fixture.travel(HOUR);
     accept_new(&inbox, sample("a")).await;
     let started_meanwhile = builder().build().await.unwrap();
@@ -111,12 +114,12 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
     }
     assert_eq!(read(&runs), []);
     assert_eq!(fixture.effects("other a").await, 1, "nobody else waits");
-    let statuses = inbox.handler_statuses().await.unwrap();
+    let statuses = inbox.operators().handler_statuses().await.unwrap();
     assert_eq!((statuses[0].handler.state, statuses[0].lag), (HandlerState::Paused, 1));
     assert_eq!(statuses[1].handler.state, HandlerState::Active);
 
-    assert!(!inbox.resume_handler("nobody", "bob").await.unwrap());
-    assert!(inbox.resume_handler("ledger", "bob").await.unwrap());
+    assert!(!inbox.operators().resume_handler("nobody", "bob").await.unwrap());
+    assert!(inbox.operators().resume_handler("ledger", "bob").await.unwrap());
     assert_eq!(started_meanwhile.work_until_idle().await.unwrap().done, 2);
     let mut ran = read(&runs);
     ran.sort();
@@ -135,13 +138,16 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), fresh(&["a", "b", "c"]));
 
-    let error = inbox.replay("nobody", ReplayFrom::Beginning, "ann").await.unwrap_err();
+    let error = inbox.operators().replay("nobody", ReplayFrom::Beginning, "ann").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
     assert!(error.to_string().contains("nobody"), "{error}");
-    assert!(inbox.replay("ledger", ReplayFrom::Beginning, "").await.is_err(), "nobody said who does it");
-    assert!(inbox.audit(10).await.unwrap().is_empty());
+    assert!(
+        inbox.operators().replay("ledger", ReplayFrom::Beginning, "").await.is_err(),
+        "nobody said who does it"
+    );
+    assert!(inbox.operators().audit(10).await.unwrap().is_empty());
 
-    let come_to = inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     assert_eq!(come_to, Replayed { positions: 3, tasks: 0, dead: 0 });
     accept_new(&inbox, sample("d")).await;
     inbox.work_until_idle().await.unwrap();
@@ -152,7 +158,7 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     assert_eq!(fixture.effects("other a").await, 1, "nobody else runs again");
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 
-    let entries = inbox.audit(10).await.unwrap();
+    let entries = inbox.operators().audit(10).await.unwrap();
     assert_eq!((entries.len(), &*entries[0].operator, &*entries[0].action), (1, "ann", "replay"));
     assert_eq!((&*entries[0].handler, entries[0].place), ("ledger", None));
     let detail = entries[0].detail.as_deref().unwrap();
@@ -182,24 +188,27 @@ pub async fn a_replay_begins_at_a_time_or_a_place<F: Fixture<Store: LogStore>>(f
     inbox.work_until_idle().await.unwrap();
     read(&runs);
 
-    let since = inbox.message(places[1]).await.unwrap().unwrap().received_at;
-    let come_to = inbox.replay("ledger", ReplayFrom::Time(since), "ann").await.unwrap();
+    let since = inbox.operators().message(places[1]).await.unwrap().unwrap().received_at;
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Time(since), "ann").await.unwrap();
     assert_eq!(come_to.positions, 3);
     inbox.work_until_idle().await.unwrap();
     let mut ran = read(&runs);
     ran.sort();
     assert_eq!(ran, replayed(&["b", "c", "d"]));
     let future = SystemTime::now() + HOUR * 24;
-    let come_to = inbox.replay("ledger", ReplayFrom::Time(future), "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Time(future), "ann").await.unwrap();
     assert_eq!(come_to, Replayed::default());
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 
-    let come_to = inbox.replay("ledger", ReplayFrom::Place(places[2]), "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(places[2]), "ann").await.unwrap();
     assert_eq!(come_to.positions, 1);
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), replayed(&["c"]), "in its lane only");
     let beyond = Place { pos: places[2].pos + 100, ..places[2] };
-    assert_eq!(inbox.replay("ledger", ReplayFrom::Place(beyond), "ann").await.unwrap().positions, 0);
+    assert_eq!(
+        inbox.operators().replay("ledger", ReplayFrom::Place(beyond), "ann").await.unwrap().positions,
+        0
+    );
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
@@ -224,12 +233,16 @@ pub async fn a_replay_absorbs_tasks_and_dead_letters<F: Fixture<Store: LogStore>
     assert_eq!((report.done, report.failed, report.dead), (2, 1, 2));
     read(&runs);
     healed.store(true, Ordering::SeqCst);
-    let come_to = inbox.replay("ledger", ReplayFrom::Place(from), "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(from), "ann").await.unwrap();
     assert_eq!(come_to, Replayed { positions: 4, tasks: 1, dead: 1 });
-    let detail = inbox.audit(1).await.unwrap().remove(0).detail.unwrap();
+    let detail = inbox.operators().audit(1).await.unwrap().remove(0).detail.unwrap();
     assert!(detail.contains("1 tasks") && detail.contains("1 dead"), "{detail}");
-    assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap().len(), 1, "what lies before it stays");
+    assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
+    assert_eq!(
+        inbox.operators().dead_letters(Select::all(), 10).await.unwrap().len(),
+        1,
+        "what lies before it stays"
+    );
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), replayed(&["a", "dead", "task", "b"]));
     fixture.travel(HOUR * 2);
@@ -248,16 +261,16 @@ pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     inbox.work_until_idle().await.unwrap();
     read(&runs);
     for _ in 0..2 {
-        inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+        inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
         inbox.work_until_idle().await.unwrap();
         assert_eq!(read(&runs), replayed(&["a", "b", "c", "d"]));
     }
     // It runs on one message at a time, and is interrupted behind the second.
-    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     inbox.work_once().await.unwrap();
     inbox.work_once().await.unwrap();
     assert_eq!(read(&runs), replayed(&["a", "b"]));
-    let come_to = inbox.replay("ledger", ReplayFrom::Place(places[1]), "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(places[1]), "ann").await.unwrap();
     assert_eq!(come_to.positions, 1);
     accept_new(&inbox, sample("e")).await;
     inbox.work_until_idle().await.unwrap();
@@ -265,10 +278,13 @@ pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     expected.extend(fresh(&["e"]));
     assert_eq!(read(&runs), expected);
     // From further ahead than it has come there is nothing to go back to.
-    let e = inbox.find_message("sample", "e").await.unwrap().unwrap();
-    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    let e = inbox.operators().find_message("sample", "e").await.unwrap().unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     inbox.work_once().await.unwrap();
-    assert_eq!(inbox.replay("ledger", ReplayFrom::Place(e), "ann").await.unwrap(), Replayed::default());
+    assert_eq!(
+        inbox.operators().replay("ledger", ReplayFrom::Place(e), "ann").await.unwrap(),
+        Replayed::default()
+    );
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), replayed(&["a", "b", "c", "d", "e"]));
 }
@@ -291,7 +307,7 @@ pub async fn a_replayed_message_that_fails_is_tried_again_as_a_replay<F: Fixture
     inbox.work_until_idle().await.unwrap();
     read(&runs);
     fails.store(true, Ordering::SeqCst);
-    inbox.replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed), (2, 1));
     let retried: Vec<_> = runs.lock().unwrap().iter().map(|run| (run.attempt, run.is_replay)).collect();
@@ -323,15 +339,15 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     old.work_until_idle().await.unwrap();
     let first = runs.lock().unwrap()[0].clone();
     read(&runs);
-    assert_eq!(old.mark_dead_processed(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(old.operators().mark_dead_processed(Select::all(), "ann").await.unwrap(), 1);
 
-    assert!(!old.rename_handler("nobody", "somebody", "ann").await.unwrap());
+    assert!(!old.operators().rename_handler("nobody", "somebody", "ann").await.unwrap());
     for (to, operator) in [("taken", "ann"), ("", "ann"), ("new", "")] {
-        let error = old.rename_handler("old", to, operator).await.unwrap_err();
+        let error = old.operators().rename_handler("old", to, operator).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
     }
-    assert!(old.rename_handler("old", "new", "ann").await.unwrap());
-    assert!(!old.rename_handler("old", "newer", "ann").await.unwrap(), "only a name");
+    assert!(old.operators().rename_handler("old", "new", "ann").await.unwrap());
+    assert!(!old.operators().rename_handler("old", "newer", "ann").await.unwrap(), "only a name");
     let text = refused(named("old")).await;
     assert!(text.contains("\"new\""), "{text}");
 
@@ -344,20 +360,20 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     assert_eq!(new.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), fresh(&["task"]));
     assert!(new.marker("new", "sample", "dead").await.unwrap().is_some(), "its markers are its own");
-    new.replay("new", ReplayFrom::Beginning, "ann").await.unwrap();
+    new.operators().replay("new", ReplayFrom::Beginning, "ann").await.unwrap();
     new.work_until_idle().await.unwrap();
     let again = runs.lock().unwrap()[0].clone();
     assert_eq!((&*again.id, again.effect), ("a", first.effect), "other systems know it by this");
     read(&runs);
 
     // Back, and on.
-    assert!(new.rename_handler("new", "old", "bob").await.unwrap());
+    assert!(new.operators().rename_handler("new", "old", "bob").await.unwrap());
     let text = refused(named("new")).await;
     assert!(text.contains("\"old\""), "{text}");
     let back = named("old").build().await.unwrap();
     accept_new(&back, sample("c")).await;
     assert_eq!(back.work_until_idle().await.unwrap().done, 1);
-    assert!(back.rename_handler("old", "last", "bob").await.unwrap());
+    assert!(back.operators().rename_handler("old", "last", "bob").await.unwrap());
     for name in ["old", "new"] {
         let text = refused(named(name)).await;
         assert!(text.contains("\"last\""), "{text}");
@@ -367,7 +383,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     assert_eq!(renames.len(), 3);
     assert_eq!((&*renames[2].0, &*renames[0].0), ("ann", "bob"));
     // Removed, every name that it had stays taken.
-    assert!(back.remove_handler("last", "bob").await.unwrap());
+    assert!(back.operators().remove_handler("last", "bob").await.unwrap());
     let text = refused(named("last")).await;
     assert!(text.contains("set `revive`"), "{text}");
     for name in ["old", "new"] {
@@ -382,7 +398,7 @@ pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>
     };
     let old = named("old").build().await.unwrap();
     old.process(sample("a")).await.unwrap();
-    assert!(old.rename_handler("old", "new", "ann").await.unwrap());
+    assert!(old.operators().rename_handler("old", "new", "ann").await.unwrap());
     let new = named("new").build().await.unwrap();
     for inbox in [&new, &old] {
         let report = inbox.process(sample("a")).await.unwrap();
@@ -397,6 +413,6 @@ pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>
     let text = refused(named("old")).await;
     assert!(text.contains("\"new\""), "{text}");
     // Nothing of it is in the log.
-    assert!(new.pause_handler("new", "ann").await.is_err());
-    assert!(new.replay("new", ReplayFrom::Beginning, "ann").await.is_err());
+    assert!(new.operators().pause_handler("new", "ann").await.is_err());
+    assert!(new.operators().replay("new", ReplayFrom::Beginning, "ann").await.is_err());
 }

@@ -51,7 +51,7 @@ pub async fn dead_letters_are_selected_by_what_they_have<F: Fixture<Store: LogSt
     fixture.travel(Duration::from_secs(3600));
     let late = accept_new(&inbox, sample("c")).await;
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 2);
-    let select = async |select: Select| names(&inbox.dead_letters(select, 100).await.unwrap());
+    let select = async |select: Select| names(&inbox.operators().dead_letters(select, 100).await.unwrap());
 
     assert_eq!(select(Select::all().handler("one")).await, ["one a", "one b", "one c"]);
     assert_eq!(select(Select::all().kind("sample")).await.len(), 6);
@@ -61,12 +61,12 @@ pub async fn dead_letters_are_selected_by_what_they_have<F: Fixture<Store: LogSt
     assert_eq!(select(Select::all().at(late).handler("two")).await, ["two c"]);
     assert_eq!(select(Select::all().error("DOES NOT TAKE A")).await, ["one a", "two a"]);
     assert!(select(Select::all().error("does_not")).await.is_empty());
-    let first_late = inbox.dead_letters(Select::all().at(late), 10).await.unwrap();
+    let first_late = inbox.operators().dead_letters(Select::all().at(late), 10).await.unwrap();
     let died_at = first_late[0].died_at - Duration::from_secs(60);
     assert_eq!(select(Select::all().died_after(died_at)).await, ["one c", "two c"]);
     assert_eq!(select(Select::all().died_before(died_at)).await, ["one a", "one b", "two a", "two b"]);
 
-    let oldest = inbox.dead_letters(Select::all(), 4).await.unwrap();
+    let oldest = inbox.operators().dead_letters(Select::all(), 4).await.unwrap();
     assert_eq!(names(&oldest), ["one a", "one b", "two a", "two b"]);
 }
 
@@ -77,11 +77,12 @@ pub async fn a_dead_letter_is_found_by_its_own_time<F: Fixture<Store: LogStore>>
         accept_new(&inbox, sample(&format!("m-{n}"))).await;
         assert_eq!(inbox.work_until_idle().await.unwrap().dead, 2);
     }
-    for letter in inbox.dead_letters(Select::all(), 100).await.unwrap() {
+    for letter in inbox.operators().dead_letters(Select::all(), 100).await.unwrap() {
         let itself = Select::all().handler(&letter.handler).at(letter.place);
-        let from_then = inbox.dead_letters(itself.clone().died_after(letter.died_at), 10).await.unwrap();
+        let from_then =
+            inbox.operators().dead_letters(itself.clone().died_after(letter.died_at), 10).await.unwrap();
         assert_eq!(from_then.len(), 1, "{letter:?} did not die at its time or later");
-        let before = inbox.dead_letters(itself.died_before(letter.died_at), 10).await.unwrap();
+        let before = inbox.operators().dead_letters(itself.died_before(letter.died_at), 10).await.unwrap();
         assert_eq!(before.len(), 0, "{letter:?} died before its time");
     }
 }
@@ -89,27 +90,30 @@ pub async fn a_dead_letter_is_found_by_its_own_time<F: Fixture<Store: LogStore>>
 /// A corrected body is for one handler of one message.
 pub async fn one_dead_letter_is_corrected_at_a_time<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
-    let several = inbox.edit_dead(Select::all().handler("one"), GOOD, "ann").await.unwrap_err();
+    let several = inbox.operators().edit_dead(Select::all().handler("one"), GOOD, "ann").await.unwrap_err();
     assert_eq!(several.kind(), ErrorKind::Configuration);
-    assert_eq!(inbox.dead_letters(Select::all(), 10).await.unwrap().len(), 4);
-    assert!(inbox.audit(10).await.unwrap().is_empty());
+    assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().len(), 4);
+    assert!(inbox.operators().audit(10).await.unwrap().is_empty());
 
-    let place = inbox.find_message("sample", "b").await.unwrap().unwrap();
+    let place = inbox.operators().find_message("sample", "b").await.unwrap().unwrap();
     let one = Select::all().handler("one").at(place);
-    assert_eq!(inbox.edit_dead(one.clone(), "nonsense", "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().edit_dead(one.clone(), "nonsense", "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 1);
-    let letters = inbox.dead_letters(one.clone(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(one.clone(), 10).await.unwrap();
     assert_eq!(letters[0].body, b"nonsense", "what the handler would be given now");
-    assert_eq!(inbox.edit_dead(one.clone(), GOOD, "bob").await.unwrap(), 1);
+    assert_eq!(inbox.operators().edit_dead(one.clone(), GOOD, "bob").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
-    assert_eq!(inbox.edit_dead(one, GOOD, "bob").await.unwrap(), 0, "it is done");
+    assert_eq!(inbox.operators().edit_dead(one, GOOD, "bob").await.unwrap(), 0, "it is done");
     assert_eq!((fixture.effects("one corrected").await, fixture.effects("two corrected").await), (1, 0));
-    assert_eq!(names(&inbox.dead_letters(Select::all(), 10).await.unwrap()), ["one a", "two a", "two b"]);
+    assert_eq!(
+        names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()),
+        ["one a", "two a", "two b"]
+    );
     // The message in the log stays as it was.
-    let message = inbox.message(place).await.unwrap().unwrap().message;
+    let message = inbox.operators().message(place).await.unwrap().unwrap().message;
     assert_eq!(message.body, *oncebox_core::Envelope::of(&Sample::new("b")).unwrap().body());
 
-    let audit = inbox.audit(10).await.unwrap();
+    let audit = inbox.operators().audit(10).await.unwrap();
     let entries: Vec<_> = audit.iter().map(|entry| (&*entry.operator, &*entry.action, entry.place)).collect();
     assert_eq!(entries, [("bob", "edit", Some(place)), ("ann", "edit", Some(place))]);
     assert_eq!(audit[1].handler, "one");
@@ -120,13 +124,13 @@ pub async fn one_dead_letter_is_corrected_at_a_time<F: Fixture<Store: LogStore>>
 /// They leave for good, with an entry each.
 pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
-    let place = inbox.find_message("sample", "a").await.unwrap().unwrap();
-    assert_eq!(inbox.discard_dead(Select::all().at(place), "ann").await.unwrap(), 2);
-    assert_eq!(inbox.discard_dead(Select::all().at(place), "ann").await.unwrap(), 0);
-    assert_eq!(names(&inbox.dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
-    assert_eq!(inbox.retry_dead(Select::all().at(place), "ann").await.unwrap(), 0);
+    let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
+    assert_eq!(inbox.operators().discard_dead(Select::all().at(place), "ann").await.unwrap(), 2);
+    assert_eq!(inbox.operators().discard_dead(Select::all().at(place), "ann").await.unwrap(), 0);
+    assert_eq!(names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
+    assert_eq!(inbox.operators().retry_dead(Select::all().at(place), "ann").await.unwrap(), 0);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
-    let audit = inbox.audit(10).await.unwrap();
+    let audit = inbox.operators().audit(10).await.unwrap();
     assert_eq!(audit.len(), 2);
     for entry in audit {
         let found = (&*entry.operator, &*entry.action, entry.place);
@@ -137,22 +141,22 @@ pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F
 /// With a marker, which keeps them from running later.
 pub async fn letters_that_were_dealt_with_count_as_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
-    let place = inbox.find_message("sample", "a").await.unwrap().unwrap();
+    let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
     let one = Select::all().handler("one").at(place);
-    assert_eq!(inbox.mark_dead_processed(one, "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().mark_dead_processed(one, "ann").await.unwrap(), 1);
     assert!(inbox.marker("one", "sample", "a").await.unwrap().is_some());
     assert!(inbox.marker("two", "sample", "a").await.unwrap().is_none());
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
-    let audit = inbox.audit(10).await.unwrap();
+    let audit = inbox.operators().audit(10).await.unwrap();
     assert_eq!((audit.len(), &*audit[0].action, &*audit[0].handler), (1, "mark_processed", "one"));
     assert_eq!(audit[0].place, Some(place));
 
     // The other one turns out to be done elsewhere: it leaves, and does not run.
     assert_eq!(inbox.mark_processed_kind("two", "sample", ["a"]).await.unwrap(), 1);
-    assert_eq!(inbox.retry_dead(Select::all().handler("two").at(place), "bob").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all().handler("two").at(place), "bob").await.unwrap(), 1);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
-    assert_eq!(names(&inbox.dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
-    assert_eq!(inbox.audit(10).await.unwrap().len(), 2);
+    assert_eq!(names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
+    assert_eq!(inbox.operators().audit(10).await.unwrap().len(), 2);
 }
 
 /// And its history grows.
@@ -160,13 +164,13 @@ pub async fn a_dead_letter_that_is_run_again_has_all_its_attempts<F: Fixture<Sto
     let inbox = with_dead_letters(&fixture).await;
     // More than one at a time, and again when they died again.
     for round in 1..=2 {
-        assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 4, "round {round}");
-        assert!(inbox.dead_letters(Select::all(), 10).await.unwrap().is_empty());
+        assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 4, "round {round}");
+        assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
         assert_eq!(inbox.work_until_idle().await.unwrap().dead, 4, "round {round}");
-        for letter in inbox.dead_letters(Select::all(), 10).await.unwrap() {
+        for letter in inbox.operators().dead_letters(Select::all(), 10).await.unwrap() {
             assert_eq!(letter.attempts.len(), 1 + round, "{letter:?}");
         }
     }
-    assert_eq!(inbox.audit(100).await.unwrap().len(), 8);
+    assert_eq!(inbox.operators().audit(100).await.unwrap().len(), 8);
     assert_eq!(fixture.effects("one a").await, 0);
 }

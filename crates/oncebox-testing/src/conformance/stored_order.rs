@@ -74,7 +74,7 @@ async fn accept_keyed<S: LogStore>(inbox: &Inbox<S>, ids: &[&str]) {
 
 /// What each task waits for, by the message's key.
 async fn waits<S: LogStore>(inbox: &Inbox<S>) -> Vec<(String, Waits)> {
-    let tasks = inbox.tasks(Some("ledger"), 100).await.unwrap();
+    let tasks = inbox.operators().tasks(Some("ledger"), 100).await.unwrap();
     let mut waits: Vec<_> =
         tasks.into_iter().map(|task| (task.key.unwrap().to_string(), task.waits)).collect();
     waits.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -179,7 +179,7 @@ pub async fn only_the_key_of_a_failed_message_waits<F: Fixture<Store: LogStore>>
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 5);
     assert_eq!(runs.of_key("a"), ["a1", "a2", "a3", "a4"]);
     assert_once(&fixture, &["a1", "a2", "a3", "a4", "b1", "b2", "b3", "x1", "x2"]).await;
-    assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
+    assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
 }
 
 /// Without `.ordered()`, ordering keys choose a lane and nothing else.
@@ -229,13 +229,13 @@ pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store:
     assert_eq!(waits(&inbox).await, waiting(&held));
 
     // Run again in vain, it holds them as before.
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (0, 1));
     assert_eq!(waits(&inbox).await, waiting(&held));
 
     *healed.lock().unwrap() = true;
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 4);
     assert_eq!(runs.of_key("a"), ["a1", "a2", "a3", "a4"]);
     assert_once(&fixture, &["a1", "a2", "a3", "a4", "b1", "b2"]).await;
@@ -252,15 +252,15 @@ pub async fn a_dead_letter_that_is_dealt_with_lets_its_key_go<F: Fixture<Store: 
     assert_eq!((report.done, report.dead, report.parked), (0, 3, 5));
     let mut letter = Vec::new();
     for id in ["a1", "b1", "c1"] {
-        letter.push(Select::all().at(inbox.find_message("sample", id).await.unwrap().unwrap()));
+        letter.push(Select::all().at(inbox.operators().find_message("sample", id).await.unwrap().unwrap()));
     }
-    assert_eq!(inbox.discard_dead(letter.remove(0), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(letter.remove(0), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!(runs.of_key("a"), ["a2", "a3"]);
-    assert_eq!(inbox.mark_dead_processed(letter.remove(0), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().mark_dead_processed(letter.remove(0), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(runs.of_key("b"), ["b2"]);
-    assert_eq!(inbox.edit_dead(letter.remove(0), r#"{"id": "c0"}"#, "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().edit_dead(letter.remove(0), r#"{"id": "c0"}"#, "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
     assert_eq!(runs.of_key("c"), ["c0", "c2", "c3"]);
 }
@@ -274,7 +274,7 @@ pub async fn a_dead_letter_that_is_skipped_holds_nobody<F: Fixture<Store: LogSto
     assert_eq!(runs.of_key("a"), ["a2", "a3"]);
     assert_once(&fixture, &["a2", "a3", "b1"]).await;
     assert_eq!(fixture.effects("a1").await, 0);
-    assert!(skips.tasks(None, 10).await.unwrap().is_empty());
+    assert!(skips.operators().tasks(None, 10).await.unwrap().is_empty());
 
     let (holds, _) = with_dead_head(&fixture, &runs, DeadHead::Hold).await;
     accept_keyed(&holds, &["a4", "b2"]).await;

@@ -82,19 +82,19 @@ pub async fn a_removed_handler_s_name_stays_taken_until_it_is_revived<F: Fixture
     accept_new(&inbox, sample("a")).await;
     inbox.work_until_idle().await.unwrap();
     accept_new(&inbox, sample("b")).await;
-    assert!(inbox.remove_handler("goes", "").await.is_err(), "nobody said who does it");
-    assert!(!inbox.remove_handler("nobody", "ann").await.unwrap());
-    assert!(inbox.remove_handler("goes", "ann").await.unwrap());
-    assert!(!inbox.remove_handler("goes", "ann").await.unwrap());
+    assert!(inbox.operators().remove_handler("goes", "").await.is_err(), "nobody said who does it");
+    assert!(!inbox.operators().remove_handler("nobody", "ann").await.unwrap());
+    assert!(inbox.operators().remove_handler("goes", "ann").await.unwrap());
+    assert!(!inbox.operators().remove_handler("goes", "ann").await.unwrap());
 
     // Whoever still has it in his program works on without it.
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!((fixture.effects("stays b").await, fixture.effects("goes b").await), (1, 0));
-    let statuses = inbox.handler_statuses().await.unwrap();
+    let statuses = inbox.operators().handler_statuses().await.unwrap();
     let states: Vec<_> =
         statuses.iter().map(|status| (&*status.handler.name, status.handler.state)).collect();
     assert_eq!(states, [("goes", HandlerState::Removed), ("stays", HandlerState::Active)]);
-    let audit = inbox.audit(10).await.unwrap();
+    let audit = inbox.operators().audit(10).await.unwrap();
     assert_eq!((audit.len(), &*audit[0].action, &*audit[0].handler), (1, "remove", "goes"));
     assert_eq!((&*audit[0].operator, audit[0].place), ("ann", None));
 
@@ -124,12 +124,12 @@ pub async fn what_a_removed_handler_left_behind_goes_with_it<F: Fixture<Store: L
     accept_new(&inbox, sample("task")).await;
     accept_new(&inbox, sample("dead")).await;
     inbox.work_until_idle().await.unwrap();
-    let status = &inbox.handler_statuses().await.unwrap()[0];
+    let status = &inbox.operators().handler_statuses().await.unwrap()[0];
     assert_eq!((status.tasks, status.dead), (1, 1));
-    assert!(inbox.remove_handler("goes", "ann").await.unwrap());
-    let status = &inbox.handler_statuses().await.unwrap()[0];
+    assert!(inbox.operators().remove_handler("goes", "ann").await.unwrap());
+    let status = &inbox.operators().handler_statuses().await.unwrap()[0];
     assert_eq!((status.tasks, status.dead, status.lag), (0, 0, 0));
-    assert!(inbox.tasks(None, 10).await.unwrap().is_empty());
+    assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
     fixture.travel(std::time::Duration::from_secs(7200));
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
@@ -144,8 +144,8 @@ pub async fn the_number_of_lanes_is_fixed_when_the_log_is_made<F: Fixture<Store:
     let text = refused(stored().lanes(8)).await;
     assert!(text.contains("the log has 3 lanes"), "{text}");
     let whatever = stored().build().await.unwrap();
-    assert!(whatever.messages(2, 0, 1).await.unwrap().is_empty());
-    assert_eq!(whatever.messages(3, 0, 1).await.unwrap_err().kind(), ErrorKind::Configuration);
+    assert!(whatever.operators().messages(2, 0, 1).await.unwrap().is_empty());
+    assert_eq!(whatever.operators().messages(3, 0, 1).await.unwrap_err().kind(), ErrorKind::Configuration);
     for n in 0..12 {
         assert!(accept_new(&whatever, sample(&format!("m-{n}"))).await.lane < 3);
     }
@@ -166,7 +166,7 @@ pub async fn inboxes_that_start_at_once_agree<F: Fixture<Store: LogStore>>(fixtu
     for start in starts {
         inboxes.push(start.await.unwrap());
     }
-    let statuses = inboxes[0].handler_statuses().await.unwrap();
+    let statuses = inboxes[0].operators().handler_statuses().await.unwrap();
     let names: Vec<_> = statuses.iter().map(|status| &*status.handler.name).collect();
     assert_eq!(names, ["one", "two"]);
     let mut new = 0;

@@ -34,7 +34,7 @@ pub(super) async fn live_for<F: Fixture>(fixture: &F, time: Duration) {
 }
 
 async fn keys<S: LogStore>(inbox: &Inbox<S>) -> Vec<String> {
-    let messages = inbox.messages(0, 0, 100).await.unwrap();
+    let messages = inbox.operators().messages(0, 0, 100).await.unwrap();
     let key = |key: &oncebox_core::Key| key.to_string();
     messages.iter().map(|found| found.message.key.as_ref().map(key).unwrap_or_default()).collect()
 }
@@ -59,7 +59,7 @@ pub async fn what_everybody_has_passed_is_pruned_after_its_time<F: Fixture<Store
     for id in ["a", "b", "c", "d"] {
         assert_eq!(inbox.accept(sample(id)).await.unwrap(), Accept::Duplicate, "{id}");
     }
-    assert!(inbox.message(Place { lane: 0, pos: 1 }).await.unwrap().is_none());
+    assert!(inbox.operators().message(Place { lane: 0, pos: 1 }).await.unwrap().is_none());
 
     live_for(&fixture, PERIOD).await;
     // The marker of a message that is still there stays, too.
@@ -95,7 +95,7 @@ pub async fn what_somebody_still_needs_is_not_pruned<F: Fixture<Store: LogStore>
     assert_eq!(slow.work_until_idle().await.unwrap().done, 4);
     assert_eq!(fast.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&fast).await, ["unhandled", "task", "dead", "newest"]);
-    assert_eq!(fast.discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(fast.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(fast.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&fast).await, ["unhandled", "task", "newest"]);
 
@@ -108,7 +108,7 @@ pub async fn what_somebody_still_needs_is_not_pruned<F: Fixture<Store: LogStore>
     assert_eq!(keys(&fast).await, ["task", "newest"]);
 
     // And nobody waits for a handler that was removed.
-    assert!(fast.remove_handler("fast", "ann").await.unwrap());
+    assert!(fast.operators().remove_handler("fast", "ann").await.unwrap());
     assert_eq!(slow.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&slow).await, ["newest"]);
 }

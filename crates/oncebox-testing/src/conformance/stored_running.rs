@@ -244,6 +244,6 @@ pub async fn workers_that_cannot_work_fail_the_health_until_they_can<F: Fixture<
     }
     inbox.close().await;
     assert_eq!(running.await.unwrap().unwrap().done, 1);
-    assert_eq!(inbox.tasks(None, 10).await.unwrap().len(), 0);
+    assert_eq!(inbox.operators().tasks(None, 10).await.unwrap().len(), 0);
     assert_eq!(fixture.effects("a").await, 1);
 }

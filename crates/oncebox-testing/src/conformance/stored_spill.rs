@@ -63,7 +63,7 @@ pub async fn what_fails_inline_is_tried_again_from_the_log<F: Fixture<Store: Log
     assert_eq!(state(&inbox, "fails").await, Some(MarkerState::Spilled));
     assert_eq!(deliver(&inbox, "fails").await, "duplicate");
     assert_eq!(fixture.effects("fails").await, 0);
-    let tasks = inbox.tasks(None, 10).await.unwrap();
+    let tasks = inbox.operators().tasks(None, 10).await.unwrap();
     assert_eq!((tasks.len(), tasks[0].failures, tasks[0].waits), (1, 1, Waits::Turn));
     assert_eq!(tasks[0].error.as_deref(), Some("at first"));
 
@@ -139,7 +139,7 @@ pub async fn copies_at_once_are_set_apart_once<F: Fixture<Store: LogStore>>(fixt
         }
         assert_eq!(queued, 1, "{id}");
     }
-    assert_eq!(inboxes[0].tasks(None, 100).await.unwrap().len(), 5);
+    assert_eq!(inboxes[0].operators().tasks(None, 100).await.unwrap().len(), 5);
     healed.store(true, Ordering::SeqCst);
     assert_eq!(inboxes[1].work_until_idle().await.unwrap().done, 5);
     for round in 0..5 {
@@ -161,7 +161,7 @@ pub async fn what_fails_inline_for_good_is_a_dead_letter<F: Fixture<Store: LogSt
         assert_eq!(deliver(&inbox, id).await, "queued");
         assert_eq!(state(&inbox, id).await, Some(MarkerState::Spilled));
     }
-    let letters = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].attempts.len()), (2, 1));
     assert_eq!((letters[0].error.as_str(), letters[0].handler.as_str()), ("never", "ledger"));
     assert_eq!(letters[0].key, Some(Key::from("permanent")));
@@ -171,20 +171,20 @@ pub async fn what_fails_inline_for_good_is_a_dead_letter<F: Fixture<Store: LogSt
     assert_eq!(deliver(&inbox, "keeps failing").await, "queued");
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed, report.dead), (0, 1, 1));
-    let letters = inbox.dead_letters(Select::all().error("attempt"), 10).await.unwrap();
+    let letters = inbox.operators().dead_letters(Select::all().error("attempt"), 10).await.unwrap();
     let history: Vec<_> =
         letters[0].attempts.iter().map(|past| (past.attempt, past.error.as_str())).collect();
     assert_eq!(history, [(1, "attempt 1 failed"), (2, "attempt 2 failed"), (3, "attempt 3 failed")]);
 
     let place = letters[0].place;
-    let discarded = inbox.dead_letters(Select::all(), 10).await.unwrap();
+    let discarded = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     let discarded = discarded.iter().find(|letter| letter.key == Some(Key::from("discarded"))).unwrap().place;
-    assert_eq!(inbox.discard_dead(Select::all().at(discarded), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(Select::all().at(discarded), "ann").await.unwrap(), 1);
     assert_eq!(state(&inbox, "discarded").await, Some(MarkerState::Done));
-    assert_eq!(inbox.mark_dead_processed(Select::all().at(place), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().mark_dead_processed(Select::all().at(place), "ann").await.unwrap(), 1);
     assert_eq!(state(&inbox, "keeps failing").await, Some(MarkerState::Done));
     healed.store(true, Ordering::SeqCst);
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(state(&inbox, "permanent").await, Some(MarkerState::Spilled));
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(state(&inbox, "permanent").await, Some(MarkerState::Done));
@@ -266,7 +266,7 @@ pub async fn at_most_once_of_an_inline_inbox_is_run_again_by_operators<F: Fixtur
     assert_eq!(name_of(&report, "mail"), "queued");
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 1);
     assert_eq!(name_of(&inbox.process(sample("a")).await.unwrap(), "mail"), "duplicate");
-    assert_eq!(inbox.retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     assert_eq!(name_of(&inbox.process(sample("a")).await.unwrap(), "mail"), "duplicate");
@@ -283,7 +283,7 @@ pub async fn what_is_set_apart_is_for_its_handler_alone<F: Fixture<Store: LogSto
     for id in ["a", "b"] {
         assert_eq!(deliver(&inline, id).await, "queued");
     }
-    assert!(stored.pending("stored", 10).await.unwrap().is_empty());
+    assert!(stored.operators().pending("stored", 10).await.unwrap().is_empty());
     assert_eq!(stored.work_until_idle().await.unwrap().done, 0);
     let late = with_effect(&fixture, with_effect(&fixture, one_lane(&fixture), "stored"), "late");
     assert_eq!(late.build().await.unwrap().work_until_idle().await.unwrap().done, 0);
@@ -315,7 +315,7 @@ pub async fn what_was_set_apart_is_pruned_when_it_is_done<F: Fixture<Store: LogS
     }
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
     let kept = async || -> Vec<i64> {
-        let messages = inbox.messages(0, 0, 100).await.unwrap();
+        let messages = inbox.operators().messages(0, 0, 100).await.unwrap();
         messages.iter().map(|found| found.message.place.pos).collect()
     };
     assert_eq!(inbox.prune().await.unwrap(), PruneReport::default());

@@ -143,14 +143,16 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     self.heal(*handler);
                 }
                 let select = Select::all().handler(self.name(*handler));
-                self.inbox.retry_dead(select, "model").await.map_err(failed)?;
+                self.inbox.operators().retry_dead(select, "model").await.map_err(failed)?;
                 self.expected.retry(*handler);
             }
             Operation::Settle { handler, is_discarded } if self.is_there(*handler) => {
                 let select = Select::all().handler(self.name(*handler));
                 match is_discarded {
-                    true => self.inbox.discard_dead(select, "model").await.map_err(failed)?,
-                    false => self.inbox.mark_dead_processed(select, "model").await.map_err(failed)?,
+                    true => self.inbox.operators().discard_dead(select, "model").await.map_err(failed)?,
+                    false => {
+                        self.inbox.operators().mark_dead_processed(select, "model").await.map_err(failed)?
+                    }
                 };
                 self.expected.settle(*handler, *is_discarded);
             }
@@ -159,15 +161,24 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             }
             Operation::Pause(handler) if self.is_there(*handler) => {
                 let was = std::mem::replace(&mut self.expected.handlers[*handler].is_paused, true);
-                let paused = self.inbox.pause_handler(&self.name(*handler), "model").await.map_err(failed)?;
+                let paused = self
+                    .inbox
+                    .operators()
+                    .pause_handler(&self.name(*handler), "model")
+                    .await
+                    .map_err(failed)?;
                 if paused == was {
                     return Err("pausing did not tell what was before".into());
                 }
             }
             Operation::Resume(handler) if self.is_there(*handler) => {
                 let was = std::mem::replace(&mut self.expected.handlers[*handler].is_paused, false);
-                let resumed =
-                    self.inbox.resume_handler(&self.name(*handler), "model").await.map_err(failed)?;
+                let resumed = self
+                    .inbox
+                    .operators()
+                    .resume_handler(&self.name(*handler), "model")
+                    .await
+                    .map_err(failed)?;
                 if resumed != was {
                     return Err("resuming did not tell what was before".into());
                 }
@@ -177,7 +188,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 if there == 1 {
                     return Ok(());
                 }
-                self.inbox.remove_handler(&self.name(*handler), "model").await.map_err(failed)?;
+                self.inbox.operators().remove_handler(&self.name(*handler), "model").await.map_err(failed)?;
                 self.expected.remove(*handler);
                 self.rebuild().await;
             }
@@ -286,7 +297,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             first.push(messages.first().map(|message| message.message.place.pos));
         }
         let from = place.map_or(ReplayFrom::Beginning, ReplayFrom::Place);
-        self.inbox.replay(&self.name(handler), from, "model").await?;
+        self.inbox.operators().replay(&self.name(handler), from, "model").await?;
         self.expected.replay(handler, place, &first);
         Ok(())
     }
@@ -305,7 +316,8 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             if self.expected.messages[n].is_pruned {
                 continue;
             }
-            let there = self.inbox.message(place).await.map_err(|error| error.to_string())?.is_some();
+            let there =
+                self.inbox.operators().message(place).await.map_err(|error| error.to_string())?.is_some();
             match (there, self.expected.may_go(n)) {
                 (false, true) => self.expected.prune(n),
                 (false, false) => {
@@ -318,7 +330,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
     }
 
     async fn ids(&self) -> Result<Vec<HandlerId>, String> {
-        let statuses = self.inbox.handler_statuses().await.map_err(|error| error.to_string())?;
+        let statuses = self.inbox.operators().handler_statuses().await.map_err(|error| error.to_string())?;
         let id = |n| {
             let name = self.name(n);
             let status = statuses.iter().find(|status| status.handler.name == name);
@@ -537,7 +549,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             let _ = self.fixture.store().leave(process).await;
         }
         for handler in 0..HANDLERS {
-            let _ = self.inbox.remove_handler(&self.name(handler), "model").await;
+            let _ = self.inbox.operators().remove_handler(&self.name(handler), "model").await;
         }
         self.inbox.close().await;
     }

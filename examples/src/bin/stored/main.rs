@@ -94,7 +94,7 @@ async fn main() -> anyhow::Result<()> {
     println!("accepted {ORDERS} orders and recognised {duplicates} copies");
 
     let letter = loop {
-        if let Some(letter) = inbox.dead_letters(Select::all(), 1).await?.pop() {
+        if let Some(letter) = inbox.operators().dead_letters(Select::all(), 1).await?.pop() {
             break letter;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -103,9 +103,15 @@ async fn main() -> anyhow::Result<()> {
     println!("dead letter: {} of {}, at {:?}", letter.handler, order.order_id, letter.place);
     order.customer = "customer-0@example.org".into();
     let select = Select::all().handler(letter.handler).at(letter.place);
-    inbox.edit_dead(select, serde_json::to_vec(&order)?, "ann").await?;
+    inbox.operators().edit_dead(select, serde_json::to_vec(&order)?, "ann").await?;
 
-    while inbox.handler_statuses().await?.iter().any(|status| status.lag + status.tasks + status.dead > 0) {
+    while inbox
+        .operators()
+        .handler_statuses()
+        .await?
+        .iter()
+        .any(|status| status.lag + status.tasks + status.dead > 0)
+    {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stop.send(()).ok().context("the workers have stopped by themselves")?;
@@ -114,14 +120,14 @@ async fn main() -> anyhow::Result<()> {
     println!("\nhandler  lag  tasks  dead  rows");
     for (handler, table) in [("ledger", "select count(*) from ledger"), ("mail", "select count(*) from mail")]
     {
-        let statuses = inbox.handler_statuses().await?;
+        let statuses = inbox.operators().handler_statuses().await?;
         let status =
             statuses.iter().find(|status| status.handler.name == handler).context("no such handler")?;
         let rows: i64 = sqlx::query_scalar(table).fetch_one(store.pool()).await?;
         println!("{handler:<7}  {:>3}  {:>5}  {:>4}  {rows:>4}", status.lag, status.tasks, status.dead);
         ensure!(rows == ORDERS as i64, "{handler} took effect {rows} times for {ORDERS} orders");
     }
-    for entry in inbox.audit(10).await? {
+    for entry in inbox.operators().audit(10).await? {
         println!(
             "audit: {} did {} on {} ({})",
             entry.operator,

@@ -105,9 +105,9 @@ pub(super) async fn run<S: LogStore>(store: S, deed: Deed, which: &Which, common
     filters.check(&store).await?;
     let (inbox, operator) = (operators_inbox(store).await?, common.operator());
     let letters = match deed {
-        Deed::Retry => inbox.retry_dead(filters.select(), &operator).await?,
-        Deed::Discard => inbox.discard_dead(filters.select(), &operator).await?,
-        Deed::MarkProcessed => inbox.mark_dead_processed(filters.select(), &operator).await?,
+        Deed::Retry => inbox.operators().retry_dead(filters.select(), &operator).await?,
+        Deed::Discard => inbox.operators().discard_dead(filters.select(), &operator).await?,
+        Deed::MarkProcessed => inbox.operators().mark_dead_processed(filters.select(), &operator).await?,
     };
     if letters == 0 {
         return Err(none_matches(filters));

@@ -38,7 +38,7 @@ pub(super) async fn run<S: LogStore>(store: S, edit: &Edit, common: &Common) -> 
     let body = read(body)?;
     let bytes = body.len();
     let inbox = operators_inbox(store).await?;
-    if inbox.edit_dead(select, body, &common.operator()).await? == 0 {
+    if inbox.operators().edit_dead(select, body, &common.operator()).await? == 0 {
         // Somebody else was faster.
         return Err(none_at(*place, Some(handler)));
     }

@@ -78,17 +78,17 @@ async fn they_are_tried_again_under_the_name_of_who_said_so(database: &Database)
         take(&inbox, &ORDERS).await;
         database.oncebox(&["dead", "retry"]).ends_with_code(2).complains("--all");
         database.oncebox(&["dead", "retry", "--all", "--at", "0/2"]).ends_with_code(2);
-        assert_eq!(inbox.dead_letters(oncebox::store::Select::all(), 9).await.unwrap().len(), 2);
+        assert_eq!(inbox.operators().dead_letters(oncebox::store::Select::all(), 9).await.unwrap().len(), 2);
         let retried = database.oncebox(&["dead", "retry", "--at", "0/2", "--json"]).ok().json();
         assert_eq!(retried[0]["letters"], 1);
-        assert_eq!(inbox.tasks(None, 9).await.unwrap()[0].place, Place { lane: 0, pos: 2 });
-        let audit = &inbox.audit(1).await.unwrap()[0];
+        assert_eq!(inbox.operators().tasks(None, 9).await.unwrap()[0].place, Place { lane: 0, pos: 2 });
+        let audit = &inbox.operators().audit(1).await.unwrap()[0];
         assert_eq!((&*audit.operator, &*audit.action), ("ann", "retry"));
         database.oncebox(&["dead", "retry", "--at", "0/2"]).ends_with_code(4).complains("no dead letter matches --at 0/2");
         // It dies again.
         inbox.work_until_idle().await.unwrap();
         database.oncebox(&["dead", "retry", "--all", "--operator", "bob"]).ok().says("2 dead letters");
-        assert_eq!(inbox.audit(1).await.unwrap()[0].operator, "bob");
+        assert_eq!(inbox.operators().audit(1).await.unwrap()[0].operator, "bob");
     });
 }
 

@@ -1,17 +1,16 @@
 //! The appender: messages that wait to be accepted share a transaction, tried again before the next one of its lane.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use crate::backoff::{backoff, spread};
+use crate::backoff::Retries;
 use crate::error::chain;
-use crate::inbox::Inbox;
-use crate::inbox::once::rejected;
+use crate::inbox::combiner::{Promise, promise};
 use crate::inbox::stored::LogStore;
-use crate::inbox::stored::queue::{InFlight, Next, Pending, Runner};
+use crate::inbox::stored::intake::Intake;
+use crate::inbox::stored::queue::{LaneInFlight, Next, Pending, Runner};
 use crate::outcome::{Rejection, cause};
 use crate::store::{Appended, Fault, LaneChoice, NewMessage, Place};
 use crate::{Error, ErrorKind, StoredKey};
@@ -19,24 +18,24 @@ use crate::{Error, ErrorKind, StoredKey};
 /// Messages with the copies of each: equal keys in one transaction are one message.
 struct Collapsed {
     messages: Vec<NewMessage>,
-    answers: Vec<Vec<oneshot::Sender<Result<Appended, Error>>>>,
+    promises: Vec<Vec<Promise<Appended>>>,
 }
 
 impl Collapsed {
     fn of(batch: Vec<Pending>) -> Self {
-        let mut collapsed = Self { messages: Vec::new(), answers: Vec::new() };
+        let mut collapsed = Self { messages: Vec::new(), promises: Vec::new() };
         let mut seen: HashMap<(String, StoredKey), usize> = HashMap::new();
-        for Pending { message, answer } in batch {
+        for Pending { message, promise } in batch {
             let copy = message.key.as_ref().and_then(|key| {
                 let next = collapsed.messages.len();
                 let first = *seen.entry((message.kind.clone(), key.clone())).or_insert(next);
                 (first < next).then_some(first)
             });
             match copy.filter(|_| !mutant!("equal_keys_not_collapsed")) {
-                Some(first) => collapsed.answers[first].push(answer),
+                Some(first) => collapsed.promises[first].push(promise),
                 None => {
                     collapsed.messages.push(message);
-                    collapsed.answers.push(vec![answer]);
+                    collapsed.promises.push(vec![promise]);
                 }
             }
         }
@@ -45,10 +44,10 @@ impl Collapsed {
 
     /// Tells everybody: the first copy what became of the message, the others that it is known.
     fn tell(self, appended: Vec<Appended>) {
-        for ((message, answers), appended) in self.messages.iter().zip(self.answers).zip(appended) {
+        for ((message, promises), appended) in self.messages.iter().zip(self.promises).zip(appended) {
             let mut told = appended;
-            for answer in answers {
-                let _ = answer.send(Ok(told));
+            for promise in promises {
+                promise.keep(Ok(told));
                 if let Appended::New(place) = appended {
                     told = Appended::Known { place: Some(place), fingerprint: Some(message.fingerprint) };
                 }
@@ -57,56 +56,54 @@ impl Collapsed {
     }
 
     fn fail(self, error: &Error) {
-        for answer in self.answers.into_iter().flatten() {
-            let _ = answer.send(Err(Error::new(error.kind(), chain(error))));
+        for promise in self.promises.into_iter().flatten() {
+            promise.keep(Err(Error::new(error.kind(), chain(error))));
         }
     }
 
     fn halves(mut self) -> [Self; 2] {
         let half = self.messages.len().div_ceil(2);
         let messages = self.messages.split_off(half);
-        let answers = self.answers.split_off(half);
-        [self, Self { messages, answers }]
+        let promises = self.promises.split_off(half);
+        [self, Self { messages, promises }]
     }
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> Intake<S> {
     /// Appends a message, with others that wait.
-    pub(crate) async fn append(&self, message: NewMessage, lane: Option<u16>) -> Result<Appended, Error> {
-        let stored = self.stored()?;
-        let (answer, answered) = oneshot::channel();
-        if stored.queue.push(Pending { message, answer }, lane) {
-            let inbox = self.clone();
+    pub(super) async fn append(
+        self: &Arc<Self>,
+        message: NewMessage,
+        lane: Option<u16>,
+    ) -> Result<Appended, Error> {
+        let (promise, answer) = promise();
+        if self.queue.push(Pending { message, promise }, lane) {
+            let intake = self.clone();
             // In a task of its own: a caller that goes away must not take the others along.
-            Handle::current().spawn(async move { inbox.run_appender().await });
+            Handle::current().spawn(async move { intake.run_appender().await });
         }
-        match answered.await {
-            Ok(appended) => appended,
-            Err(gone) => Err(Error::unavailable("the runtime is shutting down", gone)),
-        }
+        answer.wait().await
     }
 
     /// Appends what waits until nothing does.
-    async fn run_appender(&self) {
-        let Ok(stored) = self.stored() else { return };
-        let runner = Runner::new(&stored.queue);
-        let mut appending = S::Appending::default();
+    async fn run_appender(self: &Arc<Self>) {
+        let runner = Runner::new(&self.queue);
         let mut may_hold_back = true;
         loop {
-            let (lane, batch) = match stored.queue.next(may_hold_back) {
+            let (lane, batch) = match self.queue.next(may_hold_back) {
                 Next::Append(lane, batch) => (lane, batch),
                 Next::HoldBack => {
-                    may_hold_back = stored.queue.hold_back().await;
+                    may_hold_back = self.queue.hold_back().await;
                     continue;
                 }
                 Next::Done => break,
             };
             may_hold_back = true;
-            let in_flight = InFlight::new(&stored.queue, lane, &batch);
-            self.append_batch(&mut appending, lane, Collapsed::of(batch)).await;
+            let in_flight = LaneInFlight::new(&self.queue, lane, &batch);
+            self.append_batch(lane, Collapsed::of(batch)).await;
             drop(in_flight);
-            stored.wake.notify_one();
-            if stored.settings.notify {
+            self.log.wake.notify_one();
+            if self.log.settings.notify {
                 self.announce();
             }
             // Those who were told come back with their next message, and go along.
@@ -116,10 +113,10 @@ impl<S: LogStore> Inbox<S> {
     }
 
     /// Appends a batch, as often as it takes to know what became of it.
-    async fn append_batch(&self, appending: &mut S::Appending, lane: LaneChoice, batch: Collapsed) {
+    async fn append_batch(&self, lane: LaneChoice, batch: Collapsed) {
         let mut parts = VecDeque::from([batch]);
         while let Some(part) = parts.pop_front() {
-            match self.append_part(appending, lane, &part.messages).await {
+            match self.append_part(lane, &part.messages).await {
                 Ok(appended) => part.tell(appended),
                 Err(_) if mutant!("whole_batch_ack") && part.messages.len() > 1 => {
                     let known = Appended::Known { place: None, fingerprint: None };
@@ -134,30 +131,22 @@ impl<S: LogStore> Inbox<S> {
                 }
                 Err(error) if S::is_about_data(&error) => {
                     let refused = Rejection::BadEnvelope(cause(chain(&error)));
-                    part.fail(&rejected(&refused));
+                    part.fail(&refused.to_error());
                 }
                 Err(error) => part.fail(&error),
             }
         }
     }
 
-    async fn append_part(
-        &self,
-        appending: &mut S::Appending,
-        lane: LaneChoice,
-        messages: &[NewMessage],
-    ) -> Result<Vec<Appended>, Error> {
+    async fn append_part(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
         if mutant!("accept_before_commit") {
-            let (inbox, later) = (self.clone(), messages.to_vec());
-            drop(tokio::spawn(async move {
-                inbox.inner.store.append(&mut S::Appending::default(), lane, &later).await
-            }));
+            let (store, later) = (self.engine.store.clone(), messages.to_vec());
+            drop(tokio::spawn(async move { store.append(lane, &later).await }));
             return Ok(vec![Appended::New(Place { lane: lane.lane(), pos: 0 }); messages.len()]);
         }
-        let mut troubled_since = None;
-        let mut troubles = 0;
+        let mut retries = Retries::within(self.engine.settings.patience);
         loop {
-            let error = match self.inner.store.append(appending, lane, messages).await {
+            let error = match self.engine.store.append(lane, messages).await {
                 Ok(appended) if appended.len() == messages.len() => return Ok(appended),
                 Ok(_) => Error::new(
                     ErrorKind::Unavailable,
@@ -165,17 +154,8 @@ impl<S: LogStore> Inbox<S> {
                 ),
                 Err(error) => error,
             };
-            let fault = S::classify(&error);
-            let since = troubled_since.get_or_insert_with(Instant::now);
-            if fault == Fault::Other || since.elapsed() >= self.inner.settings.patience {
-                return Err(error);
-            }
-            tracing::debug!(error = chain(&error), "another try to accept");
-            // The same key at the same time in another process is known by now.
-            if fault != Fault::Transient || troubles > 0 {
-                tokio::time::sleep(backoff(troubles, spread())).await;
-            }
-            troubles += 1;
+            // The same key at the same time in another process is a first conflict, and known by now.
+            retries.after::<S>(error).await?;
         }
     }
 }

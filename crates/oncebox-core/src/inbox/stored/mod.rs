@@ -9,45 +9,50 @@ mod care;
 mod completer;
 mod detached;
 mod incarnation;
+mod intake;
+mod lanes;
 mod lessons;
-mod operate;
+mod operators;
 mod options;
 mod presence;
 mod pruner;
 mod queue;
 mod setback;
 mod settle;
-mod spill;
-mod survey;
 mod unknown;
 mod visit;
 mod work;
 mod worker;
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 pub use accept::Accept;
-use completer::Completer;
-use detached::Bodies;
-pub(crate) use detached::Slots;
+pub(crate) use accept::lane_of;
+use detached::DetachedRuns;
+pub(crate) use detached::DetachedSlots;
+use intake::Intake;
+use lanes::Lanes;
 pub(crate) use lessons::Lessons;
+pub use operators::Operators;
 use presence::Presence;
 pub use pruner::PruneReport;
 use pruner::prune_boxed;
-pub(crate) use pruner::{Prune, Pruning};
-use queue::Queue;
-use spill::{SpillInto, spill_boxed};
-use unknown::UnknownCommit;
+pub(crate) use pruner::{Prune, Pruning, prune};
+pub(crate) use settle::{chance, error_text};
+pub(crate) use work::unstorable_text;
 pub use worker::WorkReport;
+use worker::Workers;
 
 use crate::inbox::InboxStore;
-use crate::store::{DeadLetter, DeadLetters, HandlerId, Lanes, Log, Operate, Processes, Survey, Work};
+use crate::inbox::engine::Engine;
+use crate::inbox::units::{SpillInto, spill_boxed};
+use crate::store::{
+    DeadLetter, DeadLetters, HandlerId, Lanes as LaneCount, Log, Operate, Processes, Survey, Work,
+};
 use crate::{Error, ErrorKind, Retry};
 
 /// A store that keeps messages for later. Implemented by whatever implements the roles.
@@ -60,7 +65,7 @@ pub(crate) type OnDead = Arc<dyn Fn(&DeadLetter) + Send + Sync>;
 /// What can be set for a stored inbox.
 #[derive(Clone)]
 pub(crate) struct StoredSettings {
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: LaneCount,
     pub(crate) workers: Option<usize>,
     pub(crate) work_batch: usize,
     pub(crate) batch_time: Option<Duration>,
@@ -95,7 +100,7 @@ impl<S: LogStore> LogAccess<S> {
 impl Default for StoredSettings {
     fn default() -> Self {
         Self {
-            lanes: Lanes(None),
+            lanes: LaneCount(None),
             workers: None,
             work_batch: 500,
             batch_time: None,
@@ -129,72 +134,26 @@ impl fmt::Debug for StoredSettings {
     }
 }
 
-/// What an inbox with a log has beside the rest.
+/// What all parts of an inbox with a log share.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct LogShared {
     pub(crate) settings: StoredSettings,
     pub(crate) lanes: u16,
     /// The handlers' numbers in the database, in the order of the handlers.
     pub(crate) ids: Vec<HandlerId>,
-    /// Messages that wait to be accepted.
-    queue: Queue,
-    /// Told when there may be work.
+    /// Notified when there may be work.
     pub(crate) wake: Notify,
-    /// Whether other processes are about to be told.
-    announcing: AtomicBool,
     /// What keeps the workers from working, if anything does.
     trouble: Mutex<Option<String>>,
-    /// Commits whose answer was lost: where they would have led, and with how many messages.
-    unknown: Mutex<HashMap<(HandlerId, u16), UnknownCommit>>,
-    presence: Presence,
-    /// Held by whatever runs outside of transactions; alone by what may kill the process.
-    alone: Arc<tokio::sync::RwLock<()>>,
-    /// Whether a message of which a process may have died waits for the others to end, or runs.
-    has_suspect: AtomicBool,
-    bodies: Arc<Bodies>,
-    completer: Completer,
-    /// Kinds that nobody handles and of which it was said.
-    unhandled: Mutex<HashSet<String>>,
 }
 
-impl Stored {
-    pub(crate) fn new(
-        settings: StoredSettings,
-        lanes: u16,
-        ids: Vec<HandlerId>,
-        max_appenders: usize,
-    ) -> Self {
-        Self {
-            settings,
-            lanes,
-            ids,
-            queue: Queue::new(lanes, max_appenders),
-            wake: Notify::new(),
-            announcing: AtomicBool::new(false),
-            trouble: Mutex::default(),
-            unknown: Mutex::default(),
-            presence: Presence::default(),
-            alone: Arc::default(),
-            has_suspect: AtomicBool::new(false),
-            bodies: Arc::default(),
-            completer: Completer::default(),
-            unhandled: Mutex::default(),
-        }
+impl LogShared {
+    pub(crate) fn new(settings: StoredSettings, lanes: u16, ids: Vec<HandlerId>) -> Self {
+        Self { settings, lanes, ids, wake: Notify::new(), trouble: Mutex::default() }
     }
 
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
-    }
-
-    /// Whether it was not said before that nobody handles this kind. Of very many kinds it is said no more.
-    pub(crate) fn is_news(&self, kind: &str) -> bool {
-        const KINDS: usize = 1000;
-        let mut unhandled = lock(&self.unhandled);
-        !unhandled.contains(kind) && unhandled.len() < KINDS && unhandled.insert(kind.to_owned())
-    }
-
-    fn unknown(&self) -> MutexGuard<'_, HashMap<(HandlerId, u16), UnknownCommit>> {
-        lock(&self.unknown)
     }
 
     /// Logs when it changes, not every time.
@@ -211,12 +170,31 @@ impl Stored {
     }
 }
 
+/// The parts of an inbox with a log.
+pub(crate) struct LogParts<S: InboxStore> {
+    pub(crate) shared: Arc<LogShared>,
+    pub(crate) intake: Arc<Intake<S>>,
+    pub(crate) workers: Workers<S>,
+}
+
+impl<S: InboxStore> LogParts<S> {
+    /// With at most so many transactions that append.
+    pub(crate) fn new(engine: &Arc<Engine<S>>, shared: Arc<LogShared>, max_appenders: usize) -> Self {
+        let intake = Arc::new(Intake::new(engine.clone(), shared.clone(), max_appenders));
+        let presence = Arc::new(Presence::new(engine.clone(), shared.clone()));
+        let lanes = Arc::new(Lanes::new(engine.clone(), shared.clone(), presence.clone()));
+        let detached = Arc::new(DetachedRuns::new(lanes.clone()));
+        let workers = Workers::new(lanes, detached);
+        Self { shared, intake, workers }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What those who ask an inline inbox for its log are told.
-fn not_stored() -> Error {
+/// The answer of an inline inbox that is asked for its log.
+pub(crate) fn not_stored() -> Error {
     Error::new(
         ErrorKind::Configuration,
         "this inbox handles messages inline and has no log: call .stored() or .mode(…) on its builder",

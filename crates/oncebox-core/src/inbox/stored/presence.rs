@@ -2,7 +2,7 @@
 //!
 //! There is no leader here either: every process looks after the others.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
@@ -10,12 +10,13 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::Error;
-use crate::backoff::{backoff, spread};
+use crate::backoff::Retries;
 use crate::error::chain;
 use crate::handler::{Cancel, Cancellation};
-use crate::inbox::Inbox;
+use crate::inbox::InboxStore;
+use crate::inbox::engine::Engine;
 use crate::inbox::stored::incarnation::Incarnation;
-use crate::inbox::stored::{LogStore, Stored};
+use crate::inbox::stored::{LogShared, LogStore};
 use crate::store::{Fault, NewProcess, Peer, ProcessId};
 
 /// So many times a process says that it is alive, before its silence is too long.
@@ -23,13 +24,18 @@ const BEATS_IN_LEASE: u32 = 5;
 /// How often this process looks whether others on its machine have ended: a question to the machine, not to the store.
 const GLANCE_EVERY: Duration = Duration::from_millis(200);
 
-/// Who this process is to the others.
-#[derive(Debug, Default)]
-pub(crate) struct Presence {
-    state: Mutex<State>,
-    /// Only one at a time begins or ends it.
+/// Lets other processes know that this one works, and takes over from those whose lease has expired.
+pub(crate) struct Presence<S: InboxStore> {
+    engine: Arc<Engine<S>>,
+    log: Arc<LogShared>,
+    me: Identities,
+    /// Only one at a time joins or leaves.
     turn: tokio::sync::Mutex<()>,
 }
+
+/// Who this process is to the others.
+#[derive(Debug, Default)]
+struct Identities(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -55,13 +61,13 @@ pub(super) struct Process {
     pub(super) cancellation: Cancellation,
 }
 
-impl Presence {
+impl Identities {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who this process is now; nobody while nobody works here.
-    pub(super) fn process(&self) -> Option<Process> {
+    /// Who this process is now; nothing while it does not work.
+    fn process(&self) -> Option<Process> {
         let state = self.state();
         let identity = state.identity.as_ref()?;
         Some(Process { id: identity.id, cancellation: identity.cancel.cancellation() })
@@ -77,7 +83,7 @@ impl Presence {
     }
 
     /// Whether nobody can have taken this process for dead: it was heard of within its lease.
-    pub(super) fn is_sure_of_itself(&self, lease: Duration) -> bool {
+    fn is_sure_of_itself(&self, lease: Duration) -> bool {
         self.state().identity.as_ref().is_some_and(|it| it.heard.elapsed() < lease)
     }
 
@@ -140,80 +146,95 @@ fn beat_every(lease: Duration) -> Duration {
 
 /// As long as one of these is held the process is present.
 pub(super) struct Present<S: LogStore> {
-    inbox: Option<Inbox<S>>,
+    presence: Option<Arc<Presence<S>>>,
 }
 
 impl<S: LogStore> Present<S> {
-    /// Ends it, and waits until the others know.
+    fn of(presence: &Arc<Presence<S>>) -> Self {
+        Self { presence: Some(presence.clone()) }
+    }
+
+    /// Ends it, and waits until the other processes know.
     pub(super) async fn leave(mut self) {
-        if let Some(inbox) = self.inbox.take() {
-            inbox.be_absent().await;
+        if let Some(presence) = self.presence.take() {
+            presence.leave().await;
         }
     }
 }
 
 impl<S: LogStore> Drop for Present<S> {
     fn drop(&mut self) {
-        if let (Some(inbox), Ok(runtime)) = (self.inbox.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move { inbox.be_absent().await });
+        if let (Some(presence), Ok(runtime)) = (self.presence.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move { presence.leave().await });
         }
     }
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: InboxStore> Presence<S> {
+    pub(super) fn new(engine: Arc<Engine<S>>, log: Arc<LogShared>) -> Self {
+        Self { engine, log, me: Identities::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Who this process is now; nothing while it does not work.
+    pub(super) fn process(&self) -> Option<Process> {
+        self.me.process()
+    }
+
+    /// Whether no other process can have taken over: the store has heard of this one within its lease.
+    pub(super) fn is_sure_of_itself(&self) -> bool {
+        self.me.is_sure_of_itself(self.log.settings.lease)
+    }
+}
+
+impl<S: LogStore> Presence<S> {
     /// Lets the others know that this process works.
-    pub(super) async fn be_present(&self, stored: &Stored) -> Result<Present<S>, Error> {
-        let presence = &stored.presence;
-        let _turn = presence.turn.lock().await;
-        if presence.state().present == 0 {
-            self.enter(stored).await?;
-            let inbox = self.clone();
-            presence.state().heart = Some(tokio::spawn(async move { inbox.stay_alive().await }));
+    pub(super) async fn join(self: &Arc<Self>) -> Result<Present<S>, Error> {
+        let _turn = self.turn.lock().await;
+        if self.me.state().present == 0 {
+            self.enter().await?;
+            let presence = self.clone();
+            self.me.state().heart = Some(tokio::spawn(async move { presence.stay_alive().await }));
         }
-        presence.state().present += 1;
-        Ok(Present { inbox: Some(self.clone()) })
+        self.me.state().present += 1;
+        Ok(Present::of(self))
     }
 
     /// The same, however long the store does not answer; nothing if `shutdown` is ready before that.
-    pub(super) async fn be_present_at_last(
-        &self,
-        stored: &Stored,
+    pub(super) async fn join_with_retry(
+        self: &Arc<Self>,
         mut shutdown: impl Future<Output = ()> + Unpin + Send,
     ) -> Result<Option<Present<S>>, Error> {
-        let mut troubles = 0;
+        let mut retries = Retries::unlimited();
         loop {
-            // To its end, whatever else happens: whoever stopped half way would be there to others, and taken for dead later.
-            match self.be_present(stored).await {
+            // To its end, whatever else happens: a process that stopped half way would be known to others, and taken over later.
+            match self.join().await {
                 Err(error) if S::classify(&error) != Fault::Other => {
-                    troubles += 1;
-                    stored.note_trouble(Some(chain(&error)));
+                    self.log.note_trouble(Some(chain(&error)));
                 }
                 present => {
-                    stored.note_trouble(None);
+                    self.log.note_trouble(None);
                     return present.map(Some);
                 }
             }
             tokio::select! {
                 () = &mut shutdown => return Ok(None),
-                () = sleep(backoff(troubles, spread())) => {}
+                () = retries.pause() => {}
             }
         }
     }
 
-    /// Stays present for as long as something runs, whoever started it and does not wait for it. `None` if nobody is.
-    pub(super) fn stay_present(&self, stored: &Stored) -> Option<Present<S>> {
-        let mut state = stored.presence.state();
+    /// Stays present for as long as something runs that its starter does not wait for. `None` if the process is not present.
+    pub(super) fn stay(self: &Arc<Self>) -> Option<Present<S>> {
+        let mut state = self.me.state();
         state.identity.as_ref()?;
         state.present += 1;
-        Some(Present { inbox: Some(self.clone()) })
+        Some(Present::of(self))
     }
 
-    async fn be_absent(&self) {
-        let Ok(stored) = self.stored() else { return };
-        let presence = &stored.presence;
-        let _turn = presence.turn.lock().await;
+    async fn leave(&self) {
+        let _turn = self.turn.lock().await;
         let gone = {
-            let mut state = presence.state();
+            let mut state = self.me.state();
             state.present = state.present.saturating_sub(1);
             if state.present > 0 {
                 return;
@@ -225,25 +246,25 @@ impl<S: LogStore> Inbox<S> {
             state.identity.take()
         };
         if let Some(identity) = gone
-            && let Err(error) = self.inner.store.leave(identity.id).await
+            && let Err(error) = self.engine.store.leave(identity.id).await
         {
             tracing::warn!(error = chain(&error), "not signed off: others will take this process for dead");
         }
     }
 
     /// Begins under a new id.
-    async fn enter(&self, stored: &Stored) -> Result<(), Error> {
-        let store = &self.inner.store;
+    async fn enter(&self) -> Result<(), Error> {
+        let store = &self.engine.store;
         let process = NewProcess {
             id: ProcessId(Uuid::now_v7()),
             name: Incarnation::of_this_process().to_string(),
-            handlers: stored.ids.clone(),
-            lease: stored.settings.lease,
-            in_hand: u32::try_from(stored.settings.work_batch).unwrap_or(u32::MAX),
+            handlers: self.log.ids.clone(),
+            lease: self.log.settings.lease,
+            in_hand: u32::try_from(self.log.settings.work_batch).unwrap_or(u32::MAX),
         };
         let entered = match store.enter(&process).await {
             // Whoever died before is buried before this process works: it may live too short to do so later.
-            Ok(()) => self.look_after_others(stored, process.id, None).await,
+            Ok(()) => self.look_after_others(process.id, None).await,
             Err(error) => Err(error),
         };
         if let Err(error) = entered {
@@ -251,42 +272,41 @@ impl<S: LogStore> Inbox<S> {
             let _ = store.leave(process.id).await;
             return Err(error);
         }
-        stored.presence.become_known(process.id);
+        self.me.become_known(process.id);
         Ok(())
     }
 
     /// Says that this process is alive, and takes over from those who are not.
     async fn stay_alive(&self) {
-        let Ok(stored) = self.stored() else { return };
-        let lease = stored.settings.lease;
+        let lease = self.log.settings.lease;
         let mut heard = Instant::now();
         // Since when this process has listened, if it was deaf for a while.
         let mut listening_since = None;
         loop {
-            self.wait_for_the_next_beat(stored, &mut listening_since).await;
-            let Some(process) = stored.presence.process() else { return };
-            let beat = timeout(lease / 2, self.inner.store.beat_process(process.id)).await;
+            self.wait_for_the_next_beat(&mut listening_since).await;
+            let Some(process) = self.me.process() else { return };
+            let beat = timeout(lease / 2, self.engine.store.beat_process(process.id)).await;
             let silent_for = heard.elapsed();
             match beat {
                 Ok(Ok(true)) => {
                     heard = Instant::now();
-                    stored.presence.is_heard();
-                    if stored.presence.recover() {
-                        stored.wake.notify_one();
+                    self.me.is_heard();
+                    if self.me.recover() {
+                        self.log.wake.notify_one();
                     }
                     if silent_for > beat_every(lease) * 2 {
                         // The others may have been as silent, for the same reason: they get the time to be heard again.
                         listening_since = Some(heard);
                     }
-                    self.look_after_others_in_time(stored, process.id, listening_since).await;
+                    self.look_after_others_in_time(process.id, listening_since).await;
                 }
                 Ok(Ok(false)) => {
                     tracing::warn!(
                         "this process was taken for dead; what it ran outside of transactions does not count"
                     );
-                    if let Err(error) = self.enter(stored).await {
+                    if let Err(error) = self.enter().await {
                         tracing::debug!(error = chain(&error), "not present: the store does not answer");
-                        stored.presence.give_up();
+                        self.me.give_up();
                     }
                     heard = Instant::now();
                     listening_since = Some(heard);
@@ -295,7 +315,7 @@ impl<S: LogStore> Inbox<S> {
                     // Who cannot speak cannot hear either.
                     listening_since = Some(Instant::now());
                     if silent_for > lease {
-                        stored.presence.give_up();
+                        self.me.give_up();
                     }
                     let error = not_heard.map(|beat| beat.err().map(|error| chain(&error)));
                     tracing::debug!(?error, "the store did not hear of this process");
@@ -305,26 +325,21 @@ impl<S: LogStore> Inbox<S> {
     }
 
     /// Until it is time to say so again. A process that ends on this machine meanwhile is noticed at once.
-    async fn wait_for_the_next_beat(&self, stored: &Stored, listening_since: &mut Option<Instant>) {
-        let next = Instant::now() + beat_every(stored.settings.lease);
+    async fn wait_for_the_next_beat(&self, listening_since: &mut Option<Instant>) {
+        let next = Instant::now() + beat_every(self.log.settings.lease);
         while let Some(left) = next.checked_duration_since(Instant::now()) {
             sleep(left.min(GLANCE_EVERY)).await;
-            let Some(process) = stored.presence.process() else { return };
-            if stored.presence.has_lost_another() {
-                self.look_after_others_in_time(stored, process.id, *listening_since).await;
+            let Some(process) = self.me.process() else { return };
+            if self.me.has_lost_another() {
+                self.look_after_others_in_time(process.id, *listening_since).await;
             }
         }
     }
 
     /// Handlers may have all connections: the next beat does not wait for that.
-    async fn look_after_others_in_time(
-        &self,
-        stored: &Stored,
-        me: ProcessId,
-        listening_since: Option<Instant>,
-    ) {
-        let look = self.look_after_others(stored, me, listening_since);
-        match timeout(beat_every(stored.settings.lease), look).await {
+    async fn look_after_others_in_time(&self, me: ProcessId, listening_since: Option<Instant>) {
+        let look = self.look_after_others(me, listening_since);
+        match timeout(beat_every(self.log.settings.lease), look).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(error = chain(&error), "the other processes were not looked after");
@@ -333,23 +348,18 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
-    async fn look_after_others(
-        &self,
-        stored: &Stored,
-        me: ProcessId,
-        listening_since: Option<Instant>,
-    ) -> Result<(), Error> {
-        let store = &self.inner.store;
+    async fn look_after_others(&self, me: ProcessId, listening_since: Option<Instant>) -> Result<(), Error> {
+        let store = &self.engine.store;
         let peers = store.peers(me).await?;
         let this = Incarnation::of_this_process();
         let (dead, alive): (Vec<Peer>, Vec<Peer>) =
             peers.into_iter().partition(|peer| death_of(peer, this, listening_since).is_some());
-        stored.presence.know(&alive);
+        self.me.know(&alive);
         for peer in dead {
             let is_seen = death_of(&peer, this, listening_since) == Some(Death::Seen);
             if let Some(tasks) = store.bury_process(peer.id, is_seen).await? {
                 tracing::warn!(process = peer.name, tasks, "a process has died; its tasks are free");
-                stored.wake.notify_one();
+                self.log.wake.notify_one();
             }
         }
         Ok(())
@@ -374,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_up_and_is_heard_of_again_goes_on() {
-        let presence = Presence::default();
+        let presence = Identities::default();
         presence.become_known(ProcessId(Uuid::from_u128(1)));
         assert!(!presence.recover());
         let before = presence.process().unwrap();

@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::Error;
-use crate::inbox::Inbox;
 use crate::inbox::stored::LogStore;
 use crate::observe::Observer;
 use crate::retention::{Retention, cutoff};
@@ -42,7 +41,11 @@ pub(crate) fn prune_boxed<S: LogStore>(
     Box::pin(async move { prune(&store, pruning, observer).await })
 }
 
-async fn prune<S: LogStore>(store: &S, pruning: Pruning, observer: Observer) -> Result<PruneReport, Error> {
+pub(crate) async fn prune<S: LogStore>(
+    store: &S,
+    pruning: Pruning,
+    observer: Observer,
+) -> Result<PruneReport, Error> {
     let Pruning { lanes, keep_messages, retention } = pruning;
     let mut report = PruneReport::default();
     let (live, _now_ms) = store.live_time().await?;
@@ -68,19 +71,4 @@ async fn prune<S: LogStore>(store: &S, pruning: Pruning, observer: Observer) -> 
     }
     tracing::debug!(messages = report.messages, markers = report.markers, "pruned the log");
     Ok(report)
-}
-
-impl<S: LogStore> Inbox<S> {
-    /// Deletes messages now that all handlers of their kind have passed and that are older than `keep_messages`, and accept
-    /// markers of deleted messages that are older than the retention of markers; whatever the timer says. Only time with a
-    /// live process counts.
-    pub async fn prune(&self) -> Result<PruneReport, Error> {
-        let stored = self.stored()?;
-        let pruning = Pruning {
-            lanes: stored.lanes,
-            keep_messages: stored.settings.keep_messages,
-            retention: self.inner.settings.retention,
-        };
-        prune(&self.inner.store, pruning, self.inner.observer).await
-    }
 }

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::Error;
 use crate::backoff::spread;
+use crate::inbox::combiner::Promise;
 use crate::store::{Appended, LaneChoice, NewMessage};
 
 /// The most that one transaction appends: messages, and bytes of bodies.
@@ -55,11 +55,11 @@ struct Lane {
     in_flight: bool,
 }
 
-/// A message, and whom to tell.
+/// A message, and the promise to its caller.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) message: NewMessage,
-    pub(super) answer: oneshot::Sender<Result<Appended, Error>>,
+    pub(super) promise: Promise<Appended>,
 }
 
 impl Queue {
@@ -185,21 +185,21 @@ pub(super) enum Next {
 
 /// A lane's transaction. However it ends, the lane is free again.
 #[derive(Debug)]
-pub(super) struct InFlight<'a> {
+pub(super) struct LaneInFlight<'a> {
     queue: &'a Queue,
     lane: u16,
     /// Its messages that could have gone to any lane.
     messages: usize,
 }
 
-impl<'a> InFlight<'a> {
+impl<'a> LaneInFlight<'a> {
     pub(super) fn new(queue: &'a Queue, lane: LaneChoice, batch: &[Pending]) -> Self {
         let messages = if matches!(lane, LaneChoice::Prefer(_)) { batch.len() } else { 0 };
         Self { queue, lane: lane.lane(), messages }
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for LaneInFlight<'_> {
     fn drop(&mut self) {
         self.queue.ended(self.lane, self.messages);
     }
@@ -243,7 +243,7 @@ fn fill(batch: &mut Vec<Pending>, bytes: &mut usize, queue: &mut VecDeque<Pendin
     while batch.len() < BATCH_MESSAGES && *bytes < BATCH_BYTES {
         let Some(pending) = queue.pop_front() else { return };
         // Whoever went away while waiting was told nothing.
-        if !pending.answer.is_closed() {
+        if !pending.promise.is_abandoned() {
             *bytes += pending.message.body.len();
             batch.push(pending);
         }
@@ -253,10 +253,11 @@ fn fill(batch: &mut Vec<Pending>, bytes: &mut usize, queue: &mut VecDeque<Pendin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inbox::combiner::{Answer, promise};
     use crate::{Envelope, Headers};
 
-    fn push(queue: &Queue, lane: Option<u16>) -> (bool, oneshot::Receiver<Result<Appended, Error>>) {
-        let (answer, answered) = oneshot::channel();
+    fn push(queue: &Queue, lane: Option<u16>) -> (bool, Answer<Appended>) {
+        let (promise, answer) = promise();
         let message = NewMessage {
             kind: "order.paid".to_owned(),
             key: None,
@@ -268,10 +269,10 @@ mod tests {
             due_at: None,
             waited: Duration::ZERO,
         };
-        (queue.push(Pending { message, answer }, lane), answered)
+        (queue.push(Pending { message, promise }, lane), answer)
     }
 
-    fn push_many(queue: &Queue, count: usize) -> Vec<oneshot::Receiver<Result<Appended, Error>>> {
+    fn push_many(queue: &Queue, count: usize) -> Vec<Answer<Appended>> {
         (0..count).map(|_| push(queue, None).1).collect()
     }
 
@@ -288,7 +289,7 @@ mod tests {
         let (needed, _first) = push(&queue, None);
         assert!(needed);
         let (lane, batch) = append(queue.next(true));
-        let _in_flight = InFlight::new(&queue, lane, &batch);
+        let _in_flight = LaneInFlight::new(&queue, lane, &batch);
         let (needed, _second) = push(&queue, None);
         assert!(needed);
         assert_eq!(append(queue.next(true)).1.len(), 1);
@@ -299,7 +300,7 @@ mod tests {
         let queue = Queue::new(8, 4);
         let _many = push_many(&queue, 10);
         let (lane, batch) = append(queue.next(true));
-        let in_flight = InFlight::new(&queue, lane, &batch);
+        let in_flight = LaneInFlight::new(&queue, lane, &batch);
         let _few = push_many(&queue, 9);
         assert!(matches!(queue.next(true), Next::HoldBack));
         drop(HeldBack(&queue));
@@ -314,7 +315,7 @@ mod tests {
         let queue = Queue::new(8, 4);
         let _many = push_many(&queue, 10);
         let (lane, batch) = append(queue.next(true));
-        let in_flight = InFlight::new(&queue, lane, &batch);
+        let in_flight = LaneInFlight::new(&queue, lane, &batch);
         let _one = push(&queue, None);
         assert!(matches!(queue.next(true), Next::HoldBack));
         drop(in_flight);
@@ -326,7 +327,7 @@ mod tests {
         let queue = Queue::new(8, 4);
         let _many = push_many(&queue, 10);
         let (lane, batch) = append(queue.next(true));
-        let _stuck = InFlight::new(&queue, lane, &batch);
+        let _stuck = LaneInFlight::new(&queue, lane, &batch);
         let _one = push(&queue, None);
         assert!(matches!(queue.next(true), Next::HoldBack));
         let may_hold_back = queue.hold_back().await;
@@ -339,7 +340,7 @@ mod tests {
         let queue = Queue::new(8, 4);
         let _many = push_many(&queue, 2);
         let (lane, batch) = append(queue.next(true));
-        let in_flight = InFlight::new(&queue, lane, &batch);
+        let in_flight = LaneInFlight::new(&queue, lane, &batch);
         let _one = push(&queue, None);
         assert!(matches!(queue.next(true), Next::HoldBack));
         let _another = push(&queue, None);
@@ -361,7 +362,7 @@ mod tests {
         let _first = push(&queue, Some(1));
         let (lane, batch) = append(queue.next(true));
         assert_eq!((lane.lane(), batch.len()), (1, 1));
-        let in_flight = InFlight::new(&queue, lane, &batch);
+        let in_flight = LaneInFlight::new(&queue, lane, &batch);
         let _second = push(&queue, Some(1));
         assert!(matches!(queue.next(true), Next::Done));
         drop(in_flight);

@@ -5,62 +5,62 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
-
-use crate::backoff::{backoff, spread};
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use crate::backoff::Retries;
+use crate::inbox::registered::Registered;
 use crate::inbox::stored::settle::Account;
 use crate::inbox::stored::visit::{Course, TASKS_MAX, Taken, Visited, What};
-use crate::inbox::stored::work::{Ended, Ran, Trouble, unstorable};
+use crate::inbox::stored::work::{MessageEnd, Ran, VisitTrouble, unstorable};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{LogStore, Stored};
-use crate::inbox::unit::BODY_TRANSIENTS_MAX;
+use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::units::BODY_TRANSIENTS_MAX;
 use crate::outcome::Outcome;
 use crate::store::{Fault, Place, StoredMessage, Taker};
 use crate::{Error, Failure};
 
-/// How often a lane is tried for that a broken transaction of ours may still hold; some seconds.
-const LOCKED_TRIES: u32 = 12;
+/// The maximum time for which a lane is tried that a broken transaction of this process may still hold.
+const LOCKED_TIME: Duration = Duration::from_secs(5);
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> Lanes<S> {
     /// What to do about a transaction that came to nothing.
     pub(super) async fn learn(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         taken: Taken,
-        trouble: Trouble,
+        trouble: VisitTrouble,
         course: &Course,
     ) -> Result<Visited, Error> {
         let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
         let trouble = match trouble {
             // The lane was read on this very connection: whatever ran since then may have lost it.
-            Trouble::Store(error) if S::classify(&error) == Fault::Connection => Trouble::Gone(error.into()),
-            Trouble::Store(error) => return Err(error),
-            Trouble::Session(failure) => {
+            VisitTrouble::Store(error) if S::classify(&error) == Fault::Connection => {
+                VisitTrouble::Gone(error.into())
+            }
+            VisitTrouble::Store(error) => return Err(error),
+            VisitTrouble::Session(failure) => {
                 let mut lessons = handler.lessons();
                 let lane = lessons.lane(taker.lane);
                 lane.sessions += 1;
-                if lane.sessions <= self.sessions_max() {
+                if lane.sessions <= self.engine.sessions_max() {
                     tracing::debug!(error = %failure, "another try on another connection");
                     return again;
                 }
-                Trouble::Failed(failure)
+                VisitTrouble::Failed(failure)
             }
             trouble => trouble,
         };
         if taken.messages.len() > 1 && !course.tasks {
             let mut lessons = handler.lessons();
             // Once is an outage, or another transaction in the way, and no message's fault.
-            let is_first = matches!(&trouble, Trouble::Gone(_) | Trouble::Contended(_))
+            let is_first = matches!(&trouble, VisitTrouble::Gone(_) | VisitTrouble::Contended(_))
                 && taken.first_place().is_some_and(|first| lessons.met_transient(first) == 1);
             let lane = lessons.lane(taker.lane);
             match &trouble {
                 // Whether it is our connection that is gone shows when a savepoint is to be taken back.
-                Trouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
-                Trouble::Failed(_) | Trouble::Broken(_) if !course.wary && !handler.handler.takes_sets() => {
+                VisitTrouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
+                VisitTrouble::Failed(_) | VisitTrouble::Broken(_)
+                    if !course.wary && !handler.handler.takes_sets() =>
+                {
                     lane.wary = true;
                 }
                 _ if is_first => {}
@@ -68,22 +68,22 @@ impl<S: LogStore> Inbox<S> {
             }
             return again;
         }
-        if let Trouble::Contended(failure) | Trouble::Gone(failure) = &trouble
+        if let VisitTrouble::Contended(failure) | VisitTrouble::Gone(failure) = &trouble
             && let Some(message) = taken.messages.first()
         {
-            let is_ours = matches!(trouble, Trouble::Gone(_));
+            let is_ours = matches!(trouble, VisitTrouble::Gone(_));
             if !is_ours && !course.wary && !course.tasks && is_gone::<S>(failure) {
                 handler.lessons().lane(taker.lane).wary = true;
                 return again;
             }
             if !self.body_is_to_blame(handler, message) {
-                sleep(backoff(1, spread())).await;
+                Retries::unlimited().pause().await;
                 return again;
             }
         }
         // One message and its transaction is gone, or tasks of which one breaks the others' transaction.
         let outcome = trouble.outcome(handler);
-        self.set_apart_unrun(stored, handler, taker, taken, outcome, course).await
+        self.set_apart_unrun(handler, taker, taken, outcome, course).await
     }
 
     /// Whether a body has met transient errors so often that they are its own fault.
@@ -98,7 +98,6 @@ impl<S: LogStore> Inbox<S> {
     /// says so, and carries nothing else.
     pub(super) async fn set_apart_unrun(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         broken: Taken,
@@ -106,13 +105,13 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
     ) -> Result<Visited, Error> {
         if broken.messages.len() > 1 {
-            return self.visit_tasks_one_by_one(stored, handler, taker, course).await;
+            return self.visit_tasks_one_by_one(handler, taker, course).await;
         }
         let place = broken.first_place();
-        match self.set_one_apart(stored, handler, taker, place, outcome, course, false).await {
+        match self.set_one_apart(handler, taker, place, outcome, course, false).await {
             Err(error) if S::is_about_data(&error) => {
                 let outcome = unstorable(&error);
-                self.set_one_apart(stored, handler, taker, place, outcome, course, true).await
+                self.set_one_apart(handler, taker, place, outcome, course, true).await
             }
             set_apart => set_apart,
         }
@@ -121,7 +120,6 @@ impl<S: LogStore> Inbox<S> {
     #[allow(clippy::too_many_arguments, reason = "what a failure is about")]
     async fn set_one_apart(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         place: Option<Place>,
@@ -129,18 +127,18 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
         is_bare: bool,
     ) -> Result<Visited, Error> {
-        let store = &self.inner.store;
+        let store = &self.engine.store;
         let what = if course.tasks { What::Tasks } else { What::Messages };
-        let mut tries = 0;
+        let mut retries = Retries::within(LOCKED_TIME);
         let (mut tx, mut taken) = loop {
-            let mut tx = self.begin(course.limits).await?;
+            let mut tx = self.engine.store.begin(course.limits).await?;
             match self.take_one(&mut tx, taker, what).await? {
                 Some(mut taken) if taken.first_place() == place => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
                         // Another copy has done it: it is passed over.
                         self.write_account(&mut tx, taker, &Account::default(), course).await?;
-                        self.finish_visit(tx, taken.progress).await?;
+                        self.engine.store.finish(tx, taken.progress).await?;
                         return Ok(Visited::Worked { report: WorkReport::default(), more: true });
                     }
                     if taken.messages.is_empty() {
@@ -154,61 +152,62 @@ impl<S: LogStore> Inbox<S> {
                 Some(mut taken) if taken.first_place().is_some_and(|at| course.tasks || Some(at) < place) => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
-                        self.finish_visit(tx, taken.progress).await?;
+                        self.engine.store.finish(tx, taken.progress).await?;
                         continue;
                     }
-                    tries = LOCKED_TRIES;
                 }
-                // Somebody else was faster.
-                Some(_) => tries = LOCKED_TRIES,
                 // Our own transaction, which is being ended, may still hold the lane.
-                None => tries += 1,
+                None if !retries.is_over() => {
+                    store.rollback(tx).await;
+                    retries.pause().await;
+                    continue;
+                }
+                // Another process was faster, or holds the lane.
+                Some(_) | None => {}
             }
             store.rollback(tx).await;
-            if tries >= LOCKED_TRIES {
-                return Ok(Visited::Busy);
-            }
-            sleep(backoff(tries, spread())).await;
+            return Ok(Visited::Busy);
         };
         if is_bare {
             taken.messages.iter_mut().for_each(|message| message.attempts = None);
         }
-        let ran = Ran { ended: vec![Ended::Failed(outcome)], bodies: 1, took: Duration::ZERO };
-        let account = self.settle_up(stored, handler, &taken, &ran);
+        let ran = Ran { ended: vec![MessageEnd::Failed(outcome)], bodies: 1, took: Duration::ZERO };
+        let account = self.settle_up(handler, &taken, &ran);
         self.write_account(&mut tx, taker, &account, course).await?;
-        self.finish_visit(tx, taken.progress).await?;
+        self.engine.store.finish(tx, taken.progress).await?;
         if let Some(place) = place {
             handler.lessons().transients.remove(&place);
         }
         self.observe_visit(handler, &taken, &ran, &account.report);
-        self.tell_of_dead(stored, handler, &taken, &account.settled);
+        self.tell_of_dead(handler, &taken, &account.settled);
         Ok(Visited::Worked { report: account.report, more: true })
     }
 
     /// One transaction for each task that is due.
     async fn visit_tasks_one_by_one(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         course: &Course,
     ) -> Result<Visited, Error> {
         let mut all = WorkReport::default();
-        let (mut tasks, mut tries) = (0, 0);
-        while tasks < TASKS_MAX && tries < LOCKED_TRIES {
-            let mut tx = self.begin(course.limits).await?;
+        let mut tasks = 0;
+        let mut retries = Retries::within(LOCKED_TIME);
+        while tasks < TASKS_MAX {
+            let mut tx = self.engine.store.begin(course.limits).await?;
             let taken = self.take_one(&mut tx, taker, What::Tasks).await?;
             let Some(mut taken) = taken.filter(|taken| !taken.is_empty()) else {
-                self.inner.store.rollback(tx).await;
-                // Our own transaction, which is being ended, may still hold the lane.
-                tries += 1;
-                sleep(backoff(tries, spread())).await;
+                self.engine.store.rollback(tx).await;
+                // Our own transaction, which is being ended, may still hold the lane, but not for a second time.
+                if tasks > 0 || retries.is_over() {
+                    break;
+                }
+                retries.pause().await;
                 continue;
             };
             tasks += 1;
-            tries = LOCKED_TRIES - 1;
             self.claim_taken(handler, &mut tx, &mut taken).await?;
-            match Box::pin(self.work_on(stored, handler, taker, tx, taken, course)).await? {
+            match Box::pin(self.work_on(handler, taker, tx, taken, course)).await? {
                 Visited::Worked { report, .. } => all += report,
                 Visited::Busy | Visited::Idle => break,
             }

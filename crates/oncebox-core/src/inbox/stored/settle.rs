@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use crate::backoff::{backoff, spread};
 use crate::error::chain;
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::{Course, Taken};
-use crate::inbox::stored::work::{Ended, Ran};
+use crate::inbox::stored::work::{MessageEnd, Ran};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{LogStore, Stored};
+use crate::inbox::stored::{Lanes, LogStore};
 use crate::observe;
 use crate::outcome::Outcome;
 use crate::store::{DeadLetter, MarkerState, PastAttempt, SetApart, Settled, StoredMessage, Taker, Unit};
@@ -41,16 +40,10 @@ pub(super) enum Fate {
     Dead { error: String },
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> Lanes<S> {
     /// What a failure means for a message that has failed so often by now.
-    pub(super) fn fate(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        failures: u32,
-        outcome: &Outcome,
-    ) -> Fate {
-        let retry = handler.settings.retry.unwrap_or(stored.settings.retry);
+    pub(super) fn fate(&self, handler: &Registered<S>, failures: u32, outcome: &Outcome) -> Fate {
+        let retry = handler.settings.retry.unwrap_or(self.log.settings.retry);
         match outcome {
             Outcome::Retry { after, cause } if retry.allows_another(failures) => {
                 let due_in = after.unwrap_or_else(|| retry.delay(failures, chance())).min(LONGEST_WAIT);
@@ -68,22 +61,16 @@ impl<S: LogStore> Inbox<S> {
     }
 
     /// What is to be written of a batch.
-    pub(super) fn settle_up(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taken: &Taken,
-        ran: &Ran,
-    ) -> Account {
+    pub(super) fn settle_up(&self, handler: &Registered<S>, taken: &Taken, ran: &Ran) -> Account {
         let mut account = Account::default();
         let Account { settled, spilled, done, results, taken_back, report } = &mut account;
-        let marks = self.inner.mode == Mode::Mixed;
+        let marks = self.engine.mode == Mode::Mixed;
         for (n, message) in taken.messages.iter().enumerate() {
             let unit = || message.key.as_ref().map(|key| unit_of_message(handler, message, key));
             let failures = message.failures + 1;
             let ended = ran.ended.get(n);
             match ended {
-                Some(Ended::Done(result)) => {
+                Some(MessageEnd::Done(result)) => {
                     report.done += 1;
                     // What is gone over again may have been set apart before.
                     if message.spilled || (marks && message.replay) {
@@ -94,15 +81,15 @@ impl<S: LogStore> Inbox<S> {
                     }
                     continue;
                 }
-                Some(Ended::Scheduled) => {
+                Some(MessageEnd::Scheduled) => {
                     settled.apart.push(SetApart { scheduled: true, ..apart(message, message.due_in) });
                     report.scheduled += 1;
                 }
-                Some(Ended::Parked) => {
+                Some(MessageEnd::Parked) => {
                     settled.apart.push(apart(message, Duration::ZERO));
                     report.parked += 1;
                 }
-                Some(Ended::Failed(outcome)) => match self.fate(stored, handler, failures, outcome) {
+                Some(MessageEnd::Failed(outcome)) => match self.fate(handler, failures, outcome) {
                     Fate::Retry { due_in, error } => {
                         settled.apart.push(SetApart {
                             failures,
@@ -118,11 +105,11 @@ impl<S: LogStore> Inbox<S> {
                     }
                 },
                 // Tasks that were taken out of the table and not come to, or are to be tried again soon.
-                Some(Ended::Again) | None if taken.progress.is_none() => {
+                Some(MessageEnd::Again) | None if taken.progress.is_none() => {
                     let due_in = if ended.is_some() { backoff(2, spread()) } else { Duration::ZERO };
                     settled.apart.push(apart(message, due_in));
                 }
-                Some(Ended::Again) | None => {
+                Some(MessageEnd::Again) | None => {
                     if marks && !message.replay {
                         taken_back.extend(unit());
                     }
@@ -149,7 +136,7 @@ impl<S: LogStore> Inbox<S> {
         account: &Account,
         course: &Course,
     ) -> Result<(), Error> {
-        let store = &self.inner.store;
+        let store = &self.engine.store;
         if let Some(place) = course.noted {
             store.forget_attempt(tx, taker.handler, place).await?;
         }
@@ -184,7 +171,7 @@ impl<S: LogStore> Inbox<S> {
         ran: &Ran,
         report: &WorkReport,
     ) {
-        let observer = self.inner.observer;
+        let observer = self.engine.observer;
         if !observer.enabled {
             return;
         }
@@ -193,13 +180,13 @@ impl<S: LogStore> Inbox<S> {
         let each = ran.took / u32::try_from(ran.bodies.max(1)).unwrap_or(u32::MAX);
         for (message, ended) in taken.messages.iter().zip(&ran.ended) {
             match ended {
-                Ended::Done(_) => {
+                MessageEnd::Done(_) => {
                     observer.count(observe::PROCESSED, name);
                     observer.time(observe::WAIT_SECONDS, name, message.waited + ran.took);
                     observer.time(observe::HANDLE_SECONDS, name, each);
                 }
-                Ended::Failed(_) => observer.count(observe::FAILED, name),
-                Ended::Scheduled | Ended::Parked | Ended::Again => {}
+                MessageEnd::Failed(_) => observer.count(observe::FAILED, name),
+                MessageEnd::Scheduled | MessageEnd::Parked | MessageEnd::Again => {}
             }
         }
         for _ in 0..report.dead {
@@ -208,23 +195,16 @@ impl<S: LogStore> Inbox<S> {
     }
 
     /// Tells of messages that are dead letters now.
-    pub(super) fn tell_of_dead(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taken: &Taken,
-        settled: &Settled,
-    ) {
+    pub(super) fn tell_of_dead(&self, handler: &Registered<S>, taken: &Taken, settled: &Settled) {
         for dead in &settled.dead {
             if let Some(message) = taken.messages.iter().find(|message| message.place.pos == dead.pos) {
-                self.tell_of_one_dead(stored, handler, message, dead.failures, dead.error.clone());
+                self.tell_of_one_dead(handler, message, dead.failures, dead.error.clone());
             }
         }
     }
 
     pub(super) fn tell_of_one_dead(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         message: &StoredMessage,
         failures: u32,
@@ -239,7 +219,7 @@ impl<S: LogStore> Inbox<S> {
             attempts = failures,
             "a message is a dead letter"
         );
-        let Some(on_dead) = &stored.settings.on_dead else { return };
+        let Some(on_dead) = &self.log.settings.on_dead else { return };
         let now = std::time::SystemTime::now();
         let mut attempts = message.attempts.as_deref().map(PastAttempt::read).unwrap_or_default();
         attempts.push(PastAttempt { attempt: failures, at: now, error: error.clone(), omitted: 0 });
@@ -292,13 +272,13 @@ pub(super) fn unit_of_message<S: LogStore>(
 }
 
 /// A number by chance, for waits that must not fall together.
-pub(super) fn chance() -> u32 {
+pub(crate) fn chance() -> u32 {
     let bytes = uuid::Uuid::now_v7().into_bytes();
     u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
 }
 
 /// An error's own text may be anybody's code.
-pub(super) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| chain(error)));
     clipped(text.unwrap_or_else(|_| "the text of the error panicked".to_owned()))
 }

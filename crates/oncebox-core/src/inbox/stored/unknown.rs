@@ -1,9 +1,8 @@
 //! Commits whose answer was lost: noted, and found out about when the lane is locked the next time.
 
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::Taken;
-use crate::inbox::stored::{LogStore, Stored};
+use crate::inbox::stored::{Lanes, LogStore, lock};
 use crate::observe;
 use crate::store::Taker;
 
@@ -15,40 +14,32 @@ pub(super) struct UnknownCommit {
     messages: u64,
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> Lanes<S> {
     pub(super) fn note_unknown(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         taken: &Taken,
         messages: usize,
     ) {
         for _ in 0..messages {
-            self.inner.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
+            self.engine.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
         }
         if let Some(progress) = taken.progress {
             let unknown =
                 UnknownCommit { epoch: progress.epoch, reached: progress.pos, messages: messages as u64 };
-            stored.unknown().insert((taker.handler, taker.lane), unknown);
+            lock(&self.unknown).insert((taker.handler, taker.lane), unknown);
         }
     }
 
     /// The lane's lock is ours: whether a commit whose answer was lost has happened is certain now.
-    pub(super) fn find_out_unknown(
-        &self,
-        stored: &Stored,
-        handler: &Registered<S>,
-        taker: Taker<'_>,
-        epoch: i32,
-        from: i64,
-    ) {
-        let Some(unknown) = stored.unknown().remove(&(taker.handler, taker.lane)) else { return };
+    pub(super) fn find_out_unknown(&self, handler: &Registered<S>, taker: Taker<'_>, epoch: i32, from: i64) {
+        let Some(unknown) = lock(&self.unknown).remove(&(taker.handler, taker.lane)) else { return };
         if unknown.epoch == epoch && from >= unknown.reached {
             tracing::info!(handler = &*handler.name, "a commit whose answer was lost had happened");
             for _ in 0..unknown.messages {
-                self.inner.observer.count(observe::COMMITS_RECOVERED, &handler.name);
-                self.inner.observer.count(observe::PROCESSED, &handler.name);
+                self.engine.observer.count(observe::COMMITS_RECOVERED, &handler.name);
+                self.engine.observer.count(observe::PROCESSED, &handler.name);
             }
         }
     }

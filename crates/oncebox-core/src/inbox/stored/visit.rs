@@ -7,22 +7,19 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
-use crate::backoff::{backoff, spread};
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use crate::backoff::Retries;
+use crate::inbox::faults::Meaning;
+use crate::inbox::registered::Registered;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
 use crate::inbox::stored::settle::unit_of_message;
-use crate::inbox::stored::work::{Ended, Trouble, trouble_of_own};
+use crate::inbox::stored::work::{MessageEnd, VisitTrouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{LogStore, Stored};
+use crate::inbox::stored::{Lanes, LogStore};
 use crate::observe;
 use crate::store::{
     Batch, Claimed, Fault, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unit,
-    Waiting,
 };
-use crate::{Error, ErrorKind, Mode};
+use crate::{Error, Mode};
 
 /// How many tasks one visit takes.
 pub(super) const TASKS_MAX: u32 = 25;
@@ -81,41 +78,24 @@ pub(crate) struct Course {
     pub(super) noted: Option<Place>,
 }
 
-impl<S: LogStore> Inbox<S> {
-    /// The places that a look found. Tasks first: they have waited longer.
-    pub(crate) fn spots<'a>(
-        &'a self,
-        stored: &'a Stored,
-        waiting: &'a Waiting,
-    ) -> impl Iterator<Item = Spot> + use<'a, S> {
-        let handler = stored.ids.iter().position(|id| *id == waiting.handler);
-        let (lane, careful) = (waiting.lane, waiting.careful);
-        let spot = move |what| handler.map(|handler| Spot { handler, lane, what, careful });
-        let tasks = waiting.tasks.then(|| spot(What::Tasks)).flatten();
-        tasks.into_iter().chain(waiting.messages.then(|| spot(What::Messages)).flatten())
-    }
-
-    /// Visits a place once.
+impl<S: LogStore> Lanes<S> {
+    /// Visits a place of a handler that runs in transactions, once.
     pub(crate) async fn visit(&self, spot: Spot) -> Result<Visited, Error> {
-        let stored = self.stored()?;
-        let handler = &self.inner.handlers[spot.handler];
-        let taker = self.taker(stored, handler, spot.lane);
-        if let Some(detached) = &handler.detached {
-            return self.visit_detached(stored, handler, detached, taker, spot).await;
-        }
+        let handler = &self.engine.handlers[spot.handler];
+        let taker = self.taker(handler, spot.lane);
         if spot.careful {
-            return self.visit_carefully(stored, handler, taker, spot).await;
+            return self.visit_carefully(handler, taker, spot).await;
         }
-        let course = self.course(stored, handler, spot);
-        self.visit_with(stored, handler, taker, spot, &course).await
+        let course = self.course(handler, spot);
+        self.visit_with(handler, taker, spot, &course).await
     }
 
     /// A handler as those see it who take its messages.
-    pub(super) fn taker<'a>(&self, stored: &Stored, handler: &'a Registered<S>, lane: u16) -> Taker<'a> {
+    pub(super) fn taker<'a>(&self, handler: &'a Registered<S>, lane: u16) -> Taker<'a> {
         Taker {
-            handler: stored.ids[handler.index],
+            handler: self.log.ids[handler.index],
             kinds: &handler.kinds,
-            mode: handler.mode(self.inner.mode),
+            mode: handler.mode(self.engine.mode),
             ordered: handler.settings.ordered,
             lane,
         }
@@ -123,7 +103,7 @@ impl<S: LogStore> Inbox<S> {
 
     /// A visit's transaction; `None` if others are before us at the store's one writer.
     pub(super) async fn begin_visit(&self, course: &Course) -> Result<Option<S::Tx>, Error> {
-        match self.begin(course.limits).await {
+        match self.engine.store.begin(course.limits).await {
             Ok(tx) => Ok(Some(tx)),
             Err(error) if S::classify(&error) == Fault::LockTimeout => Ok(None),
             Err(error) => Err(error),
@@ -133,48 +113,47 @@ impl<S: LogStore> Inbox<S> {
     /// Visits a place in one transaction.
     pub(super) async fn visit_with(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         spot: Spot,
         course: &Course,
     ) -> Result<Visited, Error> {
-        let _turn = self.worker_turn(handler).await;
+        let _turn = self.engine.worker_turn(handler).await;
         let Some(mut tx) = self.begin_visit(course).await? else { return Ok(Visited::Busy) };
         let taken = match (course.noted, spot.what) {
             (Some(_), what) => self.take_one(&mut tx, taker, what).await,
-            (None, What::Messages) => self.take_messages(stored, handler, &mut tx, taker).await,
+            (None, What::Messages) => self.take_messages(handler, &mut tx, taker).await,
             (None, What::Tasks) => self.take_tasks(handler, &mut tx, taker).await,
         };
         let mut taken = match taken {
             // Somebody else was faster.
             Ok(Some(taken)) if course.noted.is_some_and(|place| taken.first_place() != Some(place)) => {
-                self.inner.store.rollback(tx).await;
+                self.engine.store.rollback(tx).await;
                 return Ok(Visited::Idle);
             }
             Ok(Some(taken)) => taken,
             Ok(None) => {
-                self.inner.store.rollback(tx).await;
+                self.engine.store.rollback(tx).await;
                 return Ok(Visited::Busy);
             }
             Err(error) => {
-                self.inner.store.rollback(tx).await;
+                self.engine.store.rollback(tx).await;
                 return Err(error);
             }
         };
         if taken.is_empty() {
-            self.inner.store.rollback(tx).await;
+            self.engine.store.rollback(tx).await;
             return Ok(Visited::Idle);
         }
         if let Err(error) = self.claim_taken(handler, &mut tx, &mut taken).await {
-            self.inner.store.rollback(tx).await;
+            self.engine.store.rollback(tx).await;
             // Another copy may have run for longer than a claim waits.
             return match S::classify(&error) {
                 Fault::LockTimeout | Fault::Transient => Ok(Visited::Busy),
                 _ => Err(error),
             };
         }
-        self.work_on(stored, handler, taker, tx, taken, course).await
+        self.work_on(handler, taker, tx, taken, course).await
     }
 
     /// Where messages come inline too, the handler's own markers decide who runs: what is done already is passed over, and what
@@ -185,7 +164,7 @@ impl<S: LogStore> Inbox<S> {
         tx: &mut S::Tx,
         taken: &mut Taken,
     ) -> Result<(), Error> {
-        if self.inner.mode != Mode::Mixed {
+        if self.engine.mode != Mode::Mixed {
             return Ok(());
         }
         let claims = |message: &StoredMessage| !message.replay && !message.spilled;
@@ -201,7 +180,7 @@ impl<S: LogStore> Inbox<S> {
             return Ok(());
         }
         let (numbers, units): (Vec<usize>, Vec<Unit>) = units.into_iter().unzip();
-        let claimed = self.inner.store.claim(tx, &units).await?;
+        let claimed = self.engine.store.claim(tx, &units).await?;
         let mut known = HashSet::new();
         let mut busy = HashSet::new();
         for (n, claimed) in numbers.into_iter().zip(claimed) {
@@ -212,7 +191,7 @@ impl<S: LogStore> Inbox<S> {
             }
         }
         for _ in &known {
-            self.inner.observer.count(observe::DUPLICATES, &handler.name);
+            self.engine.observer.count(observe::DUPLICATES, &handler.name);
         }
         let messages = std::mem::take(&mut taken.messages);
         for (n, message) in messages.into_iter().enumerate() {
@@ -225,10 +204,9 @@ impl<S: LogStore> Inbox<S> {
         Ok(())
     }
 
-    pub(super) fn course(&self, stored: &Stored, handler: &Registered<S>, spot: Spot) -> Course {
+    pub(super) fn course(&self, handler: &Registered<S>, spot: Spot) -> Course {
         let tasks = spot.what == What::Tasks;
-        let handler_timeout = handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout);
-        let time = stored.settings.batch_time.unwrap_or(match self.inner.store.capacity() {
+        let time = self.log.settings.batch_time.unwrap_or(match self.engine.store.capacity() {
             // The one writer is everybody's.
             1 => Duration::from_millis(50),
             _ => Duration::from_millis(500),
@@ -240,9 +218,9 @@ impl<S: LogStore> Inbox<S> {
             wary: handler.lessons().lane(spot.lane).wary,
             time,
             limits: Limits {
-                lock_timeout: self.inner.settings.lock_timeout,
+                lock_timeout: self.engine.settings.lock_timeout,
                 body_lock_timeout: None,
-                handler_timeout,
+                handler_timeout: self.engine.handler_timeout(handler),
             },
             noted: None,
         }
@@ -250,7 +228,6 @@ impl<S: LogStore> Inbox<S> {
 
     async fn take_messages(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         tx: &mut S::Tx,
         taker: Taker<'_>,
@@ -267,8 +244,8 @@ impl<S: LogStore> Inbox<S> {
                 open_tasks: None,
             }
         };
-        let Some(batch) = self.inner.store.take(tx, taker, limits).await? else { return Ok(None) };
-        self.find_out_unknown(stored, handler, taker, batch.epoch, batch.from);
+        let Some(batch) = self.engine.store.take(tx, taker, limits).await? else { return Ok(None) };
+        self.find_out_unknown(handler, taker, batch.epoch, batch.from);
         let positions = match batch.messages.is_empty() {
             true => limits.positions.saturating_mul(2).min(POSITIONS_MAX),
             false => POSITIONS_MIN,
@@ -285,29 +262,28 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<Option<Taken>, Error> {
         let most = if handler.settings.isolated { 1 } else { TASKS_MAX };
         let messages =
-            self.inner.store.take_tasks(tx, taker, TaskLimits { tasks: most, heads_only: false }).await?;
+            self.engine.store.take_tasks(tx, taker, TaskLimits { tasks: most, heads_only: false }).await?;
         Ok(messages.map(|messages| Taken::tasks(messages, most)))
     }
 
     pub(super) async fn work_on(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         taker: Taker<'_>,
         mut tx: S::Tx,
         mut taken: Taken,
         course: &Course,
     ) -> Result<Visited, Error> {
-        let store = &self.inner.store;
+        let store = &self.engine.store;
         let ran = self.run_messages(handler, &mut tx, &taken.messages, course).await;
         let ran = match ran {
             Ok(ran) => ran,
             Err(trouble) => {
                 match trouble {
-                    Trouble::Overstayed => store.abandon(tx).await,
+                    VisitTrouble::TimedOut(_) => store.abandon(tx).await,
                     _ => store.rollback(tx).await,
                 }
-                return self.learn(stored, handler, taker, taken, trouble, course).await;
+                return self.learn(handler, taker, taken, trouble, course).await;
             }
         };
         // What was not come to stays for the next visit.
@@ -316,14 +292,14 @@ impl<S: LogStore> Inbox<S> {
         {
             let Some(last) = ran.ended.len().checked_sub(1) else {
                 store.rollback(tx).await;
-                sleep(backoff(1, spread())).await;
+                Retries::unlimited().pause().await;
                 return Ok(Visited::Worked { report: WorkReport::default(), more: true });
             };
             if !mutant!("progress_past_the_unreached") {
                 progress.pos = taken.messages[last].place.pos;
             }
         }
-        let account = self.settle_up(stored, handler, &taken, &ran);
+        let account = self.settle_up(handler, &taken, &ran);
         if let Err(error) = self.write_account(&mut tx, taker, &account, course).await {
             store.rollback(tx).await;
             let trouble = match S::is_about_data(&error) {
@@ -334,36 +310,33 @@ impl<S: LogStore> Inbox<S> {
                         error = error_text,
                         "the outcome of a message cannot be stored"
                     );
-                    Trouble::Unstorable(error)
+                    VisitTrouble::Unstorable(error)
                 }
                 // A handler may have left the transaction broken.
                 false => trouble_of_own::<S>(error).unwrap_or_else(|trouble| trouble),
             };
-            return self.learn(stored, handler, taker, taken, trouble, course).await;
+            return self.learn(handler, taker, taken, trouble, course).await;
         }
-        if let Err(error) = self.finish_visit(tx, taken.progress).await {
-            let trouble = match (error.kind(), S::classify(&error)) {
-                (ErrorKind::Transaction, _) => Trouble::Broken(error),
-                (_, Fault::Connection) if !mutant!("unknown_commit_is_a_failure_in_lanes") => {
-                    self.note_unknown(stored, handler, taker, &taken, ran.ended.len());
-                    Trouble::Store(error)
+        if let Err(error) = store.finish(tx, taken.progress).await {
+            let trouble = match Meaning::of::<S>(&error) {
+                Meaning::Broken => VisitTrouble::Broken(error),
+                Meaning::Lost if !mutant!("unknown_commit_is_a_failure_in_lanes") => {
+                    self.note_unknown(handler, taker, &taken, ran.ended.len());
+                    VisitTrouble::Store(error)
                 }
-                (_, Fault::Session) => Trouble::Session(error.into()),
-                (_, Fault::Transient | Fault::LockTimeout) => {
-                    self.met_contention(handler);
-                    Trouble::Contended(error.into())
+                Meaning::Session => VisitTrouble::Session(error.into()),
+                Meaning::Contended => {
+                    self.engine.met_contention(handler);
+                    VisitTrouble::Contended(error.into())
                 }
-                // A constraint that waits for the commit, for example.
-                (_, Fault::Connection | Fault::StatementTimeout | Fault::Other) => {
-                    Trouble::Failed(error.into())
-                }
+                Meaning::Lost | Meaning::Failed => VisitTrouble::Failed(error.into()),
             };
-            return self.learn(stored, handler, taker, taken, trouble, course).await;
+            return self.learn(handler, taker, taken, trouble, course).await;
         }
         handler.batches.state().contention.committed();
         let report = account.report;
         self.observe_visit(handler, &taken, &ran, &report);
-        self.tell_of_dead(stored, handler, &taken, &account.settled);
+        self.tell_of_dead(handler, &taken, &account.settled);
         let mut lessons = handler.lessons();
         if ran.bodies > 0 {
             lessons.size.took(ran.bodies, ran.took);
@@ -377,7 +350,7 @@ impl<S: LogStore> Inbox<S> {
         }
         for (message, ended) in taken.messages.iter().zip(&ran.ended) {
             // What is to be tried again soon is not over.
-            if !matches!(ended, Ended::Again) {
+            if !matches!(ended, MessageEnd::Again) {
                 lessons.transients.remove(&message.place);
             }
         }
@@ -391,7 +364,7 @@ impl<S: LogStore> Inbox<S> {
         taker: Taker<'_>,
         what: What,
     ) -> Result<Option<Taken>, Error> {
-        let store = &self.inner.store;
+        let store = &self.engine.store;
         if what == What::Tasks {
             let messages = store.take_tasks(tx, taker, TaskLimits { tasks: 1, heads_only: false }).await?;
             return Ok(messages.map(|messages| Taken::tasks(messages, 1)));
@@ -399,12 +372,6 @@ impl<S: LogStore> Inbox<S> {
         let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX, open_tasks: None };
         let batch = store.take(tx, taker, one).await?;
         Ok(batch.map(|batch| Taken::messages(taker, batch)))
-    }
-
-    pub(super) async fn finish_visit(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
-        let begun = self.inner.store.finish(tx, progress).await?;
-        self.keep_begun(begun);
-        Ok(())
     }
 }
 

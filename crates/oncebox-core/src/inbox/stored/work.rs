@@ -2,32 +2,30 @@
 
 use std::any::Any;
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use tracing::Instrument;
 
 use crate::error::chain;
 use crate::handler::{Cancellation, Delivery, EffectId, Returned};
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
-use crate::inbox::stored::LogStore;
+use crate::inbox::body::{BodyEnd, timed_out};
+use crate::inbox::faults::Meaning;
+use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::Course;
-use crate::inbox::unit::{TIMEOUT_GRACE, broken, failed, panic_text, panicked};
+use crate::inbox::stored::{Lanes, LogStore};
 use crate::outcome::{Outcome, Rejection, cause};
-use crate::store::{Fault, StoredMessage};
-use crate::{Envelope, Error, ErrorKind, Failure, Headers, Key};
+use crate::store::StoredMessage;
+use crate::{Envelope, Error, Failure, Headers, Key};
 
 /// So many messages share a savepoint.
 const CHUNK: usize = 50;
 /// With so many savepoints in one transaction, PostgreSQL is still fast.
 const SAVEPOINTS_MAX: usize = 40;
 
-/// What became of a message in a visit.
+/// The end of a message in a visit.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum MessageEnd {
     /// The handler's effect will be committed, with its result.
     Done(Option<Vec<u8>>),
     /// It waits for its sender's time.
@@ -40,11 +38,11 @@ pub(crate) enum Ended {
     Failed(Outcome),
 }
 
-/// What became of the messages of a batch, as far as they were come to.
+/// The ends of the messages of a batch, as far as the visit came.
 #[derive(Default)]
 pub(crate) struct Ran {
     /// In order.
-    pub(crate) ended: Vec<Ended>,
+    pub(crate) ended: Vec<MessageEnd>,
     /// How many bodies ran, and how long.
     pub(crate) bodies: usize,
     pub(crate) took: Duration,
@@ -52,7 +50,9 @@ pub(crate) struct Ran {
 
 impl Ran {
     pub(crate) fn is_clean(&self) -> bool {
-        self.ended.iter().all(|ended| matches!(ended, Ended::Done(_) | Ended::Scheduled | Ended::Parked))
+        self.ended
+            .iter()
+            .all(|ended| matches!(ended, MessageEnd::Done(_) | MessageEnd::Scheduled | MessageEnd::Parked))
     }
 }
 
@@ -99,15 +99,15 @@ impl Chunk {
 }
 
 /// Why a transaction came to nothing.
-pub(crate) enum Trouble {
+pub(crate) enum VisitTrouble {
     /// A handler failed.
     Failed(Failure),
     /// A handler broke its transaction.
     Broken(Error),
     /// It met other transactions.
     Contended(Failure),
-    /// A handler overstayed.
-    Overstayed,
+    /// A handler ran for too long.
+    TimedOut(Duration),
     /// The session of the connection is out of date; another connection will do.
     Session(Failure),
     /// The connection was lost behind a body.
@@ -118,10 +118,10 @@ pub(crate) enum Trouble {
     Store(Error),
 }
 
-impl Trouble {
+impl VisitTrouble {
     /// Whether no savepoint helps.
     fn ends_the_transaction(&self) -> bool {
-        matches!(self, Self::Overstayed | Self::Session(_))
+        matches!(self, Self::TimedOut(_) | Self::Session(_))
     }
 
     /// What it means for the one message that it was about.
@@ -130,11 +130,11 @@ impl Trouble {
             Self::Failed(failure)
             | Self::Contended(failure)
             | Self::Session(failure)
-            | Self::Gone(failure) => failed(handler.settings.judge(failure)),
+            | Self::Gone(failure) => Outcome::failed(handler.settings.judge(failure)),
             Self::Unstorable(error) => unstorable(&error),
-            Self::Broken(error) => broken(error),
-            Self::Overstayed => failed("the handler ran longer than it may".into()),
-            Self::Store(error) => failed(error.into()),
+            Self::Broken(error) => Outcome::broken(error),
+            Self::TimedOut(limit) => Outcome::failed(timed_out(limit)),
+            Self::Store(error) => Outcome::failed(error.into()),
         }
     }
 }
@@ -145,7 +145,7 @@ pub(crate) struct Ready {
     pub(crate) delivery: Delivery,
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> Lanes<S> {
     /// Runs the handler on messages, in order, as long as there is time.
     pub(crate) async fn run_messages(
         &self,
@@ -153,7 +153,7 @@ impl<S: LogStore> Inbox<S> {
         tx: &mut S::Tx,
         messages: &[StoredMessage],
         course: &Course,
-    ) -> Result<Ran, Trouble> {
+    ) -> Result<Ran, VisitTrouble> {
         let span = tracing::info_span!("oncebox.work", handler = &*handler.name, messages = messages.len());
         let started = Instant::now();
         let mut order = Order::of(handler);
@@ -181,12 +181,12 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
         started: Instant,
         mut order: Order,
-    ) -> Result<Ran, Trouble> {
-        let store = &self.inner.store;
+    ) -> Result<Ran, VisitTrouble> {
+        let store = &self.engine.store;
         let mut ran = Ran::default();
         let mut chunk = Chunk { begin: 0, savepoints: 0, open: false };
         if course.wary {
-            store.isolate(tx).await.map_err(Trouble::Store)?;
+            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
             chunk.opened(0);
         }
         while ran.ended.len() < messages.len() {
@@ -219,7 +219,7 @@ impl<S: LogStore> Inbox<S> {
                 }
             }
             match trouble {
-                None => ran.ended.push(Ended::Done(result)),
+                None => ran.ended.push(MessageEnd::Done(result)),
                 Some(trouble) if !chunk.open || trouble.ends_the_transaction() => return Err(trouble),
                 Some(trouble) => {
                     let end = messages.len().min(n + 1);
@@ -255,10 +255,10 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
         ran: &mut Ran,
         chunk: &mut Chunk,
-        trouble: Trouble,
+        trouble: VisitTrouble,
         order: &mut Order,
-    ) -> Result<bool, Trouble> {
-        let store = &self.inner.store;
+    ) -> Result<bool, VisitTrouble> {
+        let store = &self.engine.store;
         if let Err(error) = store.undo(tx, None, false).await {
             return Err(trouble_behind::<S>(error, trouble));
         }
@@ -277,7 +277,7 @@ impl<S: LogStore> Inbox<S> {
         ran.bodies += isolated.bodies;
         ran.ended.extend(isolated.ended);
         if whole {
-            store.isolate(tx).await.map_err(Trouble::Store)?;
+            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
             chunk.opened(ran.ended.len());
         }
         Ok(whole)
@@ -290,7 +290,7 @@ impl<S: LogStore> Inbox<S> {
         tx: &mut S::Tx,
         messages: &[StoredMessage],
         course: &Course,
-    ) -> Result<Ran, Trouble> {
+    ) -> Result<Ran, VisitTrouble> {
         let mut set = Vec::with_capacity(messages.len());
         let mut ended = Vec::with_capacity(messages.len());
         let mut order = Order::of(handler);
@@ -298,7 +298,7 @@ impl<S: LogStore> Inbox<S> {
             ended.push(match self.make_ready(handler, message, &mut order) {
                 Ok(ready) => {
                     set.push(ready);
-                    Ended::Done(None)
+                    MessageEnd::Done(None)
                 }
                 Err(ended) => ended,
             });
@@ -319,8 +319,8 @@ impl<S: LogStore> Inbox<S> {
         course: &Course,
         started: Instant,
         order: &mut Order,
-    ) -> Result<Ran, Trouble> {
-        let store = &self.inner.store;
+    ) -> Result<Ran, VisitTrouble> {
+        let store = &self.engine.store;
         let mut ran = Ran::default();
         for message in messages {
             if ran.bodies > 0 && started.elapsed() >= course.time {
@@ -333,7 +333,7 @@ impl<S: LogStore> Inbox<S> {
                     continue;
                 }
             };
-            store.isolate(tx).await.map_err(Trouble::Store)?;
+            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
             let kept = match self.run_body_of(handler, tx, vec![ready], course).await {
                 Ok(returned) => match store.keep(tx, false).await {
                     Ok(()) => Ok(sole_result(returned)),
@@ -345,7 +345,7 @@ impl<S: LogStore> Inbox<S> {
             ran.bodies += 1;
             let trouble = match kept {
                 Ok(result) => {
-                    ran.ended.push(Ended::Done(result));
+                    ran.ended.push(MessageEnd::Done(result));
                     continue;
                 }
                 Err(trouble) => trouble,
@@ -367,20 +367,20 @@ impl<S: LogStore> Inbox<S> {
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
-        trouble: Trouble,
+        trouble: VisitTrouble,
         course: &Course,
         order: &mut Order,
-    ) -> Option<Ended> {
+    ) -> Option<MessageEnd> {
         order.hold(message);
         match trouble {
-            Trouble::Contended(failure) | Trouble::Failed(failure)
+            VisitTrouble::Contended(failure) | VisitTrouble::Failed(failure)
                 if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
             {
                 tracing::debug!(error = %failure, "another try after a transient error");
                 // In a lane, those behind it wait for it; tasks do not wait for each other.
-                course.tasks.then_some(Ended::Again)
+                course.tasks.then_some(MessageEnd::Again)
             }
-            trouble => Some(Ended::Failed(trouble.outcome(handler))),
+            trouble => Some(MessageEnd::Failed(trouble.outcome(handler))),
         }
     }
 
@@ -390,16 +390,16 @@ impl<S: LogStore> Inbox<S> {
         handler: &Registered<S>,
         message: &StoredMessage,
         order: &mut Order,
-    ) -> Result<Ready, Ended> {
+    ) -> Result<Ready, MessageEnd> {
         if !message.due_in.is_zero() {
-            return Err(Ended::Scheduled);
+            return Err(MessageEnd::Scheduled);
         }
         if order.holds(message) {
-            return Err(Ended::Parked);
+            return Err(MessageEnd::Parked);
         }
         self.decode(handler, message, Cancellation::never()).map_err(|rejection| {
             order.hold(message);
-            Ended::Failed(Outcome::Rejected(rejection))
+            MessageEnd::Failed(Outcome::Rejected(rejection))
         })
     }
 
@@ -422,14 +422,7 @@ impl<S: LogStore> Inbox<S> {
             attempt: message.failures + 1,
             arrived: now.checked_sub(message.waited).unwrap_or(now),
         };
-        let prepare = || handler.handler.prepare(&envelope, &self.inner.selectors);
-        let prepared = match catch_unwind(AssertUnwindSafe(prepare)) {
-            Ok(prepared) => prepared?,
-            Err(panic) => {
-                let text = format!("panicked while decoding: {}", panic_text(&*panic));
-                return Err(Rejection::Undecodable(cause(text)));
-            }
-        };
+        let prepared = self.engine.prepare(handler, &envelope)?;
         let effect_id = match &message.key {
             Some(key) => EffectId::of(&handler.origin, &message.kind, key),
             None => EffectId::at(&handler.origin, message.place),
@@ -441,7 +434,7 @@ impl<S: LogStore> Inbox<S> {
             effect_id,
             is_replay: message.replay,
             cancellation,
-            states: self.inner.states.clone(),
+            states: self.engine.states.clone(),
         };
         Ok(Ready { message: prepared.message, delivery })
     }
@@ -452,63 +445,43 @@ impl<S: LogStore> Inbox<S> {
         tx: &mut S::Tx,
         ready: Vec<Ready>,
         course: &Course,
-    ) -> Result<Vec<Returned>, Trouble> {
-        let expected = ready.len();
+    ) -> Result<Vec<Returned>, VisitTrouble> {
         // Each body has all the time that it may take.
-        self.inner.store.arm(tx).await.map_err(Trouble::Store)?;
+        self.engine.store.arm(tx).await.map_err(VisitTrouble::Store)?;
         let traceparent = match &ready[..] {
             [one] => one.delivery.envelope.headers().get(Headers::TRACEPARENT).map(str::to_owned),
             _ => None,
         };
         let (messages, deliveries): (Vec<_>, Vec<_>) =
             ready.into_iter().map(|ready| (ready.message, ready.delivery)).unzip();
-        let body = handler.handler.call(messages, &deliveries, Some(S::connection(tx)));
-        let body = self.inside(AssertUnwindSafe(body).catch_unwind());
-        let limit = course.limits.handler_timeout.saturating_add(TIMEOUT_GRACE);
         let span = tracing::debug_span!("oncebox.unit", handler = &*handler.name, traceparent);
-        let ran = tokio::time::timeout(limit, body).instrument(span).await;
-        self.note_body_ended(tx, &ran);
-        match ran {
-            Ok(Ok(Ok(_))) if !S::is_lent(S::connection(tx)) => Err(Trouble::Broken(not_lent())),
-            Ok(Ok(Ok(returned))) if returned.len() == expected => Ok(returned),
-            Ok(Ok(Ok(_))) => Err(Trouble::Failed("the handler did not answer for every message".into())),
-            Ok(Ok(Err(failure))) => {
-                let failure = handler.settings.judge(failure);
-                let fault = S::classify(failure.error());
-                if matches!(fault, Fault::Transient | Fault::LockTimeout) {
-                    self.met_contention(handler);
+        match self.engine.run_in(tx, handler, messages, &deliveries).instrument(span).await {
+            BodyEnd::Returned(returned) => Ok(returned),
+            BodyEnd::Broken(error) => Err(VisitTrouble::Broken(error)),
+            BodyEnd::TimedOut => Err(VisitTrouble::TimedOut(course.limits.handler_timeout)),
+            BodyEnd::Failed(failure) => Err(match Meaning::of_failure::<S>(&failure) {
+                Meaning::Session => VisitTrouble::Session(failure),
+                Meaning::Contended => {
+                    self.engine.met_contention(handler);
+                    VisitTrouble::Contended(failure)
                 }
-                Err(match fault {
-                    Fault::Session if matches!(failure, Failure::Retry(_)) => Trouble::Session(failure),
-                    _ if is_transient::<S>(&failure) => Trouble::Contended(failure),
-                    _ => Trouble::Failed(failure),
-                })
-            }
-            Ok(Err(panic)) => Err(Trouble::Failed(panicked(&*panic))),
-            Err(_elapsed) => Err(Trouble::Overstayed),
+                // Whether it is the lane's connection that is gone shows when a savepoint is to be taken back.
+                Meaning::Lost => VisitTrouble::Contended(failure),
+                Meaning::Broken | Meaning::Failed => VisitTrouble::Failed(failure),
+            }),
         }
     }
 }
 
 /// What an error of one of the inbox's own statements behind handlers means; `Err` if nothing more can be done here.
-pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<Trouble, Trouble> {
-    if error.kind() == ErrorKind::Transaction {
-        return Ok(Trouble::Broken(error));
+pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<VisitTrouble, VisitTrouble> {
+    match Meaning::of::<S>(&error) {
+        Meaning::Broken => Ok(VisitTrouble::Broken(error)),
+        Meaning::Failed => Ok(VisitTrouble::Failed(error.into())),
+        Meaning::Contended => Ok(VisitTrouble::Contended(error.into())),
+        Meaning::Session => Err(VisitTrouble::Session(error.into())),
+        Meaning::Lost => Err(VisitTrouble::Store(error)),
     }
-    match S::classify(&error) {
-        Fault::Other | Fault::StatementTimeout => Ok(Trouble::Failed(error.into())),
-        Fault::Transient | Fault::LockTimeout => Ok(Trouble::Contended(error.into())),
-        Fault::Session => Err(Trouble::Session(error.into())),
-        Fault::Connection => Err(Trouble::Store(error)),
-    }
-}
-
-/// A handler has left its neighbours something else than the transaction.
-fn not_lent() -> Error {
-    Error::new(
-        ErrorKind::Transaction,
-        "the handler left a nested transaction open, or put another connection in the place of the one that it was lent",
-    )
 }
 
 /// What becomes of a message whose own outcome cannot be stored.
@@ -522,15 +495,15 @@ pub(crate) fn unstorable_text(error: &Error) -> String {
 }
 
 /// What it means that a trouble could not be taken back.
-fn trouble_behind<S: LogStore>(error: Error, trouble: Trouble) -> Trouble {
-    match (error.kind(), S::classify(&error)) {
-        (ErrorKind::Transaction, _) => Trouble::Broken(error),
-        (_, Fault::Session) => Trouble::Session(error.into()),
-        (_, Fault::Connection) => match trouble {
-            Trouble::Failed(failure) | Trouble::Contended(failure) => Trouble::Gone(failure),
-            _ => Trouble::Store(error),
+fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrouble {
+    match Meaning::of::<S>(&error) {
+        Meaning::Broken => VisitTrouble::Broken(error),
+        Meaning::Session => VisitTrouble::Session(error.into()),
+        Meaning::Lost => match trouble {
+            VisitTrouble::Failed(failure) | VisitTrouble::Contended(failure) => VisitTrouble::Gone(failure),
+            _ => VisitTrouble::Store(error),
         },
-        _ => trouble,
+        Meaning::Contended | Meaning::Failed => trouble,
     }
 }
 
@@ -541,6 +514,5 @@ fn sole_result(returned: Vec<Returned>) -> Option<Vec<u8>> {
 
 /// Whether another try may not meet it.
 fn is_transient<S: LogStore>(failure: &Failure) -> bool {
-    matches!(failure, Failure::Retry(_))
-        && matches!(S::classify(failure.error()), Fault::Connection | Fault::Transient | Fault::LockTimeout)
+    matches!(Meaning::of_failure::<S>(failure), Meaning::Contended | Meaning::Lost)
 }

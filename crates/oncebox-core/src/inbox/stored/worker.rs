@@ -4,26 +4,31 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::backoff::{backoff, spread};
+use crate::backoff::Retries;
 use crate::error::chain;
-use crate::inbox::Inbox;
-use crate::inbox::stored::visit::{Spot, Visited};
-use crate::inbox::stored::{LogStore, Stored};
-use crate::inbox::unit::panic_text;
-use crate::store::Fault;
+use crate::inbox::InboxStore;
+use crate::inbox::body::panic_text;
+use crate::inbox::engine::Engine;
+use crate::inbox::stored::detached::DetachedRuns;
+use crate::inbox::stored::lanes::Lanes;
+use crate::inbox::stored::visit::{Spot, Visited, What};
+use crate::inbox::stored::{LogShared, LogStore};
+use crate::store::{Fault, Waiting};
 use crate::{Error, ErrorKind};
 
 /// The shortest pause between two looks that found nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
-/// Announcements to other processes are at least this far apart.
-const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
+/// The pause before a process that could not listen tries again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// The longest pause between two rounds that did nothing.
+const LONGEST_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// After so many rounds of visits that found nothing to do, there is nothing.
 const IDLE_ROUNDS: u32 = 3;
 /// After so many rounds in which every lane was locked, the handlers may have changed: then no lane is free for this process again.
@@ -110,52 +115,69 @@ impl Plan {
     }
 }
 
-impl<S: LogStore> Inbox<S> {
-    /// Works until `shutdown` is ready (or the inbox is closed), then finishes what is in hand. Run it in as many processes as
-    /// there are: they share the work.
-    ///
-    /// While the store does not answer, be it at the very beginning, the workers wait for it; an error means that they can never
-    /// begin.
-    pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
-        let stored = self.stored()?;
-        self.refuse_operators()?;
-        let _visit = self.inner.doors.enter()?;
+/// Looks for lanes with work and visits them.
+pub(crate) struct Workers<S: InboxStore> {
+    lanes: Arc<Lanes<S>>,
+    detached: Arc<DetachedRuns<S>>,
+}
+
+impl<S: InboxStore> Workers<S> {
+    pub(super) fn new(lanes: Arc<Lanes<S>>, detached: Arc<DetachedRuns<S>>) -> Self {
+        Self { lanes, detached }
+    }
+
+    fn engine(&self) -> &Engine<S> {
+        &self.lanes.engine
+    }
+
+    fn log(&self) -> &LogShared {
+        &self.lanes.log
+    }
+
+    /// How many transactions work at the same time.
+    fn workers(&self) -> usize {
+        self.log().settings.workers_of(self.engine().store.capacity())
+    }
+}
+
+impl<S: LogStore> Workers<S> {
+    /// Works until `shutdown` is ready or the inbox is closed, then finishes its in-flight work.
+    pub(crate) async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
+        let log = self.log();
         let shutdown = async {
             tokio::select! {
                 () = shutdown => {}
-                () = self.inner.doors.closed() => {}
+                () = self.engine().doors.closed() => {}
             }
         };
         let mut shutdown = std::pin::pin!(shutdown);
-        let Some(present) = self.be_present_at_last(stored, &mut shutdown).await? else {
+        let Some(present) = self.lanes.presence.join_with_retry(&mut shutdown).await? else {
             return Ok(WorkReport::default());
         };
         let mut background = JoinSet::new();
-        let inbox = self.clone();
-        background.spawn(async move { inbox.listen().await });
-        let inbox = self.clone();
-        background.spawn(async move { inbox.measure_lag().await });
+        background.spawn(listen(self.lanes.clone()));
+        background.spawn(measure_lag(self.lanes.clone()));
 
-        let workers = self.workers(stored);
+        let workers = self.workers();
         let mut plan = Plan::default();
         let mut visits = JoinSet::new();
         let mut report = WorkReport::default();
         let mut pause = SHORTEST_PAUSE;
         let mut next_look = Instant::now();
         let mut looked_at = next_look;
-        let mut troubles = 0;
+        let mut retries = Retries::unlimited();
         let mut busy = 0_u32;
         loop {
             while visits.len() < workers
                 && let Some(spot) = plan.next()
             {
-                let inbox = self.clone();
-                visits.spawn(async move { (spot, inbox.visit_unharmed(spot).await) });
+                let visit = self.visit(spot);
+                visits.spawn(async move { (spot, visit.await) });
             }
             let has_room = visits.len() < workers;
             // Even those who have no time look up now and then: tasks are due, and other lanes fill.
             let look_at =
-                if has_room { next_look } else { next_look.max(looked_at + stored.settings.poll_every) };
+                if has_room { next_look } else { next_look.max(looked_at + log.settings.poll_every) };
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
@@ -166,8 +188,8 @@ impl<S: LogStore> Inbox<S> {
                             Ok(Visited::Worked { report: one, more }) => {
                                 // Who has done nothing may only have learnt that the store does not answer.
                                 if !one.is_empty() {
-                                    stored.note_trouble(None);
-                                    troubles = 0;
+                                    log.note_trouble(None);
+                                    retries.reset();
                                     busy = 0;
                                 }
                                 report += one;
@@ -187,24 +209,23 @@ impl<S: LogStore> Inbox<S> {
                                 }
                             }
                             Err(error) => {
-                                troubles += 1;
-                                stored.note_trouble(Some(chain(&error)));
-                                next_look = Instant::now() + backoff(troubles, spread());
+                                log.note_trouble(Some(chain(&error)));
+                                next_look = Instant::now() + retries.next_pause();
                             }
                         }
                     }
                     Err(stopped) => tracing::error!(error = %stopped, "a visit to a lane broke off"),
                 },
-                () = stored.wake.notified(), if has_room && troubles == 0 => {
+                () = log.wake.notified(), if has_room && retries.is_clean() => {
                     pause = SHORTEST_PAUSE;
                     next_look = Instant::now();
                     // Those who come right behind share the look.
                     tokio::task::yield_now().await;
-                    self.look_into(stored, &mut plan, &mut pause, &mut next_look, &mut troubles).await;
+                    self.look_into(&mut plan, &mut pause, &mut next_look, &mut retries).await;
                 }
                 () = sleep_until(look_at) => {
                     looked_at = Instant::now();
-                    self.look_into(stored, &mut plan, &mut pause, &mut next_look, &mut troubles).await;
+                    self.look_into(&mut plan, &mut pause, &mut next_look, &mut retries).await;
                 }
             }
         }
@@ -213,21 +234,21 @@ impl<S: LogStore> Inbox<S> {
                 report += one;
             }
         }
-        stored.bodies.idle().await;
-        report += stored.bodies.report();
+        report += self.detached.idle().await;
         present.leave().await;
         Ok(report)
     }
 
-    /// Visits every lane that has work, once. For cron-like use.
-    pub async fn work_once(&self) -> Result<WorkReport, Error> {
+    /// Visits every lane that has work, once.
+    pub(crate) async fn work_once(&self) -> Result<WorkReport, Error> {
         self.work_round().await.map(|(report, _)| report)
     }
 
-    /// Works until nothing is left that could run now. Tasks whose time has not come stay.
-    pub async fn work_until_idle(&self) -> Result<WorkReport, Error> {
+    /// Works until nothing is left that could run now.
+    pub(crate) async fn work_until_idle(&self) -> Result<WorkReport, Error> {
         let mut report = WorkReport::default();
         let (mut empty_rounds, mut idle_rounds) = (0, 0);
+        let mut retries = Retries::unlimited().with_longest_pause(LONGEST_IDLE_PAUSE);
         loop {
             let (round, places) = self.work_round().await?;
             // Where a lane waits for its own tasks there are messages, and nothing to do. Once may be by chance: somebody else was
@@ -242,8 +263,9 @@ impl<S: LogStore> Inbox<S> {
             if empty_rounds == CHANGED_ROUNDS {
                 self.check_unchanged().await?;
             }
-            if empty_rounds > 0 {
-                sleep(backoff(empty_rounds.min(3), spread())).await;
+            match round.is_empty() {
+                true => retries.pause().await,
+                false => retries.reset(),
             }
         }
     }
@@ -251,14 +273,14 @@ impl<S: LogStore> Inbox<S> {
     /// Whether the handlers are still what this process knows. A store gives no messages to a process that knows them otherwise: it
     /// would pass over kinds that are new, or work without the markers of mixed mode.
     async fn check_unchanged(&self) -> Result<(), Error> {
-        let stored = self.stored()?;
-        let statuses = self.inner.store.handler_statuses().await?;
-        for (handler, id) in self.inner.handlers.iter().zip(&stored.ids) {
+        let engine = self.engine();
+        let statuses = engine.store.handler_statuses().await?;
+        for (handler, id) in engine.handlers.iter().zip(&self.log().ids) {
             let Some(known) = statuses.iter().map(|status| &status.handler).find(|known| known.id == *id)
             else {
                 continue;
             };
-            let mode = handler.mode(self.inner.mode);
+            let mode = handler.mode(engine.mode);
             let has_changed = known.mode != mode
                 || known.kinds != handler.kinds
                 || known.ordered != handler.settings.ordered;
@@ -280,7 +302,9 @@ impl<S: LogStore> Inbox<S> {
         let mut sessions = 0;
         loop {
             match self.try_work_round().await {
-                Err(error) if S::classify(&error) == Fault::Session && sessions < self.sessions_max() => {
+                Err(error)
+                    if S::classify(&error) == Fault::Session && sessions < self.engine().sessions_max() =>
+                {
                     sessions += 1;
                 }
                 round => return round,
@@ -289,26 +313,24 @@ impl<S: LogStore> Inbox<S> {
     }
 
     async fn try_work_round(&self) -> Result<(WorkReport, Places), Error> {
-        self.refuse_nested()?;
-        let stored = self.stored()?;
-        let _visit = self.inner.doors.enter()?;
-        let look = self.inner.store.look(&stored.ids).await?;
-        let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting)).collect();
+        self.engine().refuse_nested()?;
+        let _visit = self.engine().doors.enter()?;
+        let look = self.engine().store.look(&self.log().ids).await?;
+        let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(waiting)).collect();
         if spots.is_empty() {
             return Ok((WorkReport::default(), Places::None));
         }
-        let present = self.be_present(stored).await?;
+        let present = self.lanes.presence.join().await?;
         let mut waiting = spots.into_iter();
         let mut trouble = None;
         let mut visits = JoinSet::new();
         let mut report = WorkReport::default();
         let mut places = Places::Idle;
         loop {
-            while visits.len() < self.workers(stored)
+            while visits.len() < self.workers()
                 && let Some(spot) = waiting.next()
             {
-                let inbox = self.clone();
-                visits.spawn(async move { inbox.visit_unharmed(spot).await });
+                visits.spawn(self.visit(spot));
             }
             match visits.join_next().await {
                 None => break,
@@ -327,99 +349,91 @@ impl<S: LogStore> Inbox<S> {
                 }
             }
         }
-        stored.bodies.idle().await;
-        report += stored.bodies.report();
+        report += self.detached.idle().await;
         present.leave().await;
         trouble.map_or(Ok((report, places)), Err)
     }
 
-    /// A visit that panics, which none should, leaves its place to the next one.
-    async fn visit_unharmed(&self, spot: Spot) -> Result<Visited, Error> {
-        AssertUnwindSafe(self.visit(spot)).catch_unwind().await.unwrap_or_else(|panic| {
-            let text = format!("a visit to a lane panicked: {}", panic_text(&*panic));
-            Err(Error::new(ErrorKind::Unavailable, text))
+    /// The places that a look found. Tasks first: they have waited longer.
+    fn spots(&self, waiting: &Waiting) -> impl Iterator<Item = Spot> + use<S> {
+        let handler = self.log().ids.iter().position(|id| *id == waiting.handler);
+        let Waiting { lane, careful, tasks, messages, .. } = *waiting;
+        let spot = move |what| handler.map(|handler| Spot { handler, lane, what, careful });
+        let tasks = tasks.then(|| spot(What::Tasks)).flatten();
+        tasks.into_iter().chain(messages.then(|| spot(What::Messages)).flatten())
+    }
+
+    /// Visits a place once. A visit that panics, which none should, leaves its place to the next one.
+    fn visit(&self, spot: Spot) -> impl Future<Output = Result<Visited, Error>> + Send + use<S> {
+        let (lanes, detached) = (self.lanes.clone(), self.detached.clone());
+        let visit = async move {
+            let handler = &lanes.engine.handlers[spot.handler];
+            match &handler.detached {
+                Some(slots) => detached.visit(handler, slots, lanes.taker(handler, spot.lane), spot).await,
+                None => lanes.visit(spot).await,
+            }
+        };
+        AssertUnwindSafe(visit).catch_unwind().map(|visited| {
+            visited.unwrap_or_else(|panic| {
+                let text = format!("a visit to a lane panicked: {}", panic_text(&*panic));
+                Err(Error::new(ErrorKind::Unavailable, text))
+            })
         })
     }
 
     async fn look_into(
         &self,
-        stored: &Stored,
         plan: &mut Plan,
         pause: &mut Duration,
         next_look: &mut Instant,
-        troubles: &mut u32,
+        retries: &mut Retries,
     ) {
-        match self.inner.store.look(&stored.ids).await {
+        let log = self.log();
+        match self.engine().store.look(&log.ids).await {
             Ok(look) => {
-                stored.note_trouble(None);
-                *troubles = 0;
-                let found = look.waiting.iter().flat_map(|waiting| self.spots(stored, waiting));
+                log.note_trouble(None);
+                retries.reset();
+                let found = look.waiting.iter().flat_map(|waiting| self.spots(waiting));
                 plan.add(found);
                 // Work that is done here makes it short again; lanes that others have in hand do not.
-                *pause = (*pause * 2).min(stored.settings.poll_every);
+                *pause = (*pause * 2).min(log.settings.poll_every);
                 let due = look.next_due.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
                 let pause = if mutant!("notify_is_the_only_wake_up") { MEASURE_EVERY * 60 } else { *pause };
                 *next_look = Instant::now() + pause.min(due);
             }
             Err(error) => {
-                *troubles += 1;
-                stored.note_trouble(Some(chain(&error)));
-                *next_look = Instant::now() + backoff(*troubles, spread());
+                log.note_trouble(Some(chain(&error)));
+                *next_look = Instant::now() + retries.next_pause();
             }
         }
     }
+}
 
-    fn workers(&self, stored: &Stored) -> usize {
-        stored.settings.workers_of(self.inner.store.capacity())
+/// Is notified of other processes' messages, as long as there is a connection; without one they are found by polling.
+async fn listen<S: LogStore>(lanes: Arc<Lanes<S>>) {
+    if !lanes.log.settings.notify {
+        return;
     }
-
-    /// Hears of other processes' messages, as long as there is a connection; without one there is the look.
-    async fn listen(&self) {
-        let Ok(stored) = self.stored() else { return };
-        if !stored.settings.notify {
-            return;
+    loop {
+        if let Err(error) = lanes.engine.store.listen(|| lanes.log.wake.notify_one()).await {
+            tracing::debug!(error = chain(&error), "not listening: messages of others are found by polling");
         }
-        loop {
-            if let Err(error) = self.inner.store.listen(|| stored.wake.notify_one()).await {
-                tracing::debug!(
-                    error = chain(&error),
-                    "not listening: messages of others are found by looking"
-                );
-            }
-            sleep(Duration::from_secs(1)).await;
-        }
+        sleep(LISTEN_AGAIN).await;
     }
+}
 
-    /// Tells other processes in the background, not more often than they can hear.
-    pub(crate) fn announce(&self) {
-        let Ok(stored) = self.stored() else { return };
-        if stored.announcing.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let inbox = self.clone();
-        tokio::spawn(async move {
-            sleep(ANNOUNCE_EVERY).await;
-            if let Ok(stored) = inbox.stored() {
-                stored.announcing.store(false, Ordering::Release);
-            }
-            if let Err(error) = inbox.inner.store.announce().await {
-                tracing::debug!(error = chain(&error), "not announced: messages are found by looking");
-            }
-        });
+async fn measure_lag<S: LogStore>(lanes: Arc<Lanes<S>>) {
+    let engine = &lanes.engine;
+    if !engine.observer.enabled {
+        return;
     }
-
-    async fn measure_lag(&self) {
-        let observer = self.inner.observer;
-        if !observer.enabled {
-            return;
-        }
-        loop {
-            if let Ok(statuses) = self.inner.store.handler_statuses().await {
-                for status in statuses {
-                    observer.lag(&status.handler.name, status.lag + status.tasks, status.oldest_waiting);
-                }
+    loop {
+        if let Ok(statuses) = engine.store.handler_statuses().await {
+            for status in statuses {
+                let waiting = status.lag + status.tasks;
+                engine.observer.lag(&status.handler.name, waiting, status.oldest_waiting);
             }
-            sleep(MEASURE_EVERY).await;
         }
+        sleep(MEASURE_EVERY).await;
     }
 }

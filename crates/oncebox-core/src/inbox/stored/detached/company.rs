@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
-use crate::inbox::Inbox;
+use super::DetachedRuns;
 use crate::inbox::stored::LogStore;
 use crate::store::StoredMessage;
 
@@ -27,14 +27,12 @@ impl Company {
     }
 }
 
-/// A message of which a process may have died waits, or runs; however it ends, the next one may.
-pub(super) struct Suspect<S: LogStore>(pub(super) Inbox<S>);
+/// A message that may kill the process waits, or runs; however it ends, the next one may.
+pub(super) struct Suspect<S: LogStore>(pub(super) Arc<DetachedRuns<S>>);
 
 impl<S: LogStore> Drop for Suspect<S> {
     fn drop(&mut self) {
-        if let Ok(stored) = self.0.stored() {
-            stored.has_suspect.store(false, Ordering::Release);
-            stored.wake.notify_one();
-        }
+        self.0.has_suspect.store(false, Ordering::Release);
+        self.0.lanes.log.wake.notify_one();
     }
 }

@@ -1,31 +1,31 @@
 //! Ending: how a body ended is written under the fence that it was leased with, or, if it is never to run again, beside it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::backoff::{backoff, spread};
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use super::DetachedRuns;
+use crate::backoff::Retries;
+use crate::error::chain;
+use crate::inbox::registered::Registered;
+use crate::inbox::stored::LogStore;
 use crate::inbox::stored::settle::{Fate, apart, unit_of_message};
 use crate::inbox::stored::visit::{Spot, What};
 use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{LogStore, Stored};
 use crate::outcome::Outcome;
-use crate::store::{Completion, End, Fault, Fence, MarkerState, SetApart, Settled, StoredMessage};
+use crate::store::{Completion, End, Fence, MarkerState, SetApart, Settled, StoredMessage};
 use crate::{Error, observe};
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> DetachedRuns<S> {
     /// Writes down how a body ended, and tells whoever is to know.
-    pub(super) async fn end_detached(
+    pub(super) async fn end(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         message: StoredMessage,
         fence: Option<Fence>,
         ended: Result<Option<Vec<u8>>, Outcome>,
     ) -> WorkReport {
         let mut report = WorkReport::default();
-        let observer = self.inner.observer;
+        let observer = self.lanes.engine.observer;
         let name = &*handler.name;
         let failures = message.failures + 1;
         let mut dead = None;
@@ -37,7 +37,7 @@ impl<S: LogStore> Inbox<S> {
             }
             Err(outcome) => {
                 observer.count(observe::FAILED, name);
-                let fate = match (fence, self.fate(stored, handler, failures, &outcome)) {
+                let fate = match (fence, self.lanes.fate(handler, failures, &outcome)) {
                     // There is no second time.
                     (None, Fate::Retry { error, .. }) => Fate::Dead { error },
                     (_, fate) => fate,
@@ -55,14 +55,14 @@ impl<S: LogStore> Inbox<S> {
                 }
             }
         };
-        let handler_id = stored.ids[handler.index];
+        let handler_id = self.lanes.log.ids[handler.index];
         let is_written = match fence {
             Some(fence) => {
                 let completion = Completion { handler: handler_id, place: message.place, fence, end };
-                self.complete(completion).await
+                self.completer.complete(completion).await
             }
             None => match &dead {
-                Some(error) => self.bury_until_answered(stored, handler, &message, failures, error).await,
+                Some(error) => self.bury_until_answered(handler, &message, failures, error).await,
                 None => Ok(true),
             },
         };
@@ -75,10 +75,11 @@ impl<S: LogStore> Inbox<S> {
                 match fence {
                     Some(fence) => {
                         let end = End::Dead { failures, error };
-                        self.complete(Completion { handler: handler_id, place: message.place, fence, end })
+                        self.completer
+                            .complete(Completion { handler: handler_id, place: message.place, fence, end })
                             .await
                     }
-                    None => self.bury_until_answered(stored, handler, &message, failures, &error).await,
+                    None => self.bury_until_answered(handler, &message, failures, &error).await,
                 }
             }
             written => written,
@@ -98,7 +99,7 @@ impl<S: LogStore> Inbox<S> {
             Err(error) => {
                 tracing::error!(
                     handler = name,
-                    error = crate::error::chain(&error),
+                    error = chain(&error),
                     "how a message ended could not be written down: one that is leased will run again when this process is gone"
                 );
                 return WorkReport::default();
@@ -110,7 +111,7 @@ impl<S: LogStore> Inbox<S> {
         }
         if let Some(error) = dead {
             observer.count(observe::DEAD, name);
-            self.tell_of_one_dead(stored, handler, &message, failures, Some(error));
+            self.lanes.tell_of_one_dead(handler, &message, failures, Some(error));
         }
         report
     }
@@ -118,24 +119,17 @@ impl<S: LogStore> Inbox<S> {
     /// A dead letter, as often as it takes, or until patience is at its end.
     async fn bury_until_answered(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         message: &StoredMessage,
         failures: u32,
         error: &str,
     ) -> Result<bool, Error> {
-        let started = Instant::now();
-        let mut troubles = 0;
+        let mut retries =
+            Retries::within(self.lanes.engine.settings.patience.max(self.lanes.log.settings.lease));
         loop {
-            match self.bury_unleased(stored, handler, message, failures, error).await {
-                Err(error)
-                    if S::classify(&error) != Fault::Other
-                        && started.elapsed() < self.inner.settings.patience.max(stored.settings.lease) =>
-                {
-                    troubles += 1;
-                    tokio::time::sleep(backoff(troubles, spread())).await;
-                }
-                buried => return buried,
+            match self.bury_unleased(handler, message, failures, error).await {
+                Ok(buried) => return Ok(buried),
+                Err(error) => retries.after::<S>(error).await?,
             }
         }
     }
@@ -143,7 +137,6 @@ impl<S: LogStore> Inbox<S> {
     /// A message that has failed and is not to run again: its dead letter, as far as the store answers.
     async fn bury_unleased(
         &self,
-        stored: &Stored,
         handler: &Registered<S>,
         message: &StoredMessage,
         failures: u32,
@@ -151,10 +144,10 @@ impl<S: LogStore> Inbox<S> {
     ) -> Result<bool, Error> {
         let what = What::Tasks;
         let spot = Spot { handler: handler.index, lane: message.place.lane, what, careful: false };
-        let course = self.course(stored, handler, spot);
-        let taker = self.taker(stored, handler, message.place.lane);
-        let store = &self.inner.store;
-        let mut tx = self.begin(course.limits).await?;
+        let course = self.lanes.course(handler, spot);
+        let taker = self.lanes.taker(handler, message.place.lane);
+        let store = &self.lanes.engine.store;
+        let mut tx = self.lanes.engine.store.begin(course.limits).await?;
         let dead = SetApart { failures, error: Some(error.to_owned()), ..apart(message, Duration::ZERO) };
         let settled = Settled { dead: vec![dead], ..Settled::default() };
         let written = async {

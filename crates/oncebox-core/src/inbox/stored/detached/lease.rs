@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Slots;
 use super::company::{Company, Suspect};
+use super::{DetachedRuns, DetachedSlots};
 use crate::Error;
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use crate::error::chain;
+use crate::inbox::registered::Registered;
+use crate::inbox::stored::LogStore;
 use crate::inbox::stored::care::{CRASHES_MAX, died};
 use crate::inbox::stored::presence::Process;
 use crate::inbox::stored::settle::{Account, apart};
 use crate::inbox::stored::visit::{Spot, Taken, Visited, What};
-use crate::inbox::stored::work::{Ended, Order, Ran};
-use crate::inbox::stored::{LogStore, Stored};
+use crate::inbox::stored::work::{MessageEnd, Order, Ran};
 use crate::store::{
     Completion, End, Fault, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
 };
@@ -43,46 +43,42 @@ pub(super) struct Leased {
     pub(super) fence: Option<Fence>,
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> DetachedRuns<S> {
     /// Leases what there is room for, and starts it.
-    pub(in crate::inbox::stored) async fn visit_detached(
-        &self,
-        stored: &Stored,
+    pub(in crate::inbox::stored) async fn visit(
+        self: &Arc<Self>,
         handler: &Registered<S>,
-        slots: &Slots,
+        slots: &DetachedSlots,
         taker: Taker<'_>,
         spot: Spot,
     ) -> Result<Visited, Error> {
         if spot.careful {
             // Their tasks count crashes themselves.
-            self.inner.store.end_care(taker.handler, taker.lane).await?;
+            self.lanes.engine.store.end_care(taker.handler, taker.lane).await?;
         }
-        // Somebody has the process to himself, or waits for that.
-        let Ok(others) = stored.alone.clone().try_read_owned() else { return Ok(Visited::Idle) };
+        // A suspect has the process to itself, or waits for that.
+        let Ok(others) = self.lanes.alone.clone().try_read_owned() else { return Ok(Visited::Idle) };
         let company = Company::Others(Arc::new(others));
-        self.lease_beside(stored, handler, slots, taker, spot, company).await
+        self.lease_beside(handler, slots, taker, spot, company).await
     }
 
     /// Leases one message of which a process may have died, as soon as nothing else runs here, and starts it.
-    fn lease_suspect(&self, stored: &Stored, handler: &Registered<S>, taker: Taker<'_>, spot: Spot) {
-        if stored.has_suspect.swap(true, Ordering::AcqRel) {
+    fn lease_suspect(self: &Arc<Self>, handler: &Registered<S>, taker: Taker<'_>, spot: Spot) {
+        if self.has_suspect.swap(true, Ordering::AcqRel) {
             return;
         }
         let suspect = Suspect(self.clone());
         let (index, lane) = (handler.index, taker.lane);
-        let (alone, body) = (stored.alone.clone(), stored.bodies.begin());
+        let (alone, body) = (self.lanes.alone.clone(), self.bodies.begin());
         tokio::spawn(async move {
             let company = Company::Nobody(Arc::new(alone.write_owned().await));
-            let inbox = &suspect.0;
-            let handler = &inbox.inner.handlers[index];
-            if let (Ok(stored), Some(slots)) = (inbox.stored(), &handler.detached) {
-                let taker = inbox.taker(stored, handler, lane);
-                let leased = inbox.lease_beside(stored, handler, slots, taker, spot, company).await;
+            let runs = &suspect.0;
+            let handler = &runs.lanes.engine.handlers[index];
+            if let Some(slots) = &handler.detached {
+                let taker = runs.lanes.taker(handler, lane);
+                let leased = runs.lease_beside(handler, slots, taker, spot, company).await;
                 if let Err(error) = leased {
-                    tracing::debug!(
-                        error = crate::error::chain(&error),
-                        "not leased: the store did not answer"
-                    );
+                    tracing::debug!(error = chain(&error), "not leased: the store did not answer");
                 }
             }
             drop(body);
@@ -90,31 +86,29 @@ impl<S: LogStore> Inbox<S> {
     }
 
     async fn lease_beside(
-        &self,
-        stored: &Stored,
+        self: &Arc<Self>,
         handler: &Registered<S>,
-        slots: &Slots,
+        slots: &DetachedSlots,
         taker: Taker<'_>,
         spot: Spot,
         company: Company,
     ) -> Result<Visited, Error> {
         // Whoever started this may be gone: nothing is leased to a process that has signed off.
-        let Some(present) = self.stay_present(stored) else { return Ok(Visited::Idle) };
-        let visited = self.lease_and_start(stored, handler, slots, taker, spot, company).await;
+        let Some(present) = self.lanes.presence.stay() else { return Ok(Visited::Idle) };
+        let visited = self.lease_and_start(handler, slots, taker, spot, company).await;
         present.leave().await;
         visited
     }
 
     async fn lease_and_start(
-        &self,
-        stored: &Stored,
+        self: &Arc<Self>,
         handler: &Registered<S>,
-        slots: &Slots,
+        slots: &DetachedSlots,
         taker: Taker<'_>,
         spot: Spot,
         company: Company,
     ) -> Result<Visited, Error> {
-        let Some(process) = stored.presence.process() else { return Ok(Visited::Idle) };
+        let Some(process) = self.lanes.presence.process() else { return Ok(Visited::Idle) };
         let mut permits = Vec::new();
         while let Ok(permit) = slots.free.clone().try_acquire_owned() {
             permits.push(permit);
@@ -123,12 +117,12 @@ impl<S: LogStore> Inbox<S> {
             return Ok(Visited::Idle);
         }
         let room = u32::try_from(permits.len()).unwrap_or(u32::MAX);
-        let course = self.course(stored, handler, spot);
-        let Some(mut tx) = self.begin_visit(&course).await? else { return Ok(Visited::Busy) };
+        let course = self.lanes.course(handler, spot);
+        let Some(mut tx) = self.lanes.begin_visit(&course).await? else { return Ok(Visited::Busy) };
         let mut taken = match self.take_to_lease(&mut tx, slots, taker, spot.what, room).await {
             Ok(Some(taken)) if !taken.is_empty() => taken,
             other => {
-                self.inner.store.rollback(tx).await;
+                self.lanes.engine.store.rollback(tx).await;
                 return Ok(if other?.is_some() { Visited::Idle } else { Visited::Busy });
             }
         };
@@ -138,16 +132,16 @@ impl<S: LogStore> Inbox<S> {
         let (ran, leases) = self.sort_out(handler, &taken, &company);
         let is_suspect = |message: &StoredMessage| (1..CRASHES_MAX).contains(&message.crashes);
         if matches!(company, Company::Others(_)) && taken.messages.iter().any(is_suspect) {
-            self.lease_suspect(stored, handler, taker, spot);
+            self.lease_suspect(handler, taker, spot);
         }
-        if ran.ended.iter().all(|ended| matches!(ended, Ended::Again)) && taken.progress.is_none() {
-            self.inner.store.rollback(tx).await;
+        if ran.ended.iter().all(|ended| matches!(ended, MessageEnd::Again)) && taken.progress.is_none() {
+            self.lanes.engine.store.rollback(tx).await;
             return Ok(Visited::Idle);
         }
-        let mut account = self.settle_up(stored, handler, &taken, &ran);
+        let mut account = self.lanes.settle_up(handler, &taken, &ran);
         // Those that go back because of their company have not been tried.
         for (message, _) in
-            taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, Ended::Again))
+            taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, MessageEnd::Again))
         {
             let back = account.settled.apart.iter_mut().find(|back| back.pos == message.place.pos);
             if let Some(back) = back {
@@ -160,29 +154,31 @@ impl<S: LogStore> Inbox<S> {
             account.done.clear();
         }
         let written = async {
-            self.write_account(&mut tx, taker, &account, &course).await?;
+            self.lanes.write_account(&mut tx, taker, &account, &course).await?;
             match slots.settings.at_most_once || leases.is_empty() {
                 true => Ok(Some(None)),
-                false => Ok(self.inner.store.lease(&mut tx, taker, process.id, &leases).await?.map(Some)),
+                false => {
+                    Ok(self.lanes.engine.store.lease(&mut tx, taker, process.id, &leases).await?.map(Some))
+                }
             }
         };
         let fence = match written.await {
             Ok(Some(fence)) => fence,
             // Taken for dead; the next beat will tell.
             Ok(None) => {
-                self.inner.store.rollback(tx).await;
+                self.lanes.engine.store.rollback(tx).await;
                 return Ok(Visited::Idle);
             }
             Err(error) => {
-                self.inner.store.rollback(tx).await;
+                self.lanes.engine.store.rollback(tx).await;
                 return Err(error);
             }
         };
         // From here on it takes its course, whoever waits for it: what is leased must run.
         let landing = Landing { index: handler.index, lane: taker.lane, taken, ran, account, leases, fence };
-        let (inbox, present) = (self.clone(), self.stay_present(stored));
+        let (runs, present) = (self.clone(), self.lanes.presence.stay());
         let landed = tokio::spawn(async move {
-            let landed = inbox.land(tx, landing, &process, permits, &company).await;
+            let landed = runs.land(tx, landing, &process, permits, &company).await;
             if let Some(present) = present {
                 present.leave().await;
             }
@@ -193,44 +189,43 @@ impl<S: LogStore> Inbox<S> {
 
     /// Commits what was leased, and starts it.
     async fn land(
-        &self,
+        self: &Arc<Self>,
         tx: S::Tx,
         landing: Landing,
         process: &Process,
         permits: Vec<OwnedSemaphorePermit>,
         company: &Company,
     ) -> Result<Visited, Error> {
-        let stored = self.stored()?;
         let Landing { index, lane, taken, ran, account, leases, fence } = landing;
-        let handler = &self.inner.handlers[index];
-        if let Err(error) = self.finish_visit(tx, taken.progress).await {
+        let handler = &self.lanes.engine.handlers[index];
+        if let Err(error) = self.lanes.engine.store.finish(tx, taken.progress).await {
             if let (Fault::Connection, Some(fence)) = (S::classify(&error), fence) {
-                self.let_go(self.taker(stored, handler, lane), &leases, fence);
+                self.let_go(self.lanes.taker(handler, lane), &leases, fence);
             }
             return Err(error);
         }
-        self.tell_of_dead(stored, handler, &taken, &account.settled);
+        self.lanes.tell_of_dead(handler, &taken, &account.settled);
         let more = taken.has_more();
-        let is_leased = |ended: &Ended| matches!(ended, Ended::Done(_));
+        let is_leased = |ended: &MessageEnd| matches!(ended, MessageEnd::Done(_));
         let messages: Vec<StoredMessage> = taken
             .messages
             .into_iter()
             .zip(&ran.ended)
             .filter_map(|(message, ended)| is_leased(ended).then_some(message))
             .collect();
-        self.start(stored, handler, process, Leased { messages, fence }, permits, company);
+        self.start(handler, process, Leased { messages, fence }, permits, company);
         Ok(Visited::Worked { report: account.report, more })
     }
 
     async fn take_to_lease(
         &self,
         tx: &mut S::Tx,
-        slots: &Slots,
+        slots: &DetachedSlots,
         taker: Taker<'_>,
         what: What,
         room: u32,
     ) -> Result<Option<Taken>, Error> {
-        let store = &self.inner.store;
+        let store = &self.lanes.engine.store;
         if what == What::Tasks {
             let limits = TaskLimits { tasks: room, heads_only: true };
             let messages = store.take_tasks(tx, taker, limits).await?;
@@ -253,33 +248,33 @@ impl<S: LogStore> Inbox<S> {
         let mut leases = Vec::new();
         for message in &taken.messages {
             ran.ended.push(if !message.due_in.is_zero() {
-                Ended::Scheduled
+                MessageEnd::Scheduled
             } else if order.holds(message) {
-                Ended::Parked
+                MessageEnd::Parked
             } else if message.crashes >= CRASHES_MAX {
                 order.hold(message);
-                Ended::Failed(died(message.crashes))
+                MessageEnd::Failed(died(message.crashes))
             } else if !company.suits(message) || (message.crashes > 0 && !leases.is_empty()) {
                 order.hold(message);
-                Ended::Again
+                MessageEnd::Again
             } else {
                 order.hold(message);
                 leases.push(apart(message, Duration::ZERO));
-                Ended::Done(None)
+                MessageEnd::Done(None)
             });
         }
         (ran, leases)
     }
 
-    /// Nobody knows whether messages were leased: if they were, they are free again.
+    /// It is unknown whether messages were leased: if they were, they are free again.
     fn let_go(&self, taker: Taker<'_>, leases: &[SetApart], fence: Fence) {
         for lease in leases {
             let place = Place { lane: taker.lane, pos: lease.pos };
             let end = End::Retry { failures: lease.failures, due_in: Duration::ZERO, error: None };
             let completion = Completion { handler: taker.handler, place, fence, end };
-            let inbox = self.clone();
+            let completer = self.completer.clone();
             tokio::spawn(async move {
-                if let Ok(true) = inbox.complete(completion).await {
+                if let Ok(true) = completer.complete(completion).await {
                     tracing::info!("a lease whose answer was lost is free again");
                 }
             });

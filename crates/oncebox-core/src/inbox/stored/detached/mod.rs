@@ -1,8 +1,8 @@
 //! Detached handlers: messages are leased in a short transaction, and run outside of any.
 //!
-//! A task that runs belongs to its process, which says again and again that it is alive; how it ended is written under the fence
-//! that it was leased with. If the process dies, somebody else leases the task under a newer fence, and what the first one
-//! still has to say does not count.
+//! A task that runs belongs to its process, whose heartbeat says that it is alive; its end is written under the fence that it was
+//! leased with. If the process crashes, another one leases the task under a newer fence, and the end of the first run does not
+//! count.
 
 mod company;
 mod end;
@@ -10,22 +10,48 @@ mod lease;
 mod run;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use run::Bodies;
 use tokio::sync::Semaphore;
 
-pub(crate) use run::Bodies;
-
 use crate::handler::Detachment;
+use crate::inbox::InboxStore;
+use crate::inbox::stored::completer::Completer;
+use crate::inbox::stored::lanes::Lanes;
+use crate::inbox::stored::worker::WorkReport;
 
-/// What a detached handler has beside the rest.
+/// The room for bodies of one detached handler.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(crate) struct DetachedSlots {
     settings: Detachment,
     free: Arc<Semaphore>,
 }
 
-impl Slots {
+impl DetachedSlots {
     pub(crate) fn new(settings: Detachment) -> Self {
         Self { settings, free: Arc::new(Semaphore::new(settings.concurrency.min(Semaphore::MAX_PERMITS))) }
+    }
+}
+
+/// Leases messages of detached handlers, runs them, and writes how they ended.
+pub(super) struct DetachedRuns<S: InboxStore> {
+    lanes: Arc<Lanes<S>>,
+    completer: Arc<Completer<S>>,
+    bodies: Arc<Bodies>,
+    /// Whether a message that may kill the process waits for the others to end, or runs.
+    has_suspect: AtomicBool,
+}
+
+impl<S: InboxStore> DetachedRuns<S> {
+    pub(super) fn new(lanes: Arc<Lanes<S>>) -> Self {
+        let completer = Arc::new(Completer::new(lanes.engine.clone(), lanes.presence.clone()));
+        Self { lanes, completer, bodies: Arc::default(), has_suspect: AtomicBool::new(false) }
+    }
+
+    /// Waits until no body runs; what those came to that have ended since the last time.
+    pub(super) async fn idle(&self) -> WorkReport {
+        self.bodies.idle().await;
+        self.bodies.report()
     }
 }

@@ -1,29 +1,26 @@
 //! Running: one task of the process for each message that is leased.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use futures_util::FutureExt;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tracing::Instrument;
 
+use super::DetachedRuns;
 use super::company::Company;
 use super::lease::Leased;
-use crate::handler::Returned;
-use crate::inbox::Inbox;
-use crate::inbox::builder::Registered;
+use crate::inbox::body::{BodyEnd, timed_out};
+use crate::inbox::registered::Registered;
+use crate::inbox::stored::LogStore;
 use crate::inbox::stored::presence::Process;
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{LogStore, Stored};
-use crate::inbox::unit::{failed, panicked};
 use crate::outcome::Outcome;
 use crate::store::StoredMessage;
-use crate::{Cancellation, Failure, observe};
+use crate::{Cancellation, Headers, observe};
 
 /// The bodies that run now, and what those came to that have ended.
 #[derive(Debug, Default)]
-pub(crate) struct Bodies {
+pub(super) struct Bodies {
     state: Mutex<(usize, WorkReport)>,
     ended: Notify,
 }
@@ -39,12 +36,12 @@ impl Bodies {
     }
 
     /// What bodies came to since the last time this was asked.
-    pub(in crate::inbox::stored) fn report(&self) -> WorkReport {
+    pub(super) fn report(&self) -> WorkReport {
         std::mem::take(&mut self.lock().1)
     }
 
     /// Waits until none runs.
-    pub(in crate::inbox::stored) async fn idle(&self) {
+    pub(super) async fn idle(&self) {
         loop {
             let ended = self.ended.notified();
             if self.lock().0 == 0 {
@@ -71,11 +68,10 @@ impl Drop for Body {
     }
 }
 
-impl<S: LogStore> Inbox<S> {
+impl<S: LogStore> DetachedRuns<S> {
     /// Starts bodies, which end by themselves.
     pub(super) fn start(
-        &self,
-        stored: &Stored,
+        self: &Arc<Self>,
         handler: &Registered<S>,
         process: &Process,
         leased: Leased,
@@ -83,52 +79,48 @@ impl<S: LogStore> Inbox<S> {
         company: &Company,
     ) {
         for (message, permit) in leased.messages.into_iter().zip(permits) {
-            let (inbox, index, fence) = (self.clone(), handler.index, leased.fence);
+            let (runs, index, fence) = (self.clone(), handler.index, leased.fence);
             let (cancellation, company) = (process.cancellation.clone(), company.clone());
-            let mut body = stored.bodies.begin();
-            let present = self.stay_present(stored);
+            let mut body = self.bodies.begin();
+            let present = self.lanes.presence.stay();
             tokio::spawn(async move {
-                let Ok(stored) = inbox.stored() else { return };
-                let handler = &inbox.inner.handlers[index];
-                let ended = inbox.run_detached(handler, &message, cancellation).await;
-                let report = inbox.end_detached(stored, handler, message, fence, ended).await;
-                body.report += report;
+                let handler = &runs.lanes.engine.handlers[index];
+                let ended = runs.run(handler, &message, cancellation).await;
+                body.report += runs.end(handler, message, fence, ended).await;
                 drop((permit, company));
                 if let Some(present) = present {
                     present.leave().await;
                 }
-                // There is room again, and perhaps somebody waited behind this one.
-                stored.wake.notify_one();
+                // There is room again, and perhaps a message waited behind this one.
+                runs.lanes.log.wake.notify_one();
                 drop(body);
             });
         }
     }
 
-    async fn run_detached(
+    async fn run(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
         cancellation: Cancellation,
     ) -> Result<Option<Vec<u8>>, Outcome> {
-        let ready = self.decode(handler, message, cancellation).map_err(Outcome::Rejected)?;
+        let engine = &self.lanes.engine;
+        let ready = self.lanes.decode(handler, message, cancellation).map_err(Outcome::Rejected)?;
         let span = tracing::info_span!(
             "oncebox.unit",
             handler = &*handler.name,
             kind = message.kind,
-            traceparent = ready.delivery.envelope.headers().get(crate::Headers::TRACEPARENT),
+            traceparent = ready.delivery.envelope.headers().get(Headers::TRACEPARENT),
         );
-        let limit = handler.settings.timeout.unwrap_or(self.inner.settings.handler_timeout);
         let deliveries = [ready.delivery];
         let started = Instant::now();
-        let body = handler.handler.call(vec![ready.message], &deliveries, None);
-        let body = self.inside(AssertUnwindSafe(body).catch_unwind()).instrument(span);
-        let ran = tokio::time::timeout(limit, body).await;
-        self.inner.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
-        match ran {
-            Ok(Ok(Ok(returned))) => Ok(returned.into_iter().next().and_then(|one: Returned| one.result)),
-            Ok(Ok(Err(failure))) => Err(failed(handler.settings.judge(failure))),
-            Ok(Err(panic)) => Err(failed(panicked(&*panic))),
-            Err(_elapsed) => Err(failed(Failure::from(format!("the handler ran longer than {limit:?}")))),
+        let ended = engine.run_detached(handler, vec![ready.message], &deliveries).instrument(span).await;
+        engine.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
+        match ended {
+            BodyEnd::Returned(returned) => Ok(returned.into_iter().next().and_then(|one| one.result)),
+            BodyEnd::Failed(failure) => Err(Outcome::failed(failure)),
+            BodyEnd::Broken(error) => Err(Outcome::broken(error)),
+            BodyEnd::TimedOut => Err(Outcome::failed(timed_out(engine.handler_timeout(handler)))),
         }
     }
 }

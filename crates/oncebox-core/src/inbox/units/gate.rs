@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::inbox::unit::Ended;
+use crate::inbox::units::UnitEnd;
 use crate::outcome::{Outcome, Rejection};
 use crate::policy::KeyReuse;
 use crate::store::Unit;
@@ -24,7 +24,7 @@ pub(crate) struct Gate {
 /// How the first one ended, for those who waited.
 #[derive(Clone, Debug)]
 pub(crate) struct First {
-    ended: Ended,
+    ended: UnitEnd,
     fingerprint: Option<Fingerprint>,
 }
 
@@ -66,7 +66,7 @@ impl Gate {
 
 impl Pass<'_> {
     /// Tells those who wait how it ended. Without this, as when the caller went away, one of them goes next.
-    pub(crate) fn tell(&self, ended: &Ended) {
+    pub(crate) fn tell(&self, ended: &UnitEnd) {
         self.news.send_replace(Some(First { ended: ended.clone(), fingerprint: self.fingerprint }));
     }
 }
@@ -102,7 +102,7 @@ impl Waiter {
 
 impl First {
     /// What the first one's end means for a copy; `None` if the copy must find out for itself.
-    pub(crate) fn means_for(self, unit: &Unit, key_reuse: KeyReuse) -> Option<Ended> {
+    pub(crate) fn means_for(self, unit: &Unit, key_reuse: KeyReuse) -> Option<UnitEnd> {
         let same_body = self.fingerprint == unit.fingerprint;
         let outcome = match (self.ended.outcome, same_body) {
             (Outcome::Done | Outcome::Queued | Outcome::Duplicate, true) => Outcome::Duplicate,
@@ -114,7 +114,7 @@ impl First {
             (other, true) => other,
             (_, false) => return None,
         };
-        Some(Ended { outcome, result: self.ended.result, shared: true })
+        Some(UnitEnd { outcome, result: self.ended.result, shared: true })
     }
 }
 

@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use crate::policy::InFlight;
 
-/// The writer is busy with other keys, most of the time: one that does not want to wait for copies waits for it still.
+/// The writer is busy with other keys, most of the time: a unit that does not wait for copies waits for the writer all the same.
 const WRITER_WAIT_MIN: Duration = Duration::from_secs(30);
 
-/// A copy's patience with the one that runs.
+/// A copy's wait for the first one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct CopyWait {
     since: Instant,
     max: Duration,
     lock_timeout: Duration,
 }
 
-impl Waiting {
+impl CopyWait {
     pub(crate) fn new(in_flight: InFlight, lock_timeout: Duration) -> Self {
         let max = match in_flight {
             InFlight::Wait { max } => max,

@@ -1,21 +1,25 @@
 //! Results: code that runs once per key, and calls whose duplicates get the first one's answer.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::backoff::{backoff, spread};
+use crate::backoff::Retries;
 use crate::handler::AsyncFunc;
-use crate::inbox::gate::{Entry, Waited};
+use crate::inbox::body::{Stopped, timed_out};
+use crate::inbox::faults::Meaning;
 use crate::inbox::permits::Permit;
-use crate::inbox::unit::{Ended, TIMEOUT_GRACE};
-use crate::inbox::waiting::Waiting;
-use crate::inbox::{Inbox, InboxStore, ONCE_KIND, unit_of};
+use crate::inbox::units::attempts::no_answer;
+use crate::inbox::units::gate::{Entry, Waited};
+use crate::inbox::units::{CopyWait, UnitEnd, Units};
+use crate::inbox::{Inbox, InboxStore, unit_of};
 use crate::outcome::{Outcome, Rejection};
 use crate::store::{Claimed, Fault, Limits, Unit, Unseen};
 use crate::{Envelope, Error, ErrorKind, Key, Message, name};
+
+/// The kind under which [`Inbox::once`] keeps its markers.
+const ONCE_KIND: &str = "@once";
 
 /// A result, and whether it was made now or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,47 +58,42 @@ impl<S: InboxStore> Inbox<S> {
         R: Serialize + DeserializeOwned + Send,
         E: From<Error> + Send,
     {
-        self.refuse_nested()?;
-        let _visit = self.inner.doors.enter()?;
+        let (engine, units) = (&self.parts.engine, &self.parts.units);
+        engine.refuse_nested()?;
+        let _visit = engine.doors.enter()?;
         name::check("handler name", handler)?;
-        let unit = unit_of(self.origin_of(handler), ONCE_KIND, &key.into())?;
-        let settings = &self.inner.settings;
-        let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
+        let unit = unit_of(engine.origin_of(handler), ONCE_KIND, &key.into())?;
+        let settings = &engine.settings;
+        let wait = CopyWait::new(settings.in_flight, settings.lock_timeout);
         let _pass = loop {
-            match self.inner.gate.enter(&unit) {
+            match units.gate.enter(&unit) {
                 Entry::First(pass) => break pass,
                 // Whatever became of it, the marker tells.
                 Entry::Copy(copy) => {
-                    if let Waited::TimeIsUp = copy.wait(waiting.left()).await {
+                    if let Waited::TimeIsUp = copy.wait(wait.left()).await {
                         return Err(busy(handler).into());
                     }
                 }
             }
         };
-        let (mut tx, permit) = match self.claim_or_wait(&unit, &waiting).await? {
+        let (mut tx, permit) = match units.claim_or_wait(&unit, &wait).await? {
             Claim::Ours(tx, permit) => (tx, permit),
             Claim::Known(result) => return Ok(Once::Replayed(read_result(handler, result)?)),
         };
 
-        let store = &self.inner.store;
-        let limit = self.inner.settings.handler_timeout;
-        let ran = tokio::time::timeout(
-            limit.saturating_add(TIMEOUT_GRACE),
-            self.inside(body(S::connection(&mut tx))),
-        )
-        .await;
-        let value = match ran {
+        let store = &engine.store;
+        let value = match engine.run_closure(body(S::connection(&mut tx))).await {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
                 store.body_ended(&mut tx, Err(&Unseen));
                 store.rollback(tx).await;
                 return Err(error);
             }
-            Err(_elapsed) => {
+            Err(Stopped::Panicked(panic)) => std::panic::resume_unwind(panic),
+            Err(Stopped::TimedOut) => {
                 store.abandon(tx).await;
-                return Err(
-                    Error::new(ErrorKind::Handler, format!("the closure ran longer than {limit:?}")).into()
-                );
+                let message = timed_out(settings.handler_timeout).to_string();
+                return Err(Error::new(ErrorKind::Handler, message).into());
             }
         };
         let result = serde_json::to_vec(&value).map_err(|error| {
@@ -105,13 +104,13 @@ impl<S: InboxStore> Inbox<S> {
             return Err(error.into());
         }
         store.record_results(&mut tx, &[(&unit, &result)]).await?;
-        match store.commit(tx).await {
+        match engine.commit(tx).await {
             Ok(()) => Ok(Once::Fresh(value)),
-            Err(error) if S::classify(&error) == Fault::Connection => {
+            Err(error) if Meaning::of::<S>(&error) == Meaning::Lost => {
                 drop(permit);
                 // Nobody knows; another claim does, even if the commit is still under way.
-                let waiting = Waiting::new(settings.in_flight, settings.lock_timeout);
-                match self.claim_or_wait(&unit, &waiting).await? {
+                let wait = CopyWait::new(settings.in_flight, settings.lock_timeout);
+                match units.claim_or_wait(&unit, &wait).await? {
                     Claim::Known(_) => Ok(Once::Fresh(value)),
                     Claim::Ours(tx, _permit) => {
                         store.rollback(tx).await;
@@ -138,22 +137,24 @@ impl<S: InboxStore> Inbox<S> {
         handler: &str,
         envelope: Envelope,
     ) -> Result<Once<T>, Error> {
-        self.refuse_nested()?;
-        self.refuse_stored()?;
-        let _visit = self.inner.doors.enter()?;
-        let registered = self.registered(handler)?;
+        let engine = &self.parts.engine;
+        engine.refuse_nested()?;
+        engine.refuse_stored()?;
+        let _visit = engine.doors.enter()?;
+        let registered = engine.registered(handler)?;
         if !registered.kinds.iter().any(|kind| kind == envelope.kind()) {
             return Err(Error::configuration(format!(
                 "the handler {handler:?} does not take messages of kind {:?}",
                 envelope.kind()
             )));
         }
-        let Ended { outcome, result, .. } = self.run_unit(registered, Arc::new(envelope)).await?;
+        let envelope = Arc::new(envelope);
+        let UnitEnd { outcome, result, .. } = self.parts.units.run(registered, envelope).await?;
         match outcome {
             Outcome::Done => Ok(Once::Fresh(read_result(handler, result)?)),
             Outcome::Duplicate => Ok(Once::Replayed(read_result(handler, result)?)),
-            Outcome::KeyReuse => Err(rejected(&Rejection::KeyReuse)),
-            Outcome::Rejected(rejection) => Err(rejected(&rejection)),
+            Outcome::KeyReuse => Err(Rejection::KeyReuse.to_error()),
+            Outcome::Rejected(rejection) => Err(rejection.to_error()),
             Outcome::Busy => Err(busy(handler)),
             Outcome::Retry { cause, after } => {
                 let error = Error::new(ErrorKind::Handler, format!("the handler {handler:?} failed"));
@@ -165,39 +166,34 @@ impl<S: InboxStore> Inbox<S> {
             )),
         }
     }
+}
 
+impl<S: InboxStore> Units<S> {
     /// Claims a unit, however long another copy takes, within the waiting time.
-    async fn claim_or_wait(&self, unit: &Unit, waiting: &Waiting) -> Result<Claim<'_, S::Tx>, Error> {
-        let settings = &self.inner.settings;
+    async fn claim_or_wait(&self, unit: &Unit, wait: &CopyWait) -> Result<Claim<'_, S::Tx>, Error> {
+        let engine = &self.engine;
         let mut is_copy = false;
-        let mut troubled_since = None;
-        let mut troubles = 0;
+        let mut retries = Retries::within(engine.settings.patience);
         loop {
-            let Some(permit) = self.permit_within(waiting, None, is_copy).await else {
+            let Some(permit) = engine.permit_within(wait, None, is_copy).await else {
                 return Err(busy(&unit.handler));
             };
             let limits = Limits {
-                lock_timeout: self.claim_wait(is_copy, waiting),
+                lock_timeout: engine.claim_wait(is_copy, wait),
                 body_lock_timeout: None,
-                handler_timeout: settings.handler_timeout,
+                handler_timeout: engine.settings.handler_timeout,
             };
-            let (error, over, locked) = match self.begin(limits).await {
+            let (error, over, locked) = match engine.store.begin(limits).await {
                 Ok(tx) => match self.claim_in(tx, unit, permit).await {
                     Ok(claim) => return Ok(claim),
-                    Err(error) => (error, waiting.is_over(), true),
+                    Err(error) => (error, wait.is_over(), true),
                 },
-                Err(error) => (error, waiting.is_over_for_the_writer(), false),
+                Err(error) => (error, wait.is_over_for_the_writer(), false),
             };
             match S::classify(&error) {
                 Fault::LockTimeout if over => return Err(busy(&unit.handler)),
                 Fault::LockTimeout => is_copy |= locked,
-                Fault::Connection | Fault::Session | Fault::Transient
-                    if troubled_since.get_or_insert_with(Instant::now).elapsed() < settings.patience =>
-                {
-                    troubles += 1;
-                    tokio::time::sleep(backoff(troubles, spread())).await;
-                }
-                _ => return Err(error),
+                _ => retries.after::<S>(error).await?,
             }
         }
     }
@@ -208,7 +204,7 @@ impl<S: InboxStore> Inbox<S> {
         unit: &Unit,
         permit: Permit<'a>,
     ) -> Result<Claim<'a, S::Tx>, Error> {
-        let store = &self.inner.store;
+        let store = &self.engine.store;
         match store.claim(&mut tx, std::slice::from_ref(unit)).await?.pop() {
             Some(Claimed::Fresh) => {
                 store.arm(&mut tx).await?;
@@ -218,10 +214,7 @@ impl<S: InboxStore> Inbox<S> {
                 store.rollback(tx).await;
                 Ok(Claim::Known(marker.result))
             }
-            Some(Claimed::Busy) | None => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("the store {} gave no answer to a claim", S::NAME),
-            )),
+            Some(Claimed::Busy) | None => Err(no_answer::<S>()),
         }
     }
 }
@@ -242,24 +235,6 @@ fn read_result<R: DeserializeOwned>(handler: &str, result: Option<Vec<u8>>) -> R
         Error::new(ErrorKind::Codec, format!("the result of {handler:?} is not of the type asked for"))
             .with_source(error)
     })
-}
-
-/// A rejection as an error of the caller, which can tell bad input from a refusal.
-pub(crate) fn rejected(rejection: &Rejection) -> Error {
-    let kind = match rejection {
-        Rejection::MissingKey | Rejection::BadKey(_) => ErrorKind::Key,
-        Rejection::BadEnvelope(_) => ErrorKind::Envelope,
-        Rejection::KeyReuse => ErrorKind::KeyReuse,
-        Rejection::TooLarge { .. } => ErrorKind::TooLarge,
-        Rejection::Undecodable(_) => ErrorKind::Codec,
-        Rejection::Permanent(_) => ErrorKind::Rejected,
-        Rejection::EndedTransaction(_) => ErrorKind::Transaction,
-    };
-    let error = Error::new(kind, rejection.to_string());
-    match rejection.cause() {
-        Some(cause) => error.with_source(cause),
-        None => error,
-    }
 }
 
 fn busy(handler: &str) -> Error {

@@ -5,20 +5,19 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use crate::Error;
 use crate::handler::Delivery;
+use crate::inbox::InboxStore;
 use crate::inbox::batch_size::BatchSize;
+use crate::inbox::combiner::Promise;
 use crate::inbox::contention::Contention;
-use crate::inbox::unit::Ended;
-use crate::inbox::waiting::Waiting;
-use crate::inbox::{Inbox, InboxStore};
+use crate::inbox::units::batch::Batching;
+use crate::inbox::units::{CopyWait, UnitEnd};
 use crate::store::Unit;
 
 /// Past this, a transaction does not keep others from theirs. Few handlers take so long; one that waits for a copy in another
@@ -51,16 +50,16 @@ pub(crate) struct State {
     pub(crate) isolating: bool,
 }
 
-/// One unit in the queue, and whom to tell.
+/// One unit in the queue, and the promise to its caller.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) unit: Unit,
     pub(crate) delivery: Delivery,
     pub(crate) message: Option<Box<dyn Any + Send>>,
-    pub(crate) waiting: Waiting,
+    pub(crate) wait: CopyWait,
     /// How many batches it was in that met contention.
     pub(crate) tries: u32,
-    pub(crate) answer: oneshot::Sender<Result<Ended, Error>>,
+    pub(crate) promise: Promise<UnitEnd>,
 }
 
 impl Batches {
@@ -152,7 +151,7 @@ impl Batches {
     pub(crate) fn take(&self) -> Vec<Job> {
         let mut state = self.state();
         // Whoever went away while waiting wants nothing done.
-        state.queue.retain(|job| !job.answer.is_closed());
+        state.queue.retain(|job| !job.promise.is_abandoned());
         let share = (state.queue.len() + state.running).div_ceil(self.transactions(&state));
         let size = state.size.next().min(share).min(state.queue.len());
         state.running += size;
@@ -190,7 +189,7 @@ impl Batches {
 
 /// A transaction in flight. When it ends, however it does, what waits goes on in the background.
 pub(crate) struct Slot<'a, S: InboxStore> {
-    inbox: &'a Inbox<S>,
+    batching: &'a Arc<Batching<S>>,
     handler: usize,
     /// How many units are in it.
     pub(crate) units: usize,
@@ -198,12 +197,12 @@ pub(crate) struct Slot<'a, S: InboxStore> {
 }
 
 impl<'a, S: InboxStore> Slot<'a, S> {
-    pub(crate) fn new(inbox: &'a Inbox<S>, handler: usize, units: usize) -> Self {
-        Self { inbox, handler, units, overstayed: false }
+    pub(crate) fn new(batching: &'a Arc<Batching<S>>, handler: usize, units: usize) -> Self {
+        Self { batching, handler, units, overstayed: false }
     }
 
     fn batches(&self) -> &'a Batches {
-        &self.inbox.inner.handlers[self.handler].batches
+        self.batching.batches(self.handler)
     }
 
     /// Does some work. If it takes long, others need not wait for it.
@@ -222,8 +221,8 @@ impl<'a, S: InboxStore> Slot<'a, S> {
     /// Goes on in the background with those who wait.
     pub(crate) fn go_on(&self) {
         if let Ok(runtime) = Handle::try_current() {
-            let (inbox, handler) = (self.inbox.clone(), self.handler);
-            runtime.spawn(async move { inbox.run_batches(handler).await });
+            let (batching, handler) = (self.batching.clone(), self.handler);
+            runtime.spawn(async move { batching.run_waiting(handler).await });
         }
     }
 }

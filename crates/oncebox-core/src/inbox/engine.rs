@@ -1,0 +1,83 @@
+//! What all parts of an inbox share. Nothing in it changes after `build`, but for what handlers teach.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::handler::{Prepared, Selectors, States};
+use crate::inbox::InboxStore;
+use crate::inbox::body::panic_text;
+use crate::inbox::builder::InboxSettings;
+use crate::inbox::doors::Doors;
+use crate::inbox::permits::Permits;
+use crate::inbox::registered::Registered;
+use crate::observe::Observer;
+use crate::outcome::{Rejection, cause};
+use crate::{Envelope, Error, Mode};
+
+/// A session that is out of date is replaced; this many times more than the pool has connections, then it is the body's fault.
+const SPARE_SESSIONS: usize = 5;
+
+/// The store, the handlers, the settings.
+pub(crate) struct Engine<S: InboxStore> {
+    pub(crate) store: S,
+    pub(crate) handlers: Vec<Registered<S>>,
+    pub(crate) by_kind: HashMap<String, Vec<usize>>,
+    pub(crate) states: Arc<States>,
+    pub(crate) selectors: Selectors,
+    pub(crate) settings: InboxSettings,
+    pub(crate) observer: Observer,
+    pub(crate) mode: Mode,
+    pub(crate) doors: Doors,
+    pub(crate) permits: Permits,
+}
+
+impl<S: InboxStore> Engine<S> {
+    /// The names of the handlers, in order, each with its kinds.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.handlers.iter().map(|handler| (&*handler.name, &handler.kinds[..]))
+    }
+
+    pub(crate) fn registered(&self, name: &str) -> Result<&Registered<S>, Error> {
+        self.handlers.iter().find(|registered| &*registered.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.names().map(|(name, _)| name).collect();
+            Error::configuration(format!(
+                "no handler is registered as {name:?}; there are: {}",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// The name with which a handler's markers are made.
+    pub(crate) fn origin_of<'n>(&'n self, handler: &'n str) -> &'n str {
+        self.registered(handler).map_or(handler, |registered| &*registered.origin)
+    }
+
+    /// Decodes a message for a handler. A codec or a selector that panics rejects the message.
+    pub(crate) fn prepare(
+        &self,
+        handler: &Registered<S>,
+        envelope: &Envelope,
+    ) -> Result<Prepared, Rejection> {
+        let prepare = || handler.handler.prepare(envelope, &self.selectors);
+        catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|panic| {
+            let text = format!("panicked while decoding: {}", panic_text(&*panic));
+            Err(Rejection::Undecodable(cause(text)))
+        })
+    }
+
+    /// Commits the transaction of inline units.
+    pub(crate) async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
+        if mutant!("ack_before_commit") {
+            let store = self.store.clone();
+            drop(tokio::spawn(async move { store.commit(tx).await }));
+            return Ok(());
+        }
+        self.store.commit(tx).await
+    }
+
+    /// How many connections in a row may be out of date, before that is the body's own fault: all of the pool, and a few.
+    pub(crate) fn sessions_max(&self) -> usize {
+        self.store.capacity().saturating_add(SPARE_SESSIONS)
+    }
+}

@@ -1,0 +1,63 @@
+//! Intake: messages on their way into the log.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::error::chain;
+use crate::inbox::InboxStore;
+use crate::inbox::engine::Engine;
+use crate::inbox::stored::queue::Queue;
+use crate::inbox::stored::{LogShared, LogStore, lock};
+
+/// Announcements to other processes are at least this far apart.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(5);
+/// The maximum number of unhandled kinds that are logged, once each.
+const UNHANDLED_KINDS_MAX: usize = 1_000;
+
+/// Takes messages into the log.
+pub(crate) struct Intake<S: InboxStore> {
+    pub(super) engine: Arc<Engine<S>>,
+    pub(super) log: Arc<LogShared>,
+    pub(super) queue: Queue,
+    /// Whether an announcement is under way.
+    announcing: AtomicBool,
+    /// Unhandled kinds that were logged.
+    unhandled: Mutex<HashSet<String>>,
+}
+
+impl<S: InboxStore> Intake<S> {
+    /// With at most so many transactions that append.
+    pub(super) fn new(engine: Arc<Engine<S>>, log: Arc<LogShared>, max_appenders: usize) -> Self {
+        let queue = Queue::new(log.lanes, max_appenders);
+        Self { engine, log, queue, announcing: AtomicBool::new(false), unhandled: Mutex::default() }
+    }
+
+    /// Whether an unhandled kind was not logged before.
+    pub(super) fn is_news(&self, kind: &str) -> bool {
+        let mut unhandled = lock(&self.unhandled);
+        !unhandled.contains(kind)
+            && unhandled.len() < UNHANDLED_KINDS_MAX
+            && unhandled.insert(kind.to_owned())
+    }
+}
+
+impl<S: LogStore> Intake<S> {
+    /// Notifies other processes in the background, at most every 5 ms.
+    pub(super) fn announce(self: &Arc<Self>) {
+        if self.announcing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let intake = self.clone();
+        tokio::spawn(async move {
+            sleep(ANNOUNCE_EVERY).await;
+            intake.announcing.store(false, Ordering::Release);
+            if let Err(error) = intake.engine.store.announce().await {
+                tracing::debug!(error = chain(&error), "not announced: messages are found by polling");
+            }
+        });
+    }
+}

@@ -1,0 +1,330 @@
+//! What operators see and do, for every store alike: programs, APIs and pages need no type of store.
+//!
+//! Nothing here counts messages: it answers at any size. Each action is recorded in the audit under the operator's name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::inbox::Inbox;
+use crate::inbox::stored::{LogShared, LogStore, not_stored};
+use crate::store::{
+    Acted, Action, AuditEntry, DeadLetter, HandlerId, HandlerStatus, MessageStatus, Place, ReplayFrom,
+    Replayed, Select, StoredMessage, Task, UnhandledKind,
+};
+use crate::{Error, ErrorKind, Key, name};
+
+/// The maximum number of dead letters that are moved in one transaction.
+const STEP: u32 = 500;
+
+/// The operator's side of an inbox with a log. Cheap to clone.
+#[derive(Clone)]
+pub struct Operators {
+    store: Arc<dyn ErasedLog>,
+    /// Nothing for an inbox without a log.
+    log: Option<Arc<LogShared>>,
+    /// The handlers of this inbox, with their numbers.
+    handlers: Arc<[(Arc<str>, HandlerId)]>,
+    max_body_bytes: usize,
+}
+
+impl<S: LogStore> Inbox<S> {
+    /// The operator's side: what can be seen of the log, and what can be done about dead letters and handlers.
+    pub fn operators(&self) -> Operators {
+        let engine = &self.parts.engine;
+        let log = self.parts.log.as_ref().map(|log| log.shared.clone());
+        let ids = log.iter().flat_map(|log| log.ids.iter().copied());
+        Operators {
+            store: Arc::new(engine.store.clone()),
+            handlers: engine.handlers.iter().map(|handler| handler.name.clone()).zip(ids).collect(),
+            log,
+            max_body_bytes: engine.settings.max_body_bytes,
+        }
+    }
+}
+
+impl Operators {
+    fn log(&self) -> Result<&LogShared, Error> {
+        self.log.as_deref().ok_or_else(not_stored)
+    }
+
+    /// Dead letters, the oldest first.
+    pub async fn dead_letters(&self, select: Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+        self.log()?;
+        self.store.dead_letters(&select, limit).await
+    }
+
+    /// Runs dead letters again, with all attempts ahead of them; how many. Those that turn out to be done are not run.
+    pub async fn retry_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(select, &Action::Retry, operator).await
+    }
+
+    /// Runs one dead letter again, with another body. The message in the log stays as it was.
+    pub async fn edit_dead(
+        &self,
+        select: Select,
+        body: impl Into<Vec<u8>>,
+        operator: &str,
+    ) -> Result<u64, Error> {
+        let body = body.into();
+        let (bytes, max) = (body.len(), self.max_body_bytes);
+        if bytes > max {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("the body has {bytes} bytes, the limit is {max}"),
+            ));
+        }
+        match &self.dead_letters(select, 2).await?[..] {
+            [] => Ok(0),
+            // This very one, whatever dies meanwhile.
+            [one] => {
+                let select = Select::all().handler(&*one.handler).at(one.place);
+                self.act(select, &Action::Edit(body), operator).await
+            }
+            _ => Err(Error::configuration(
+                "several dead letters are selected: a corrected body is for one. Select it by handler and place",
+            )),
+        }
+    }
+
+    /// Drops dead letters: their handlers will never run for them; how many.
+    pub async fn discard_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(select, &Action::Discard, operator).await
+    }
+
+    /// Counts dead letters as done, because they were dealt with by other means; how many.
+    pub async fn mark_dead_processed(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(select, &Action::MarkProcessed, operator).await
+    }
+
+    async fn act(&self, select: Select, action: &Action, operator: &str) -> Result<u64, Error> {
+        let log = self.log()?;
+        check_operator(operator)?;
+        // From the first to the last place: those that die again meanwhile are not met again, or it might never end.
+        let (mut acted, mut after) = (0, None);
+        loop {
+            let step = self.store.act(&select, action, operator, after, STEP).await?;
+            acted += step.letters;
+            if step.next.is_none() {
+                break;
+            }
+            after = step.next;
+        }
+        log.wake.notify_one();
+        Ok(acted)
+    }
+
+    /// Removes an unused handler: messages that it has not handled are dropped, and its name stays taken. Messages no longer wait
+    /// for it. Whether there was one.
+    pub async fn remove_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+        self.log()?;
+        check_operator(operator)?;
+        self.store.remove_handler(handler, operator).await
+    }
+
+    /// Stops a handler for a while, after its transactions in flight. Its messages wait. Whether it was at work.
+    pub async fn pause_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+        self.log()?;
+        check_operator(operator)?;
+        self.store.pause_handler(handler, true, operator).await
+    }
+
+    /// Lets a paused handler go on; whether it was paused.
+    pub async fn resume_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+        let log = self.log()?;
+        check_operator(operator)?;
+        let resumed = self.store.pause_handler(handler, false, operator).await?;
+        log.wake.notify_one();
+        Ok(resumed)
+    }
+
+    /// Runs a handler again on messages that are still in the log. It runs on purpose where it has run before: the handler can see
+    /// that by [`Replay`](crate::Replay). Its tasks and dead letters from there on are waiting messages again.
+    pub async fn replay(&self, handler: &str, from: ReplayFrom, operator: &str) -> Result<Replayed, Error> {
+        let log = self.log()?;
+        check_operator(operator)?;
+        let replayed = self.store.replay(handler, from, operator).await?;
+        log.wake.notify_one();
+        replayed.ok_or_else(|| Error::configuration(format!("there is no handler {handler:?}")))
+    }
+
+    /// Gives a handler another name, with everything that it has done and has to do. The old name stays taken: programs that still
+    /// have it run on, and are told the new one when they start again. Whether there was one.
+    pub async fn rename_handler(&self, handler: &str, new_name: &str, operator: &str) -> Result<bool, Error> {
+        self.log()?;
+        check_operator(operator)?;
+        name::check("handler name", new_name)?;
+        self.store.rename_handler(handler, new_name, operator).await
+    }
+
+    /// The actions of operators, newest first.
+    pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+        self.log()?;
+        self.store.audit(limit).await
+    }
+
+    /// All handlers that the database knows, by name, and how they are doing.
+    pub async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
+        self.log()?;
+        self.store.handler_statuses().await
+    }
+
+    /// The next messages that wait for a handler of this inbox.
+    pub async fn pending(&self, handler: &str, limit: u32) -> Result<Vec<StoredMessage>, Error> {
+        self.log()?;
+        let found = self.handlers.iter().find(|(name, _)| &**name == handler);
+        let Some((_, id)) = found else {
+            return Err(Error::configuration(format!("no handler is registered as {handler:?}")));
+        };
+        self.store.pending(*id, limit).await
+    }
+
+    /// Messages of a lane behind a position, each with its state for every handler. From the beginning: behind position 0.
+    pub async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
+        let lanes = self.log()?.lanes;
+        if lane >= lanes {
+            return Err(Error::configuration(format!(
+                "there is no lane {lane}: the log has lanes 0 to {}",
+                lanes.saturating_sub(1)
+            )));
+        }
+        self.store.messages(lane, behind, limit).await
+    }
+
+    /// The message in a place, with its state for every handler; `None` where there is none any more.
+    pub async fn message(&self, place: Place) -> Result<Option<MessageStatus>, Error> {
+        let found = self.messages(place.lane, place.pos - 1, 1).await?;
+        Ok(found.into_iter().find(|found| found.message.place == place))
+    }
+
+    /// The place of the message of that kind and key, if it was accepted and is still there.
+    pub async fn find_message(&self, kind: &str, key: impl Into<Key>) -> Result<Option<Place>, Error> {
+        self.log()?;
+        self.store.find_message(kind, &key.into()).await
+    }
+
+    /// Scheduled retries and other messages set apart, for one handler or all, the next first.
+    pub async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
+        self.log()?;
+        self.store.tasks(handler, limit).await
+    }
+
+    /// Unhandled kinds: messages of them were accepted, and no handler takes them. They wait, and are never pruned.
+    pub async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
+        self.log()?;
+        self.store.unhandled_kinds().await
+    }
+}
+
+impl fmt::Debug for Operators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operators").field("handlers", &self.handlers).finish_non_exhaustive()
+    }
+}
+
+fn check_operator(operator: &str) -> Result<(), Error> {
+    if operator.is_empty() || operator.len() > name::MAX_BYTES || operator.chars().any(char::is_control) {
+        return Err(Error::configuration(
+            "the operator's name is empty, too long or has control characters: the audit says who did what",
+        ));
+    }
+    Ok(())
+}
+
+type Reply<'a, T> = BoxFuture<'a, Result<T, Error>>;
+
+/// A store with a log whose type is forgotten.
+trait ErasedLog: Send + Sync {
+    fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> Reply<'a, Vec<DeadLetter>>;
+    fn act<'a>(
+        &'a self,
+        select: &'a Select,
+        action: &'a Action,
+        operator: &'a str,
+        after: Option<(HandlerId, Place)>,
+        limit: u32,
+    ) -> Reply<'a, Acted>;
+    fn remove_handler<'a>(&'a self, name: &'a str, operator: &'a str) -> Reply<'a, bool>;
+    fn pause_handler<'a>(&'a self, name: &'a str, paused: bool, operator: &'a str) -> Reply<'a, bool>;
+    fn replay<'a>(
+        &'a self,
+        name: &'a str,
+        from: ReplayFrom,
+        operator: &'a str,
+    ) -> Reply<'a, Option<Replayed>>;
+    fn rename_handler<'a>(&'a self, name: &'a str, new: &'a str, operator: &'a str) -> Reply<'a, bool>;
+    fn audit(&self, limit: u32) -> Reply<'_, Vec<AuditEntry>>;
+    fn handler_statuses(&self) -> Reply<'_, Vec<HandlerStatus>>;
+    fn pending(&self, handler: HandlerId, limit: u32) -> Reply<'_, Vec<StoredMessage>>;
+    fn messages(&self, lane: u16, behind: i64, limit: u32) -> Reply<'_, Vec<MessageStatus>>;
+    fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> Reply<'a, Option<Place>>;
+    fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> Reply<'a, Vec<Task>>;
+    fn unhandled_kinds(&self) -> Reply<'_, Vec<UnhandledKind>>;
+}
+
+impl<S: LogStore> ErasedLog for S {
+    fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> Reply<'a, Vec<DeadLetter>> {
+        Box::pin(S::dead_letters(self, select, limit))
+    }
+
+    fn act<'a>(
+        &'a self,
+        select: &'a Select,
+        action: &'a Action,
+        operator: &'a str,
+        after: Option<(HandlerId, Place)>,
+        limit: u32,
+    ) -> Reply<'a, Acted> {
+        Box::pin(S::act(self, select, action, operator, after, limit))
+    }
+
+    fn remove_handler<'a>(&'a self, name: &'a str, operator: &'a str) -> Reply<'a, bool> {
+        Box::pin(S::remove_handler(self, name, operator))
+    }
+
+    fn pause_handler<'a>(&'a self, name: &'a str, paused: bool, operator: &'a str) -> Reply<'a, bool> {
+        Box::pin(S::pause_handler(self, name, paused, operator))
+    }
+
+    fn replay<'a>(
+        &'a self,
+        name: &'a str,
+        from: ReplayFrom,
+        operator: &'a str,
+    ) -> Reply<'a, Option<Replayed>> {
+        Box::pin(S::replay(self, name, from, operator))
+    }
+
+    fn rename_handler<'a>(&'a self, name: &'a str, new: &'a str, operator: &'a str) -> Reply<'a, bool> {
+        Box::pin(S::rename_handler(self, name, new, operator))
+    }
+
+    fn audit(&self, limit: u32) -> Reply<'_, Vec<AuditEntry>> {
+        Box::pin(S::audit(self, limit))
+    }
+
+    fn handler_statuses(&self) -> Reply<'_, Vec<HandlerStatus>> {
+        Box::pin(S::handler_statuses(self))
+    }
+
+    fn pending(&self, handler: HandlerId, limit: u32) -> Reply<'_, Vec<StoredMessage>> {
+        Box::pin(S::pending(self, handler, limit))
+    }
+
+    fn messages(&self, lane: u16, behind: i64, limit: u32) -> Reply<'_, Vec<MessageStatus>> {
+        Box::pin(S::messages(self, lane, behind, limit))
+    }
+
+    fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> Reply<'a, Option<Place>> {
+        Box::pin(S::find_message(self, kind, key))
+    }
+
+    fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> Reply<'a, Vec<Task>> {
+        Box::pin(S::tasks(self, handler, limit))
+    }
+
+    fn unhandled_kinds(&self) -> Reply<'_, Vec<UnhandledKind>> {
+        Box::pin(S::unhandled_kinds(self))
+    }
+}

@@ -1,0 +1,315 @@
+//! Attempts: a unit in a transaction of its own, as often as it takes to know its outcome.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backoff::{Retries, spread};
+use crate::handler::{Delivery, Returned};
+use crate::inbox::InboxStore;
+use crate::inbox::body::{BodyEnd, timed_out};
+use crate::inbox::contention::lock_wait;
+use crate::inbox::engine::Engine;
+use crate::inbox::faults::{Meaning, Obstacle};
+use crate::inbox::permits::Permit;
+use crate::inbox::registered::Registered;
+use crate::inbox::units::{CopyWait, UnitEnd};
+use crate::observe;
+use crate::outcome::{Outcome, Rejection};
+use crate::policy::KeyReuse;
+use crate::store::{Claimed, Guarantee, Limits, Marker, Unit};
+use crate::{Error, ErrorKind, Failure};
+
+/// A key that another process holds must not keep others waiting: past this a unit is known to be a copy, or its batch is taken
+/// apart.
+pub(super) const CLAIM_WAIT: Duration = Duration::from_millis(20);
+/// A transient error that a body raises this often is the body's own fault.
+pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
+
+/// A unit on its way into its first transaction.
+#[derive(Default)]
+pub(super) struct Attempt {
+    /// Decoded already, unless it was used up.
+    pub(super) message: Option<Box<dyn Any + Send>>,
+    /// Whether an earlier commit may have happened.
+    pub(super) commit_unknown: bool,
+    /// Whether another process is known to run it.
+    pub(super) is_copy: bool,
+}
+
+impl Attempt {
+    pub(super) fn first(message: Box<dyn Any + Send>) -> Self {
+        Self { message: Some(message), ..Self::default() }
+    }
+}
+
+/// The result of one transaction.
+enum Tried {
+    Ended(UnitEnd),
+    /// Another copy holds the marker.
+    Locked,
+    /// Others are before us at the store's one writer.
+    NoTurn,
+    /// The store does not answer now; nothing is decided.
+    Infrastructure(Error),
+    /// The store will answer the same next time.
+    Hopeless(Error),
+    /// The store did not answer a commit: the effect may be there.
+    CommitUnknown(Error),
+    /// The body met an error that another try may not meet.
+    BodyTransient(Failure),
+}
+
+impl From<Obstacle> for Tried {
+    fn from(obstacle: Obstacle) -> Self {
+        match obstacle {
+            Obstacle::Locked => Self::Locked,
+            Obstacle::Infrastructure(error) => Self::Infrastructure(error),
+            Obstacle::Hopeless(error) => Self::Hopeless(error),
+        }
+    }
+}
+
+/// Runs units in transactions of their own.
+pub(super) struct Attempts<S: InboxStore> {
+    engine: Arc<Engine<S>>,
+}
+
+impl<S: InboxStore> Attempts<S> {
+    pub(super) fn new(engine: Arc<Engine<S>>) -> Self {
+        Self { engine }
+    }
+
+    /// Runs a unit in a transaction of its own, as often as it takes to know its outcome.
+    pub(super) async fn run(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Option<&Unit>,
+        Attempt { message: mut decoded, mut commit_unknown, mut is_copy }: Attempt,
+        wait: &CopyWait,
+    ) -> Result<UnitEnd, Error> {
+        let engine = &self.engine;
+        let mut retries = Retries::within(engine.settings.patience);
+        let mut body_transients = 0;
+        let mut sessions = 0;
+        loop {
+            // A body that runs again gets a message of its own again.
+            let message = match decoded.take() {
+                Some(message) => message,
+                None => match engine.prepare(handler, &delivery.envelope) {
+                    Ok(prepared) => prepared.message,
+                    Err(rejection) => return Ok(Outcome::Rejected(rejection).into()),
+                },
+            };
+            let Some(permit) = engine.permit_within(wait, Some(handler), is_copy).await else {
+                return Ok(Outcome::Busy.into());
+            };
+            let limits = Limits {
+                lock_timeout: engine.claim_wait(is_copy, wait),
+                body_lock_timeout: self.lock_wait(handler, &permit),
+                handler_timeout: engine.handler_timeout(handler),
+            };
+            let tried = self.try_once(handler, delivery, unit, message, limits).await;
+            drop(permit);
+            match tried {
+                Tried::Ended(UnitEnd { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
+                    // The marker that we were not sure of is there.
+                    tracing::info!("a commit whose answer was lost had happened");
+                    engine.observer.count(observe::COMMITS_RECOVERED, &handler.name);
+                    return Ok(UnitEnd { outcome: Outcome::Done, result, shared: false });
+                }
+                Tried::Ended(ended) => {
+                    if let Outcome::Done = ended.outcome {
+                        handler.batches.state().contention.committed();
+                    }
+                    return Ok(ended);
+                }
+                Tried::Locked if wait.is_over() => return Ok(Outcome::Busy.into()),
+                Tried::NoTurn if wait.is_over_for_the_writer() => return Ok(Outcome::Busy.into()),
+                Tried::Locked => is_copy = true,
+                Tried::NoTurn => {}
+                Tried::Hopeless(error) => return Err(error),
+                // Each try closes its connection; the next one may have been opened as long ago.
+                Tried::BodyTransient(failure)
+                    if Meaning::of_failure::<S>(&failure) == Meaning::Session
+                        && sessions < engine.sessions_max() =>
+                {
+                    sessions += 1;
+                    tracing::debug!(error = %failure, "another try on another connection");
+                }
+                Tried::BodyTransient(failure) => {
+                    body_transients += 1;
+                    if Meaning::of_failure::<S>(&failure) == Meaning::Contended {
+                        engine.met_contention(handler);
+                    }
+                    if body_transients >= BODY_TRANSIENTS_MAX {
+                        return Ok(Outcome::failed(failure).into());
+                    }
+                    tracing::debug!(error = %failure, "another try after a transient error");
+                    retries.pause().await;
+                }
+                Tried::Infrastructure(error) => retries.after::<S>(error).await?,
+                Tried::CommitUnknown(error) => {
+                    engine.observer.count(observe::COMMITS_UNKNOWN, &handler.name);
+                    commit_unknown = true;
+                    retries.after::<S>(error).await?;
+                }
+            }
+        }
+    }
+
+    /// How long the statements of a unit in a transaction of its own may wait for a lock. Without a limit where no other
+    /// transaction could wait for it, when it is its turn, or where its body is not to run again for nothing.
+    fn lock_wait(&self, handler: &Registered<S>, permit: &Permit<'_>) -> Option<Duration> {
+        let engine = &self.engine;
+        let may_run_again = !engine.runs_alone(handler) && engine.settings.max_batch > 1;
+        let limited = may_run_again && !permit.has_turn() && engine.permits.in_flight() > 1;
+        limited.then(|| lock_wait(handler.batches.state().size.time_of(1), false, 0, spread()))
+    }
+
+    async fn try_once(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Option<&Unit>,
+        message: Box<dyn Any + Send>,
+        limits: Limits,
+    ) -> Tried {
+        let engine = &self.engine;
+        let store = &engine.store;
+        let unseen = match unit {
+            Some(unit) if mutant!("check_then_insert") => matches!(store.marker(unit).await, Ok(None)),
+            _ => false,
+        };
+        let mut tx = match engine.store.begin(limits).await.map_err(Obstacle::of::<S>) {
+            Ok(tx) => tx,
+            Err(Obstacle::Locked) => return Tried::NoTurn,
+            Err(obstacle) => return obstacle.into(),
+        };
+        if let Some(unit) = unit.filter(|_| !mutant!("marker_after_body")) {
+            match store.claim(&mut tx, std::slice::from_ref(unit)).await.map(|mut claimed| claimed.pop()) {
+                Ok(Some(Claimed::Fresh)) => {}
+                Ok(Some(Claimed::Known(_))) if unseen => {}
+                Ok(Some(Claimed::Known(marker))) => {
+                    store.rollback(tx).await;
+                    return Tried::Ended(engine.known(unit, marker));
+                }
+                Ok(Some(Claimed::Busy)) => {
+                    store.rollback(tx).await;
+                    return Tried::Locked;
+                }
+                Ok(None) => return Tried::Infrastructure(no_answer::<S>()),
+                Err(error) => {
+                    store.rollback(tx).await;
+                    return Obstacle::of::<S>(error).into();
+                }
+            }
+        }
+        if mutant!("marker_outside_transaction") {
+            let (Ok(()), Ok(another)) = (engine.commit(tx).await, engine.store.begin(limits).await) else {
+                return Tried::Locked;
+            };
+            tx = another;
+        }
+        if let Err(error) = store.arm(&mut tx).await {
+            store.rollback(tx).await;
+            return Obstacle::of::<S>(error).into();
+        }
+
+        let started = Instant::now();
+        let ended = engine.run_in(&mut tx, handler, vec![message], std::slice::from_ref(delivery)).await;
+        let took = started.elapsed();
+        engine.observer.time(observe::HANDLE_SECONDS, &handler.name, took);
+        let returned = match ended {
+            BodyEnd::Returned(returned) => returned,
+            BodyEnd::TimedOut => {
+                store.abandon(tx).await;
+                return Tried::Ended(Outcome::failed(timed_out(limits.handler_timeout)).into());
+            }
+            BodyEnd::Broken(error) => {
+                store.rollback(tx).await;
+                return Tried::Ended(Outcome::broken(error).into());
+            }
+            BodyEnd::Failed(failure) => {
+                store.rollback(tx).await;
+                if Meaning::of_failure::<S>(&failure) != Meaning::Failed {
+                    return Tried::BodyTransient(failure);
+                }
+                handler.batches.took(1, took);
+                return Tried::Ended(Outcome::failed(failure).into());
+            }
+        };
+        handler.batches.took(1, took);
+        if mutant!("marker_after_body")
+            && let Some(unit) = unit
+            && let Ok([Claimed::Known(marker)]) =
+                store.claim(&mut tx, std::slice::from_ref(unit)).await.as_deref()
+        {
+            return Tried::Ended(engine.known(unit, marker.clone()));
+        }
+        self.finish(unit, tx, returned).await
+    }
+
+    /// Everything after the body: proof, result, commit.
+    async fn finish(&self, unit: Option<&Unit>, mut tx: S::Tx, mut returned: Vec<Returned>) -> Tried {
+        let store = &self.engine.store;
+        let result = returned.pop().and_then(|returned| returned.result);
+        if let (Some(unit), Some(result)) = (unit, &result) {
+            if let Err(error) = store.guard(&mut tx).await {
+                store.rollback(tx).await;
+                return match Meaning::of::<S>(&error) {
+                    Meaning::Broken => Tried::Ended(Outcome::broken(error).into()),
+                    _ => Obstacle::of::<S>(error).into(),
+                };
+            }
+            if let Err(error) = store.record_results(&mut tx, &[(unit, result)]).await {
+                store.rollback(tx).await;
+                return Obstacle::of::<S>(error).into();
+            }
+        }
+        let Err(error) = self.engine.commit(tx).await else {
+            return Tried::Ended(UnitEnd { outcome: Outcome::Done, result, shared: false });
+        };
+        match Meaning::of::<S>(&error) {
+            Meaning::Broken => Tried::Ended(Outcome::broken(error).into()),
+            Meaning::Lost if !mutant!("unknown_commit_is_a_failure") => Tried::CommitUnknown(error),
+            Meaning::Session | Meaning::Contended => Tried::BodyTransient(error.into()),
+            Meaning::Lost | Meaning::Failed => Tried::Ended(Outcome::failed(error.into()).into()),
+        }
+    }
+}
+
+impl<S: InboxStore> Engine<S> {
+    /// Whether units of a handler never share a transaction. Where effects are outside of the transaction, a neighbour's failure
+    /// would run them twice.
+    pub(super) fn runs_alone(&self, handler: &Registered<S>) -> bool {
+        handler.settings.isolated || S::GUARANTEE != Guarantee::Exactly
+    }
+
+    /// How long a claim may wait for a copy in another process. Only copies that are known to be there are waited for, and
+    /// not with the only permit: others must not wait with them.
+    pub(super) fn claim_wait(&self, is_copy: bool, wait: &CopyWait) -> Duration {
+        let lock_timeout = wait.lock_timeout();
+        match is_copy && self.permits.limit() > 1 {
+            true => lock_timeout,
+            false => lock_timeout.min(CLAIM_WAIT),
+        }
+    }
+
+    /// The end of a unit whose marker was there.
+    pub(super) fn known(&self, unit: &Unit, marker: Marker) -> UnitEnd {
+        let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
+        let outcome = match (reused, self.settings.key_reuse) {
+            (false, _) => Outcome::Duplicate,
+            (true, KeyReuse::Skip) => Outcome::KeyReuse,
+            (true, KeyReuse::Reject) => Outcome::Rejected(Rejection::KeyReuse),
+        };
+        UnitEnd { outcome, result: marker.result, shared: false }
+    }
+}
+
+/// A store that breaks its contract.
+pub(super) fn no_answer<S: InboxStore>() -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the store {} gave no answer to a claim", S::NAME))
+}

@@ -1,0 +1,270 @@
+//! Natural batching: while transactions are in flight new units queue, and the next transaction takes what waits.
+//!
+//! A batch is an attempt only: it runs with no savepoints, and any error rolls all of it back. If a handler failed, the batch runs
+//! again in a way that finds the culprit: with a savepoint for each unit, or, for handlers of sets, in halves. If it met contention,
+//! it runs again when it is the handler's turn. After any other error, each unit runs in a transaction of its own, as if there had
+//! been no batch.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+use crate::backoff::{backoff, spread};
+use crate::handler::Delivery;
+use crate::inbox::InboxStore;
+use crate::inbox::combiner::promise;
+use crate::inbox::engine::Engine;
+use crate::inbox::permits::Permit;
+use crate::inbox::registered::Registered;
+use crate::inbox::units::attempts::{Attempt, Attempts};
+use crate::inbox::units::slots::{Batches, Job, Slot};
+use crate::inbox::units::transaction::{BatchTrouble, Sharing};
+use crate::inbox::units::{CopyWait, UnitEnd};
+use crate::outcome::Outcome;
+use crate::store::Unit;
+use crate::{Error, observe};
+
+/// A unit whose batches met contention this often runs in a transaction of its own.
+const BATCH_TRIES: u32 = 5;
+
+/// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
+const ISOLATED_MAX: usize = 25;
+
+/// Runs the units that wait, in as few transactions as make sense.
+pub(super) struct Batching<S: InboxStore> {
+    pub(super) engine: Arc<Engine<S>>,
+    attempts: Arc<Attempts<S>>,
+}
+
+impl<S: InboxStore> Batching<S> {
+    pub(super) fn new(engine: Arc<Engine<S>>, attempts: Arc<Attempts<S>>) -> Self {
+        Self { engine, attempts }
+    }
+
+    /// The units of a handler that wait.
+    pub(super) fn batches(&self, handler: usize) -> &Batches {
+        &self.engine.handlers[handler].batches
+    }
+
+    /// Runs a unit: at once if there is a free slot, else with others that wait for one.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: &Unit,
+        message: Box<dyn Any + Send>,
+        wait: CopyWait,
+    ) -> Result<UnitEnd, Error> {
+        if self.engine.runs_alone(handler) {
+            let attempt = Attempt::first(message);
+            return self.attempts.run(handler, delivery, Some(unit), attempt, &wait).await;
+        }
+        let (promise, answer) = promise();
+        let job = Job {
+            unit: unit.clone(),
+            delivery: delivery.clone(),
+            message: Some(message),
+            wait,
+            tries: 0,
+            promise,
+        };
+        if let Some(job) = handler.batches.slot_or_queue(job) {
+            let mut slot = Slot::new(self, handler.index, 1);
+            if handler.batches.is_crowded() {
+                // Those who are about to call come along.
+                tokio::task::yield_now().await;
+            }
+            if let Some(job) = handler.batches.alone_or_queue(job) {
+                let attempt = Attempt { message: job.message, ..Attempt::default() };
+                return slot.hold(self.look_and_try(handler, delivery, unit, attempt, &wait)).await;
+            }
+        }
+        answer.wait().await
+    }
+
+    /// Works on what waits until nothing does.
+    pub(super) async fn run_waiting(self: &Arc<Self>, handler: usize) {
+        let mut slot = Slot::new(self, handler, 0);
+        let handler = &self.engine.handlers[handler];
+        while !slot.overstayed && handler.batches.goes_on(std::mem::take(&mut slot.units)) {
+            // First the permit: what comes while it is waited for goes along.
+            let permit = self.engine.permit(handler).await;
+            let jobs = handler.batches.take();
+            slot.units = jobs.len();
+            if jobs.is_empty() {
+                return;
+            }
+            if handler.batches.has_more() {
+                slot.go_on();
+            }
+            let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
+            slot.hold(self.run_batch(handler, jobs, permit).instrument(span)).await;
+            // Those who were told come back with their next message, and go along.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn run_batch(self: &Arc<Self>, handler: &Registered<S>, mut jobs: Vec<Job>, permit: Permit<'_>) {
+        if jobs.len() > 1 && !mutant!("unsorted_claims") {
+            // Sorted as every batch is: two that overlap never wait for each other in a circle.
+            jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
+            if handler.batches.state().duplicates {
+                jobs = self.answer_known(handler, jobs).await;
+            }
+        }
+        let mut alone = Vec::new();
+        let mut tries = 0;
+        let mut parts = VecDeque::new();
+        if !handler.handler.takes_sets() && handler.batches.state().isolating {
+            parts.extend(in_parts(jobs, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
+        } else {
+            parts.push_back((jobs, Sharing::Together));
+        }
+        while let Some((mut part, sharing)) = parts.pop_front() {
+            let trouble = match part.len() {
+                0 => continue,
+                1 => BatchTrouble::Other,
+                _ => match self.try_batch(handler, &mut part, sharing, &permit).await {
+                    Ok(ended) => {
+                        self.answer(handler, part, ended);
+                        continue;
+                    }
+                    Err(trouble) => {
+                        tracing::debug!(?trouble, ?sharing, units = part.len(), "a batch came to nothing");
+                        trouble
+                    }
+                },
+            };
+            if trouble == BatchTrouble::Contended {
+                self.engine.met_contention(handler);
+                tries = part.iter().map(|job| job.tries).max().unwrap_or_default() + 1;
+                if tries < BATCH_TRIES {
+                    part.iter_mut().for_each(|job| job.tries += 1);
+                    handler.batches.put_back(part);
+                } else {
+                    alone.extend(part.into_iter().map(|job| (job, Attempt::default())));
+                }
+            } else if trouble == BatchTrouble::Handler && handler.handler.takes_sets() {
+                let half = part.len().div_ceil(2);
+                parts.extend(in_parts(part, half).map(|half| (half, Sharing::Together)));
+            } else if trouble == BatchTrouble::Handler && sharing == Sharing::Together {
+                handler.batches.state().isolating = true;
+                parts.extend(in_parts(part, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
+            } else {
+                if part.len() > 1 {
+                    handler.batches.state().size.trouble();
+                }
+                let commit_unknown = trouble == BatchTrouble::CommitUnknown;
+                if commit_unknown {
+                    part.iter()
+                        .for_each(|_| self.engine.observer.count(observe::COMMITS_UNKNOWN, &handler.name));
+                }
+                let attempt = || Attempt { commit_unknown, ..Attempt::default() };
+                alone.extend(part.into_iter().map(|job| (job, attempt())));
+            }
+        }
+        let had_turn = permit.has_turn();
+        // Those who run alone need permits of their own.
+        drop(permit);
+        if alone.len() == 1
+            && let Some((job, attempt)) = alone.pop()
+        {
+            self.run_alone(handler.index, job, attempt).await;
+        } else {
+            let alone = alone.into_iter().map(|(job, attempt)| self.spawn_alone(handler, job, attempt));
+            join_all(alone.collect::<Vec<_>>()).await;
+        }
+        if had_turn && tries > 0 {
+            // It was another process's transaction, which goes on meanwhile.
+            tokio::time::sleep(backoff(tries.min(BATCH_TRIES) - 1, spread())).await;
+        }
+    }
+
+    /// Tells everybody of a batch what became of it.
+    fn answer(self: &Arc<Self>, handler: &Registered<S>, jobs: Vec<Job>, ended: Vec<Option<UnitEnd>>) {
+        for (job, ended) in jobs.into_iter().zip(ended) {
+            match ended {
+                Some(ended) => job.promise.keep(Ok(ended)),
+                // It waits for the other process alone, and nobody waits for it.
+                None => drop(self.spawn_alone(handler, job, Attempt { is_copy: true, ..Attempt::default() })),
+            }
+        }
+    }
+
+    fn spawn_alone(self: &Arc<Self>, handler: &Registered<S>, job: Job, attempt: Attempt) -> JoinHandle<()> {
+        let (batching, handler) = (self.clone(), handler.index);
+        tokio::spawn(async move { batching.run_alone(handler, job, attempt).await })
+    }
+
+    /// Answers duplicates with one read and no write; the rest is left to do.
+    async fn answer_known(&self, handler: &Registered<S>, jobs: Vec<Job>) -> Vec<Job> {
+        let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
+        // It only saves work: if it fails, the claim finds out.
+        let Ok(markers) = self.engine.store.markers(&units).await else { return jobs };
+        let mut left = Vec::with_capacity(jobs.len());
+        for (job, marker) in jobs.into_iter().zip(markers) {
+            match marker {
+                Some(marker) => {
+                    let ended = self.engine.known(&job.unit, marker);
+                    job.promise.keep(Ok(ended));
+                }
+                None => left.push(job),
+            }
+        }
+        handler.batches.state().duplicates = left.len() < units.len();
+        left
+    }
+
+    /// Runs one unit of the queue in a transaction of its own, as long as somebody wants to know.
+    async fn run_alone(&self, handler: usize, job: Job, attempt: Attempt) {
+        let handler = &self.engine.handlers[handler];
+        let Job { unit, delivery, message, wait, mut promise, .. } = job;
+        let attempt = Attempt { message, ..attempt };
+        let ended = tokio::select! {
+            ended = self.look_and_try(handler, &delivery, &unit, attempt, &wait) => ended,
+            () = promise.abandoned() => return,
+        };
+        promise.keep(ended);
+    }
+
+    /// Runs a unit in a transaction of its own; where copies come of late, with a look before it. A flood of them would each wait
+    /// for a place to write, and keep what is new from it.
+    async fn look_and_try(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: &Unit,
+        attempt: Attempt,
+        wait: &CopyWait,
+    ) -> Result<UnitEnd, Error> {
+        // Whether a commit of our own has happened is for the transaction to find out.
+        if handler.batches.state().duplicates && !attempt.commit_unknown {
+            let _permit = self.engine.permits.one().await;
+            // It only saves work: if it fails, the claim finds out.
+            if let Ok(Some(marker)) = self.engine.store.marker(unit).await {
+                return Ok(self.engine.known(unit, marker));
+            }
+        }
+        let ended = self.attempts.run(handler, delivery, Some(unit), attempt, wait).await?;
+        let mut state = handler.batches.state();
+        state.duplicates = matches!(ended.outcome, Outcome::Duplicate);
+        if matches!(ended.outcome, Outcome::Done) {
+            state.size.clean(1);
+        }
+        drop(state);
+        Ok(ended)
+    }
+}
+
+/// Splits jobs into parts of so many.
+fn in_parts(mut jobs: Vec<Job>, size: usize) -> impl Iterator<Item = Vec<Job>> {
+    std::iter::from_fn(move || {
+        let rest = jobs.split_off(size.min(jobs.len()));
+        let part = std::mem::replace(&mut jobs, rest);
+        (!part.is_empty()).then_some(part)
+    })
+}

@@ -1,0 +1,280 @@
+//! One transaction for the units of a batch.
+
+use std::any::Any;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::backoff::spread;
+use crate::handler::Delivery;
+use crate::inbox::InboxStore;
+use crate::inbox::body::BodyEnd;
+use crate::inbox::contention::lock_wait;
+use crate::inbox::faults::Meaning;
+use crate::inbox::permits::Permit;
+use crate::inbox::registered::Registered;
+use crate::inbox::units::UnitEnd;
+use crate::inbox::units::attempts::CLAIM_WAIT;
+use crate::inbox::units::batch::Batching;
+use crate::inbox::units::slots::Job;
+use crate::observe;
+use crate::outcome::Outcome;
+use crate::store::{Claimed, Limits, Unit};
+
+/// How the units of a batch share their transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// With nothing between them.
+    Together,
+    /// With a savepoint each.
+    Isolated,
+}
+
+/// A batch whose units are claimed.
+struct Claim<Tx> {
+    tx: Tx,
+    units: Vec<Unit>,
+    /// Which of them are to run.
+    fresh: Vec<usize>,
+    /// What is known of each; nothing of units that another process runs.
+    ended: Vec<Option<UnitEnd>>,
+}
+
+/// Why a batch came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BatchTrouble {
+    /// One of the handlers failed, or the one of them all.
+    Handler,
+    /// It met other transactions.
+    Contended,
+    /// A handler ran for too long.
+    TimedOut,
+    /// The answer to the commit was lost: all of it may be there.
+    CommitUnknown,
+    Other,
+}
+
+/// The behaviour of the whole batch after an error in it.
+impl From<Meaning> for BatchTrouble {
+    fn from(meaning: Meaning) -> Self {
+        match meaning {
+            Meaning::Contended => Self::Contended,
+            Meaning::Lost | Meaning::Session => Self::Other,
+            Meaning::Broken | Meaning::Failed => Self::Handler,
+        }
+    }
+}
+
+impl<S: InboxStore> Batching<S> {
+    /// Runs units in one transaction; the end of each, in their order, but for units that another process runs.
+    pub(super) async fn try_batch(
+        &self,
+        handler: &Registered<S>,
+        jobs: &mut [Job],
+        sharing: Sharing,
+        permit: &Permit<'_>,
+    ) -> Result<Vec<Option<UnitEnd>>, BatchTrouble> {
+        let store = &self.engine.store;
+        let units = jobs.iter().map(|job| job.unit.clone()).collect();
+        let tries = jobs.iter().map(|job| job.tries).max().unwrap_or_default();
+        let transaction = handler.batches.state().size.time_of(jobs.len());
+        let lock_wait = lock_wait(transaction, permit.has_turn(), tries, spread());
+        let mut claim = self.claim_batch(handler, units, lock_wait).await?;
+        handler.batches.state().duplicates |= claim.fresh.len() < jobs.len();
+        if claim.fresh.is_empty() {
+            store.rollback(claim.tx).await;
+            return Ok(claim.ended);
+        }
+        let started = Instant::now();
+        let ran = match sharing {
+            Sharing::Together => self.run_together(handler, jobs, &mut claim).await,
+            Sharing::Isolated => self.run_isolated(handler, jobs, &mut claim).await,
+        };
+        let took = started.elapsed();
+        let Claim { mut tx, units, fresh, ended } = claim;
+        match ran {
+            Ok(()) => {}
+            Err(BatchTrouble::TimedOut) => {
+                store.abandon(tx).await;
+                return Err(BatchTrouble::TimedOut);
+            }
+            Err(trouble) => {
+                store.rollback(tx).await;
+                return Err(trouble);
+            }
+        }
+
+        let results: Vec<(&Unit, &[u8])> = units
+            .iter()
+            .zip(&ended)
+            .enumerate()
+            .filter(|(n, _)| fresh.binary_search(n).is_ok())
+            .filter_map(|(_, (unit, ended))| Some((unit, ended.as_ref()?.result.as_deref()?)))
+            .collect();
+        if !results.is_empty()
+            && (store.guard(&mut tx).await.is_err() || store.record_results(&mut tx, &results).await.is_err())
+        {
+            store.rollback(tx).await;
+            return Err(BatchTrouble::Other);
+        }
+        self.engine.commit(tx).await.map_err(|error| match Meaning::of::<S>(&error) {
+            Meaning::Lost => BatchTrouble::CommitUnknown,
+            meaning => meaning.into(),
+        })?;
+        handler.batches.took(fresh.len(), took);
+        handler.batches.state().size.clean(fresh.len());
+        handler.batches.state().contention.committed();
+        self.observe_batch(handler, fresh.len(), took);
+        Ok(ended)
+    }
+
+    async fn claim_batch(
+        &self,
+        handler: &Registered<S>,
+        units: Vec<Unit>,
+        lock_wait: Duration,
+    ) -> Result<Claim<S::Tx>, BatchTrouble> {
+        let store = &self.engine.store;
+        let limits = Limits {
+            lock_timeout: CLAIM_WAIT,
+            body_lock_timeout: Some(lock_wait),
+            handler_timeout: self.engine.handler_timeout(handler),
+        };
+        let mut tx = self.engine.store.begin(limits).await.map_err(|_error| BatchTrouble::Other)?;
+        let claimed = match store.claim(&mut tx, &units).await {
+            Ok(claimed) if claimed.len() == units.len() && store.arm(&mut tx).await.is_ok() => claimed,
+            Ok(_) | Err(_) => {
+                store.rollback(tx).await;
+                return Err(BatchTrouble::Other);
+            }
+        };
+        let fresh = (0..units.len()).filter(|&n| claimed[n].is_fresh()).collect();
+        let ended = claimed
+            .into_iter()
+            .zip(&units)
+            .map(|(claimed, unit)| match claimed {
+                Claimed::Known(marker) => Some(self.engine.known(unit, marker)),
+                Claimed::Fresh => Some(Outcome::Done.into()),
+                Claimed::Busy => None,
+            })
+            .collect();
+        Ok(Claim { tx, units, fresh, ended })
+    }
+
+    /// Runs all of a batch with nothing between the units.
+    async fn run_together(
+        &self,
+        handler: &Registered<S>,
+        jobs: &mut [Job],
+        claim: &mut Claim<S::Tx>,
+    ) -> Result<(), BatchTrouble> {
+        let fresh = &claim.fresh;
+        let mut messages = Vec::with_capacity(fresh.len());
+        for &n in fresh {
+            messages.push(self.decoded(handler, &mut jobs[n])?);
+        }
+        let deliveries: Vec<Delivery> = fresh.iter().map(|&n| jobs[n].delivery.clone()).collect();
+        match self.run_body(handler, messages, &deliveries, jobs, fresh, &mut claim.tx).await? {
+            BodyEnd::Returned(returned) => {
+                for (&n, returned) in fresh.iter().zip(returned) {
+                    if let Some(ended) = &mut claim.ended[n] {
+                        ended.result = returned.result;
+                    }
+                }
+                Ok(())
+            }
+            BodyEnd::Failed(failure) => Err(Meaning::of_failure::<S>(&failure).into()),
+            BodyEnd::Broken(_) => Err(BatchTrouble::Handler),
+            BodyEnd::TimedOut => Err(BatchTrouble::TimedOut),
+        }
+    }
+
+    /// Runs the units of a batch one after the other, and takes back those that fail.
+    async fn run_isolated(
+        &self,
+        handler: &Registered<S>,
+        jobs: &mut [Job],
+        claim: &mut Claim<S::Tx>,
+    ) -> Result<(), BatchTrouble> {
+        let store = &self.engine.store;
+        let broken_off = |_error| BatchTrouble::Other;
+        store.isolate(&mut claim.tx).await.map_err(broken_off)?;
+        let mut clean = true;
+        for (done, &n) in claim.fresh.iter().enumerate() {
+            let next = done + 1 < claim.fresh.len();
+            let message = self.decoded(handler, &mut jobs[n])?;
+            let delivery = jobs[n].delivery.clone();
+            let deliveries = std::slice::from_ref(&delivery);
+            let ran = self.run_body(handler, vec![message], deliveries, jobs, &[n], &mut claim.tx).await?;
+            let ended = match ran {
+                BodyEnd::Returned(mut returned) => match store.keep(&mut claim.tx, next).await {
+                    Ok(()) => {
+                        let result = returned.pop().and_then(|returned| returned.result);
+                        claim.ended[n] = Some(UnitEnd { outcome: Outcome::Done, result, shared: false });
+                        continue;
+                    }
+                    Err(error) => match Meaning::of::<S>(&error) {
+                        Meaning::Broken => Outcome::broken(error),
+                        Meaning::Failed => Outcome::failed(error.into()),
+                        meaning => return Err(meaning.into()),
+                    },
+                },
+                BodyEnd::Broken(error) => Outcome::broken(error),
+                BodyEnd::Failed(failure) => match Meaning::of_failure::<S>(&failure) {
+                    Meaning::Failed => Outcome::failed(failure),
+                    meaning => return Err(meaning.into()),
+                },
+                BodyEnd::TimedOut => return Err(BatchTrouble::TimedOut),
+            };
+            clean = false;
+            let unit = Some(&claim.units[n]).filter(|_| !mutant!("failed_unit_keeps_its_marker"));
+            store.undo(&mut claim.tx, unit, next).await.map_err(broken_off)?;
+            claim.ended[n] = Some(ended.into());
+        }
+        handler.batches.state().isolating = !clean;
+        Ok(())
+    }
+
+    /// Runs a body, as long as all callers of its units wait for it.
+    async fn run_body(
+        &self,
+        handler: &Registered<S>,
+        messages: Vec<Box<dyn Any + Send>>,
+        deliveries: &[Delivery],
+        jobs: &mut [Job],
+        units: &[usize],
+        tx: &mut S::Tx,
+    ) -> Result<BodyEnd, BatchTrouble> {
+        tokio::select! {
+            ended = self.engine.run_in(tx, handler, messages, deliveries) => Ok(ended),
+            () = any_gone(jobs, units) => Err(BatchTrouble::Other),
+        }
+    }
+
+    /// The decoded message of a unit; a body that runs again gets one of its own again.
+    fn decoded(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, BatchTrouble> {
+        if let Some(message) = job.message.take() {
+            return Ok(message);
+        }
+        let prepared = self.engine.prepare(handler, &job.delivery.envelope);
+        prepared.map(|prepared| prepared.message).map_err(|_rejection| BatchTrouble::Other)
+    }
+
+    fn observe_batch(&self, handler: &Registered<S>, units: usize, took: Duration) {
+        let observer = self.engine.observer;
+        observer.batch(&handler.name, units);
+        let each = took / u32::try_from(units.max(1)).unwrap_or(u32::MAX);
+        for _ in 0..units {
+            observer.time(observe::HANDLE_SECONDS, &handler.name, each);
+        }
+    }
+}
+
+/// Returns when one of the callers has gone away: its work must not be committed on behalf of nobody, and its neighbours
+/// can do without it.
+async fn any_gone(jobs: &mut [Job], fresh: &[usize]) {
+    std::future::poll_fn(|cx| match fresh.iter().any(|&n| jobs[n].promise.poll_abandoned(cx).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}

@@ -1,0 +1,192 @@
+//! One unit, from the envelope to its outcome.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use tracing::Instrument;
+
+use crate::error::chain;
+use crate::handler::{Cancellation, Delivery, EffectId};
+use crate::inbox::InboxStore;
+use crate::inbox::engine::Engine;
+use crate::inbox::registered::Registered;
+use crate::inbox::resolve::resolve;
+use crate::inbox::units::attempts::Attempt;
+use crate::inbox::units::gate::{Entry, Waited};
+use crate::inbox::units::{CopyWait, UnitEnd, Units};
+use crate::limits::{check_envelope, check_order_by};
+use crate::observe;
+use crate::outcome::{Outcome, Rejection, cause};
+use crate::policy::MissingKey;
+use crate::store::Unit;
+use crate::{Envelope, Error, Headers, name};
+
+/// A delivery, its unit, and the decoded message.
+type Identified = (Delivery, Option<Unit>, Box<dyn Any + Send>);
+
+impl<S: InboxStore> Units<S> {
+    /// Runs one handler on one message, as often as it takes to know its outcome.
+    pub(crate) async fn run(
+        &self,
+        handler: &Registered<S>,
+        envelope: Arc<Envelope>,
+    ) -> Result<UnitEnd, Error> {
+        let span = tracing::info_span!(
+            "oncebox.unit",
+            handler = &*handler.name,
+            kind = envelope.kind(),
+            traceparent = envelope.headers().get(Headers::TRACEPARENT),
+            outcome = tracing::field::Empty,
+        );
+        let ended = self.decide(handler, envelope.clone()).instrument(span.clone()).await?;
+        span.record("outcome", ended.outcome.name());
+        span.in_scope(|| self.observe(handler, &envelope, &ended));
+        Ok(ended)
+    }
+
+    async fn decide(&self, handler: &Registered<S>, envelope: Arc<Envelope>) -> Result<UnitEnd, Error> {
+        let (delivery, unit, message) = match self.identify(handler, envelope) {
+            Ok(identified) => identified,
+            Err(rejection) => return Ok(Outcome::Rejected(rejection).into()),
+        };
+        let settings = &self.engine.settings;
+        let wait = CopyWait::new(settings.in_flight, settings.lock_timeout);
+        match unit {
+            Some(unit) => self.pass_the_gate(handler, &delivery, unit, message, wait).await,
+            None if handler.detached.is_some() => self.queue_detached(handler, &delivery, None).await,
+            None => {
+                let first = Attempt::first(message);
+                let ended = self.attempts.run(handler, &delivery, None, first, &wait).await?;
+                Ok(self.spill_failed(handler, &delivery, None, ended).await)
+            }
+        }
+    }
+
+    /// Checks and decodes a message, and finds its key. Without dedup there is no unit.
+    fn identify(&self, handler: &Registered<S>, envelope: Arc<Envelope>) -> Result<Identified, Rejection> {
+        let engine = &self.engine;
+        check_envelope(&envelope, engine.settings.max_body_bytes)?;
+        let prepared = engine.prepare(handler, &envelope)?;
+        check_order_by(envelope.order_by().or(prepared.order_by.as_ref()))?;
+        let key = resolve(&prepared, &envelope);
+        if let Some(Err(error)) = key.as_ref().map(name::check_key) {
+            return Err(Rejection::BadKey(cause(error)));
+        }
+        let dedup = !handler.settings.dedup_off && !engine.settings.dedup_off;
+        if key.is_none() && dedup {
+            engine.observer.count(observe::MISSING_KEY, &handler.name);
+            if engine.settings.missing_key == MissingKey::Reject {
+                return Err(Rejection::MissingKey);
+            }
+        }
+        let unit = key.as_ref().filter(|_| dedup).map(|key| Unit {
+            handler: if mutant!("key_without_handler") { "@any".into() } else { handler.origin.to_string() },
+            kind: envelope.kind().to_owned(),
+            key: key.stored(),
+            fingerprint: Some(envelope.fingerprint()),
+            waited: envelope.arrived.elapsed(),
+        });
+        let effect_id = match &key {
+            Some(key) => EffectId::of(&handler.origin, envelope.kind(), key),
+            None => EffectId::unique(),
+        };
+        let delivery = Delivery {
+            handler: handler.name.clone(),
+            envelope,
+            key,
+            effect_id,
+            is_replay: false,
+            cancellation: Cancellation::never(),
+            states: engine.states.clone(),
+        };
+        Ok((delivery, unit, prepared.message))
+    }
+
+    /// Copies of a unit that runs in this process wait for it, and hold no connection while they do.
+    async fn pass_the_gate(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Unit,
+        message: Box<dyn Any + Send>,
+        wait: CopyWait,
+    ) -> Result<UnitEnd, Error> {
+        loop {
+            match self.gate.enter(&unit) {
+                Entry::First(pass) => {
+                    let ended = if handler.detached.is_some() {
+                        self.queue_detached(handler, delivery, Some(&unit)).await?
+                    } else {
+                        let ended = self.batching.run(handler, delivery, &unit, message, wait).await?;
+                        self.spill_failed(handler, delivery, Some(&unit), ended).await
+                    };
+                    pass.tell(&ended);
+                    return Ok(ended);
+                }
+                Entry::Copy(copy) => match copy.wait(wait.left()).await {
+                    Waited::Told(first) => {
+                        if let Some(ended) = first.means_for(&unit, self.engine.settings.key_reuse) {
+                            return Ok(ended);
+                        }
+                    }
+                    Waited::Gone => {}
+                    Waited::TimeIsUp => return Ok(Outcome::Busy.into()),
+                },
+            }
+        }
+    }
+
+    fn observe(&self, handler: &Registered<S>, envelope: &Envelope, ended: &UnitEnd) {
+        let observer = self.engine.observer;
+        let name = &*handler.name;
+        match &ended.outcome {
+            Outcome::Done => {
+                observer.count(observe::PROCESSED, name);
+                observer.time(observe::WAIT_SECONDS, name, envelope.arrived.elapsed());
+            }
+            Outcome::Duplicate => {
+                observer.count(observe::DUPLICATES, name);
+                tracing::debug!("skipped a duplicate");
+            }
+            Outcome::KeyReuse | Outcome::Rejected(Rejection::KeyReuse) => {
+                observer.count(observe::KEY_REUSE, name);
+                tracing::warn!("a key came again with another body");
+            }
+            Outcome::Busy => {
+                observer.count(observe::BUSY, name);
+                tracing::debug!("another copy is still running");
+            }
+            Outcome::Retry { .. } | Outcome::Rejected(_) if ended.shared => {
+                tracing::debug!("a copy shares what became of the first");
+            }
+            failed @ (Outcome::Retry { .. }
+            | Outcome::Rejected(Rejection::Permanent(_) | Rejection::EndedTransaction(_))) => {
+                self.engine.observe_failure(handler, failed);
+            }
+            // What anybody outside can send.
+            Outcome::Rejected(rejection) => {
+                observer.count(observe::REJECTED, name);
+                tracing::warn!(error = %rejection, "rejected");
+            }
+            Outcome::Queued => tracing::debug!("set apart in the log"),
+        }
+    }
+}
+
+impl<S: InboxStore> Engine<S> {
+    /// Counts and logs that a handler failed.
+    pub(super) fn observe_failure(&self, handler: &Registered<S>, outcome: &Outcome) {
+        let observer = self.observer;
+        match outcome {
+            Outcome::Retry { cause, .. } => {
+                observer.count(observe::FAILED, &handler.name);
+                tracing::warn!(error = chain(&**cause), "the handler failed and was rolled back");
+            }
+            Outcome::Rejected(rejection) => {
+                observer.count(observe::REJECTED, &handler.name);
+                tracing::error!(error = %rejection, "rejected");
+            }
+            _ => {}
+        }
+    }
+}

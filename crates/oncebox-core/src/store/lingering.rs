@@ -1,0 +1,116 @@
+//! Warm connections: what a store keeps for a few milliseconds, for the next one that needs it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+/// How long something lingers.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// Keeps connections, or transactions that were begun ahead, for 5 ms. After that they are dropped: an unused connection belongs
+/// in its pool.
+///
+/// All clones are one.
+pub struct Lingering<T>(Arc<Mutex<State<T>>>);
+
+struct State<T> {
+    waiting: Vec<(T, Instant)>,
+    /// Whether a task drops those that are not taken.
+    is_watched: bool,
+}
+
+impl<T: Send + 'static> Lingering<T> {
+    /// With nothing kept yet.
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(State { waiting: Vec::new(), is_watched: false })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one that was kept last, if any is left.
+    pub fn take(&self) -> Option<T> {
+        self.state().waiting.pop().map(|(kept, _)| kept)
+    }
+
+    /// Keeps one for a while. Outside of a runtime it is dropped at once.
+    pub fn keep(&self, kept: T) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let mut state = self.state();
+        state.waiting.push((kept, Instant::now()));
+        if !std::mem::replace(&mut state.is_watched, true) {
+            let lingering = self.clone();
+            runtime.spawn(async move {
+                loop {
+                    tokio::time::sleep(LINGER).await;
+                    if !lingering.drop_old() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Drops those that have waited too long; whether others are left.
+    fn drop_old(&self) -> bool {
+        let mut state = self.state();
+        let young = state.waiting.partition_point(|(_, since)| since.elapsed() >= LINGER);
+        let old: Vec<_> = state.waiting.drain(..young).collect();
+        state.is_watched = !state.waiting.is_empty();
+        let is_watched = state.is_watched;
+        // What is dropped may have to roll back.
+        drop(state);
+        drop(old);
+        is_watched
+    }
+}
+
+impl<T: Send + 'static> Default for Lingering<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Clone for Lingering<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for Lingering<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).waiting.len();
+        f.debug_struct("Lingering").field("waiting", &waiting).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_taken_in_time_is_dropped() {
+        let lingering = Lingering::new();
+        lingering.keep(1);
+        lingering.keep(2);
+        assert_eq!(lingering.take(), Some(2));
+        std::thread::sleep(LINGER);
+        lingering.keep(3);
+        // Young for as long as the test takes.
+        lingering.state().waiting[1].1 += Duration::from_secs(3600);
+        assert!(lingering.drop_old(), "the young one stays");
+        assert_eq!(lingering.take(), Some(3));
+        assert!(!lingering.drop_old());
+        assert_eq!(lingering.take(), None);
+    }
+
+    #[test]
+    fn nothing_lingers_outside_of_a_runtime() {
+        let lingering = Lingering::new();
+        lingering.keep(1);
+        assert_eq!(lingering.take(), None);
+    }
+}
