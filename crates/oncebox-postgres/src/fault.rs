@@ -124,7 +124,9 @@ fn sqlstate(code: &str) -> Option<Fault> {
         // connection exceptions; admin shutdown, crash, starting up; idle in transaction for too long
         _ if code.starts_with("08") => Some(Fault::Connection),
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => Some(Fault::Connection),
-        // serialization failure, deadlock; out of disk, memory, connections
+        // out of disk, out of connections
+        "53100" | "53300" => Some(Fault::Outage),
+        // serialization failure, deadlock; out of memory, a limit such as the one for temporary files
         "40001" | "40P01" => Some(Fault::Transient),
         _ if code.starts_with("53") => Some(Fault::Transient),
         "55P03" => Some(Fault::LockTimeout),
@@ -174,7 +176,9 @@ mod tests {
             ("57P01", Some(Fault::Connection)),
             ("40001", Some(Fault::Transient)),
             ("40P01", Some(Fault::Transient)),
-            ("53300", Some(Fault::Transient)),
+            ("53100", Some(Fault::Outage)),
+            ("53200", Some(Fault::Transient)),
+            ("53300", Some(Fault::Outage)),
             ("55P03", Some(Fault::LockTimeout)),
             ("57014", Some(Fault::StatementTimeout)),
             ("23505", None),

@@ -65,7 +65,8 @@ fn result_code(extended: i32) -> Option<Fault> {
     const CANTOPEN: i32 = 14;
     match extended & 0xff {
         BUSY | LOCKED => Some(Fault::LockTimeout),
-        NOMEM | IOERR | FULL | CANTOPEN => Some(Fault::Transient),
+        IOERR | FULL | CANTOPEN => Some(Fault::Outage),
+        NOMEM => Some(Fault::Transient),
         INTERRUPT => Some(Fault::StatementTimeout),
         _ => None,
     }
@@ -82,9 +83,10 @@ mod tests {
             (261, Some(Fault::LockTimeout)), // BUSY_RECOVERY
             (517, Some(Fault::LockTimeout)), // BUSY_SNAPSHOT
             (9, Some(Fault::StatementTimeout)),
-            (13, Some(Fault::Transient)),
-            (778, Some(Fault::Transient)), // IOERR_WRITE
-            (2067, None),                  // CONSTRAINT_UNIQUE
+            (13, Some(Fault::Outage)),
+            (778, Some(Fault::Outage)), // IOERR_WRITE
+            (7, Some(Fault::Transient)),
+            (2067, None), // CONSTRAINT_UNIQUE
         ];
         for (code, fault) in table {
             assert_eq!(result_code(code), fault, "{code}");

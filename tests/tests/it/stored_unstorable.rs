@@ -1,9 +1,11 @@
 //! Outcomes that cannot be stored because of their data: one dead letter, and the lane goes on.
 
-use oncebox::store::Select;
-use oncebox::{Attempt, BoxError, Inbox, Mode, Outcome, Retry};
+use oncebox::store::{Fault, Select, Store};
+use oncebox::{Attempt, BoxError, Inbox, Mode, Outcome, PostgresStore, Retry};
+use oncebox_testing::Fixture;
 
 use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
+use crate::postgres::{Postgres, as_owner};
 use crate::stored_fixture::LogFixture;
 
 on_every_store!(
@@ -83,4 +85,32 @@ async fn an_error_that_cannot_be_stored_is_spilled_without_its_text<F: LogFixtur
     assert!(matches!(report.outcome("h"), Some(Outcome::Queued)), "{report:?}");
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(fixture.effects("o-1").await, 1);
+}
+
+/// A full disk is nobody's fault: it lasts for longer than a body may meet transient errors.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_spends_no_attempt_and_makes_no_dead_letter() {
+    let Some(fixture) = as_owner("a_full_disk_spends_no_attempt").await else { return };
+    let effects = fixture.clone();
+    let handler = async move |order: OrderPaid,
+                              Attempt(n): Attempt,
+                              conn: &mut Conn<Postgres>|
+                -> Result<(), BoxError> {
+        effects.effect(conn, &order.order_id).await?;
+        if n == 1 { Err("fails once".into()) } else { Ok(()) }
+    };
+    let builder = Inbox::builder(fixture.store()).stored().lanes(1).retry(AT_ONCE);
+    let inbox = builder.on("h", handler).build().await.unwrap();
+    inbox.accept(envelope("o-1")).await.unwrap();
+    let full = "create function full_disk() returns trigger language plpgsql as
+        $$ begin raise exception 'No space left on device' using errcode = 'disk_full'; end $$;
+        create trigger full_disk before insert on oncebox.task for each row execute function full_disk()";
+    sqlx::raw_sql(full).execute(fixture.store.pool()).await.unwrap();
+    for _ in 0..20 {
+        let error = inbox.work_once().await.unwrap_err();
+        assert_eq!(PostgresStore::classify(&error), Fault::Outage, "{error:?}");
+    }
+    sqlx::raw_sql("drop trigger full_disk on oncebox.task").execute(fixture.store.pool()).await.unwrap();
+    let report = inbox.work_until_idle().await.unwrap();
+    assert_eq!((report.done, report.failed, report.dead), (1, 1, 0), "{report:?}");
 }

@@ -14,6 +14,8 @@ pub(crate) enum Meaning {
     Session,
     /// The connection is gone. The last statement may or may not have happened.
     Lost,
+    /// The store has an outage. No message is to blame.
+    Outage,
     /// The statement or its data is at fault; a deferred constraint, for example. Another try meets the same error.
     Failed,
 }
@@ -39,6 +41,7 @@ impl Meaning {
         match fault {
             Fault::Connection => Self::Lost,
             Fault::Session => Self::Session,
+            Fault::Outage => Self::Outage,
             Fault::Transient | Fault::LockTimeout => Self::Contended,
             Fault::StatementTimeout | Fault::Other => Self::Failed,
         }
@@ -60,12 +63,19 @@ impl Obstacle {
     pub(crate) fn of<S: Store>(error: Error) -> Self {
         match S::classify(&error) {
             Fault::LockTimeout => Self::Locked,
-            Fault::Connection | Fault::Session | Fault::Transient | Fault::StatementTimeout => {
-                Self::Infrastructure(error)
-            }
+            Fault::Connection
+            | Fault::Session
+            | Fault::Outage
+            | Fault::Transient
+            | Fault::StatementTimeout => Self::Infrastructure(error),
             Fault::Other => Self::Hopeless(error),
         }
     }
+}
+
+/// An outage that a body has met, as an error of the store.
+pub(crate) fn outage(failure: Failure) -> Error {
+    Error::unavailable("the store has an outage", failure.into_error())
 }
 
 #[cfg(test)]
@@ -78,6 +88,7 @@ mod tests {
         for (fault, expected) in [
             (Fault::Connection, Meaning::Lost),
             (Fault::Session, Meaning::Session),
+            (Fault::Outage, Meaning::Outage),
             (Fault::Transient, Meaning::Contended),
             (Fault::LockTimeout, Meaning::Contended),
             (Fault::StatementTimeout, Meaning::Failed),

@@ -84,6 +84,8 @@ pub enum Fault {
     /// The session of this connection is out of date: a plan or a prepared statement that the driver relies on is gone, as after
     /// a schema change. Another connection will do.
     Session,
+    /// The store is out of disk or of connections: an outage, whichever statement meets it. No message is to blame.
+    Outage,
     /// The database asks for another try: deadlock, serialization failure, a busy file.
     Transient,
     /// A lock was not to be had in time.

@@ -209,13 +209,14 @@ as $$
     end
 $$;
 
--- As long as handlers run, nothing commits: only the guard's proof, which is of this very transaction, lets it. A handler can reset
--- settings, but not make up the proof by accident. SET CONSTRAINTS fires this early, which is no commit.
+-- As long as handlers run, nothing commits: only the guard's proof lets it, which holds for this transaction. A handler can reset
+-- settings, but not make up the proof by accident. SET CONSTRAINTS fires this early, which is no commit. It runs for every marker:
+-- the comparison with a constant is all that a transaction pays.
 create or replace function "{schema}".refuse_commit() returns trigger
 language plpgsql
 as $$
 begin
-    if current_setting('oncebox.proved', true) is distinct from pg_current_xact_id()::text
+    if current_setting('oncebox.proved', true) is distinct from 'yes'
         and current_query() !~* 'set\s+constraints'
     then
         raise exception using
@@ -255,7 +256,7 @@ begin
             perform set_config(each_name, each_value, false);
         end loop;
     end if;
-    perform pg_advisory_unlock_all(), set_config('oncebox.proved', $1, true);
+    perform pg_advisory_unlock_all(), set_config('oncebox.proved', 'yes', true);
     if not last then
         perform set_config('default_transaction_read_only', 'on', false);
     end if;
@@ -272,7 +273,7 @@ begin
             errcode = 'invalid_transaction_termination',
             message = 'oncebox: a handler has ended the transaction that it was lent';
     end if;
-    perform set_config('oncebox.proved', $1, true), set_config('oncebox.guarded', 'off', true);
+    perform set_config('oncebox.proved', 'yes', true), set_config('oncebox.guarded', 'off', true);
     if last then
         perform set_config('default_transaction_read_only', null, false);
     end if;

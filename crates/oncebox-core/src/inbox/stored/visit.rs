@@ -325,6 +325,7 @@ impl<S: LogStore> Lanes<S> {
                     VisitTrouble::Store(error)
                 }
                 Meaning::Session => VisitTrouble::Session(error.into()),
+                Meaning::Outage => VisitTrouble::Store(error),
                 Meaning::Contended => {
                     self.engine.met_contention(handler);
                     VisitTrouble::Contended(error.into())

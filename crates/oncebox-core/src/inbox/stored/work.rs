@@ -10,7 +10,7 @@ use tracing::Instrument;
 use crate::error::chain;
 use crate::handler::{Cancellation, Delivery, EffectId, Returned};
 use crate::inbox::body::{BodyEnd, timed_out};
-use crate::inbox::faults::Meaning;
+use crate::inbox::faults::{Meaning, outage};
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::Course;
 use crate::inbox::stored::{Lanes, LogStore};
@@ -121,7 +121,7 @@ pub(crate) enum VisitTrouble {
 impl VisitTrouble {
     /// Whether no savepoint helps.
     fn ends_the_transaction(&self) -> bool {
-        matches!(self, Self::TimedOut(_) | Self::Session(_))
+        matches!(self, Self::TimedOut(_) | Self::Session(_) | Self::Store(_))
     }
 
     /// What it means for the one message that it was about.
@@ -461,6 +461,7 @@ impl<S: LogStore> Lanes<S> {
             BodyEnd::TimedOut => Err(VisitTrouble::TimedOut(course.limits.handler_timeout)),
             BodyEnd::Failed(failure) => Err(match Meaning::of_failure::<S>(&failure) {
                 Meaning::Session => VisitTrouble::Session(failure),
+                Meaning::Outage => VisitTrouble::Store(outage(failure)),
                 Meaning::Contended => {
                     self.engine.met_contention(handler);
                     VisitTrouble::Contended(failure)
@@ -480,7 +481,7 @@ pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<VisitTrouble, 
         Meaning::Failed => Ok(VisitTrouble::Failed(error.into())),
         Meaning::Contended => Ok(VisitTrouble::Contended(error.into())),
         Meaning::Session => Err(VisitTrouble::Session(error.into())),
-        Meaning::Lost => Err(VisitTrouble::Store(error)),
+        Meaning::Lost | Meaning::Outage => Err(VisitTrouble::Store(error)),
     }
 }
 
@@ -499,6 +500,7 @@ fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrou
     match Meaning::of::<S>(&error) {
         Meaning::Broken => VisitTrouble::Broken(error),
         Meaning::Session => VisitTrouble::Session(error.into()),
+        Meaning::Outage => VisitTrouble::Store(error),
         Meaning::Lost => match trouble {
             VisitTrouble::Failed(failure) | VisitTrouble::Contended(failure) => VisitTrouble::Gone(failure),
             _ => VisitTrouble::Store(error),

@@ -10,7 +10,7 @@ use crate::inbox::InboxStore;
 use crate::inbox::body::{BodyEnd, timed_out};
 use crate::inbox::contention::lock_wait;
 use crate::inbox::engine::Engine;
-use crate::inbox::faults::{Meaning, Obstacle};
+use crate::inbox::faults::{Meaning, Obstacle, outage};
 use crate::inbox::permits::Permit;
 use crate::inbox::registered::Registered;
 use crate::inbox::units::{CopyWait, UnitEnd};
@@ -233,11 +233,14 @@ impl<S: InboxStore> Attempts<S> {
             }
             BodyEnd::Failed(failure) => {
                 store.rollback(tx).await;
-                if Meaning::of_failure::<S>(&failure) != Meaning::Failed {
-                    return Tried::BodyTransient(failure);
-                }
-                handler.batches.took(1, took);
-                return Tried::Ended(Outcome::failed(failure).into());
+                return match Meaning::of_failure::<S>(&failure) {
+                    Meaning::Outage => Tried::Infrastructure(outage(failure)),
+                    Meaning::Broken | Meaning::Failed => {
+                        handler.batches.took(1, took);
+                        Tried::Ended(Outcome::failed(failure).into())
+                    }
+                    Meaning::Contended | Meaning::Session | Meaning::Lost => Tried::BodyTransient(failure),
+                };
             }
         };
         handler.batches.took(1, took);
@@ -275,6 +278,7 @@ impl<S: InboxStore> Attempts<S> {
             Meaning::Broken => Tried::Ended(Outcome::broken(error).into()),
             Meaning::Lost if !mutant!("unknown_commit_is_a_failure") => Tried::CommitUnknown(error),
             Meaning::Session | Meaning::Contended => Tried::BodyTransient(error.into()),
+            Meaning::Outage => Tried::Infrastructure(error),
             Meaning::Lost | Meaning::Failed => Tried::Ended(Outcome::failed(error.into()).into()),
         }
     }

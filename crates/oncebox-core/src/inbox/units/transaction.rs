@@ -58,7 +58,7 @@ impl From<Meaning> for BatchTrouble {
     fn from(meaning: Meaning) -> Self {
         match meaning {
             Meaning::Contended => Self::Contended,
-            Meaning::Lost | Meaning::Session => Self::Other,
+            Meaning::Lost | Meaning::Session | Meaning::Outage => Self::Other,
             Meaning::Broken | Meaning::Failed => Self::Handler,
         }
     }
