@@ -5,7 +5,7 @@
 //! [`Inspect`] only reads. A store that keeps messages for later has six more: [`Log`] appends, [`Work`] hands out,
 //! [`Processes`] knows who is at work, [`DeadLetters`] and [`Operate`] are the operator's, [`Survey`] only reads. A store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
 //! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
-//! your own.
+//! your own. [`statement`] finds SQL statements by name in files that are compiled in.
 
 mod claims;
 mod dead_letters;
@@ -16,6 +16,7 @@ mod log;
 mod operate;
 mod processes;
 mod registry;
+pub mod statement;
 mod survey;
 mod upkeep;
 mod work;

@@ -1,0 +1,174 @@
+//! Named SQL statements: many in one file, each found by its name when the store is compiled.
+//!
+//! A file holds the statements of one table or role. It is plain SQL: a shell can run it, or one statement of it. Each
+//! statement begins with a line that names it and ends with `;`. Comments behind the name belong to the statement; what
+//! stands before the first name belongs to the file.
+//!
+//! ```sql
+//! -- Markers: which handler has done which key.
+//!
+//! -- name: find_marker
+//! -- Reads one marker, by primary key.
+//! select state from marker where handler = $1 and key = $2;
+//!
+//! -- name: unclaim
+//! -- Takes back the marker of a unit whose handler failed.
+//! delete from marker where handler = $1 and key = $2;
+//! ```
+
+/// What a line with the name of a statement begins with.
+const HEADER: &str = "-- name: ";
+
+/// The statement of that name in a file, with its comments, without its header and its last `;`.
+///
+/// Evaluate it in a constant: a wrong name is a compile error then.
+///
+/// ```
+/// use oncebox_core::store::statement::section;
+///
+/// const FILE: &str = "-- name: first\nselect 1;\n\n-- name: second\n-- Two.\nselect 2;\n";
+/// const SECOND: &str = section(FILE, "second");
+/// assert_eq!(SECOND, "-- Two.\nselect 2");
+/// ```
+///
+/// ```compile_fail
+/// use oncebox_core::store::statement::section;
+///
+/// const THIRD: &str = section("-- name: first\nselect 1;\n", "third");
+/// ```
+///
+/// # Panics
+///
+/// If the file has no statement of that name, or two, or if the statement does not end with `;`.
+pub const fn section<'f>(file: &'f str, name: &str) -> &'f str {
+    let mut found = None;
+    let mut rest = file;
+    while let Some((statement, behind)) = first(rest) {
+        if name.len() == statement.name.len() && is_at(name.as_bytes(), statement.name.as_bytes(), 0) {
+            assert!(found.is_none(), "the file has two statements of this name");
+            found = Some(statement.text);
+        }
+        rest = behind;
+    }
+    match found {
+        Some(text) => without_semicolon(text),
+        None => panic!("the file has no statement of this name"),
+    }
+}
+
+/// The names of a file's statements, in their order: for a test that compares them with those in use.
+///
+/// ```
+/// use oncebox_core::store::statement::names;
+///
+/// let file = "-- name: first\nselect 1;\n\n-- name: second\nselect 2;\n";
+/// assert!(names(file).eq(["first", "second"]));
+/// ```
+pub fn names(file: &str) -> impl Iterator<Item = &str> {
+    let mut rest = file;
+    std::iter::from_fn(move || {
+        let (statement, behind) = first(rest)?;
+        rest = behind;
+        Some(statement.name)
+    })
+}
+
+struct Named<'f> {
+    name: &'f str,
+    text: &'f str,
+}
+
+/// The first named statement of a text, and what stands behind it.
+const fn first(text: &str) -> Option<(Named<'_>, &str)> {
+    let header = find_header(text);
+    if header == text.len() {
+        return None;
+    }
+    let (_, named) = text.split_at(header + HEADER.len());
+    let (name, behind) = named.split_at(find_line_end(named));
+    let (text, behind) = behind.split_at(find_header(behind));
+    Some((Named { name: name.trim_ascii(), text: text.trim_ascii() }, behind))
+}
+
+/// Where the first line with a name begins; the length of the text if there is none.
+const fn find_header(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        if (at == 0 || bytes[at - 1] == b'\n') && is_at(HEADER.as_bytes(), bytes, at) {
+            break;
+        }
+        at += 1;
+    }
+    at
+}
+
+const fn find_line_end(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() && bytes[at] != b'\n' {
+        at += 1;
+    }
+    at
+}
+
+/// Whether these bytes stand there.
+const fn is_at(wanted: &[u8], bytes: &[u8], at: usize) -> bool {
+    let mut n = 0;
+    while n < wanted.len() && at + n < bytes.len() && wanted[n] == bytes[at + n] {
+        n += 1;
+    }
+    n == wanted.len()
+}
+
+const fn without_semicolon(statement: &str) -> &str {
+    match statement.as_bytes() {
+        [.., b';'] => statement.split_at(statement.len() - 1).0,
+        _ => panic!("the statement does not end with `;`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "-- Of the file: é.\n\n-- name: one\n-- Why.\nselect 1;\n\n-- name: one_more\nbegin;\nselect '-- name: é';\n";
+
+    #[test]
+    fn a_statement_is_found_by_its_whole_name() {
+        assert_eq!(section(FILE, "one"), "-- Why.\nselect 1");
+        assert_eq!(section(FILE, "one_more"), "begin;\nselect '-- name: é'");
+        assert!(names(FILE).eq(["one", "one_more"]));
+    }
+
+    #[test]
+    fn files_from_windows_are_read_too() {
+        let file = FILE.replace('\n', "\r\n");
+        assert_eq!(section(&file, "one"), "-- Why.\r\nselect 1");
+        assert!(names(&file).eq(["one", "one_more"]));
+    }
+
+    #[test]
+    fn a_file_without_statements_has_no_names() {
+        assert_eq!(names("").next(), None);
+        assert_eq!(names("-- Nothing yet, and no header: -- name: one\n").next(), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "the file has no statement of this name")]
+    fn a_missing_name_is_refused() {
+        section(FILE, "on");
+    }
+
+    #[test]
+    #[should_panic(expected = "the file has two statements of this name")]
+    fn a_doubled_name_is_refused() {
+        section("-- name: one\nselect 1;\n-- name: one\nselect 2;\n", "one");
+    }
+
+    #[test]
+    #[should_panic(expected = "the statement does not end with `;`")]
+    fn an_open_end_is_refused() {
+        section("-- name: one\nselect 1\n-- name: two\nselect 2;\n", "one");
+    }
+}
