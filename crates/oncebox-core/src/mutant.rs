@@ -25,13 +25,13 @@ pub fn is_on(name: &str) -> bool {
     ENABLED && CHOSEN.get_or_init(|| std::env::var(MUTANT).ok()).as_deref() == Some(name)
 }
 
-/// What a mutant changes in a text, such as a statement.
+/// What a mutant changes in a text: a statement or a migration.
 #[derive(Clone, Copy, Debug)]
 pub struct Edit {
     /// The mutant.
     pub mutant: &'static str,
-    /// The file with the text, without its ending.
-    pub file: &'static str,
+    /// The text: the name of a statement, or of a migration's file without its ending.
+    pub text: &'static str,
     /// What is replaced, wherever it stands.
     pub from: &'static str,
     /// What stands there instead.
@@ -45,19 +45,19 @@ impl Edit {
     ///
     /// If there is nothing to replace: a mutant that changes nothing would be missed, or caught for another reason.
     pub fn apply(&self, text: &str) -> String {
-        let Self { mutant, file, from, to } = self;
-        assert!(text.contains(from), "the mutant {mutant} finds nothing to replace in {file}: {from}");
+        let Self { mutant, text: name, from, to } = self;
+        assert!(text.contains(from), "the mutant {mutant} finds nothing to replace in {name}: {from}");
         text.replace(from, to)
     }
 }
 
 /// A text with all edits of the mutant that is switched on; as it is in a normal build. Keep what it returns: each call
 /// that changes a text leaks it.
-pub fn edited(edits: &[Edit], file: &str, text: &'static str) -> &'static str {
+pub fn edited(edits: &[Edit], name: &str, text: &'static str) -> &'static str {
     if !ENABLED {
         return text;
     }
-    let mut mine = edits.iter().filter(|edit| edit.file == file && is_on(edit.mutant)).peekable();
+    let mut mine = edits.iter().filter(|edit| edit.text == name && is_on(edit.mutant)).peekable();
     if mine.peek().is_none() {
         return text;
     }
@@ -68,7 +68,7 @@ pub fn edited(edits: &[Edit], file: &str, text: &'static str) -> &'static str {
 mod tests {
     use super::*;
 
-    const EDIT: Edit = Edit { mutant: "none_of_the_list", file: "sweep", from: "state = 1 and ", to: "" };
+    const EDIT: Edit = Edit { mutant: "none_of_the_list", text: "sweep", from: "state = 1 and ", to: "" };
 
     #[test]
     fn an_edit_replaces_its_fragment_and_nothing_else() {

@@ -6,25 +6,25 @@ use oncebox_core::mutant::Edit;
 pub(crate) const EDITS: &[Edit] = &[
     Edit {
         mutant: "unsorted_claims",
-        file: "claim",
+        text: "claim",
         from: "    order by u.kind collate \"C\", u.key\n",
         to: "",
     },
     Edit {
         mutant: "unfenced_completion_postgres",
-        file: "complete",
+        text: "complete",
         from: "on (t.handler, t.lane, t.pos, t.fence) = (v.handler, v.lane, v.pos, v.fence)",
         to: "on (t.handler, t.lane, t.pos) = (v.handler, v.lane, v.pos)",
     },
     Edit {
         mutant: "position_read_with_the_lock",
-        file: "0002_log",
+        text: "0002_log",
         from: "    chosen integer;\n    received timestamptz;",
         to: "    chosen integer;\n    newest bigint;\n    received timestamptz;",
     },
     Edit {
         mutant: "position_read_with_the_lock",
-        file: "0002_log",
+        text: "0002_log",
         from: "        select l.lane into chosen from \"{schema}\".lane l where l.handler = 0 and l.lane = preferred for update;
     end if;
     if chosen is null then",
@@ -42,7 +42,7 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "position_read_with_the_lock",
-        file: "0002_log",
+        text: "0002_log",
         from: "select coalesce((
                 select m.pos from \"{schema}\".message m where m.lane = chosen order by m.pos desc limit 1
             ), 0) as pos",
@@ -51,7 +51,7 @@ pub(crate) const EDITS: &[Edit] = &[
     // It waits between its snapshot and the lock, where others would have to hit the moment.
     Edit {
         mutant: "progress_read_with_the_lock",
-        file: "0002_log",
+        text: "0002_log",
         from: "    perform from \"{schema}\".lane l where l.handler = taker and l.lane = taken for update skip locked;
     if not found then return; end if;
     -- A straggler",
@@ -70,7 +70,7 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "progress_read_with_the_lock",
-        file: "0002_log",
+        text: "0002_log",
         from: "    select p.epoch, p.pos into my_epoch, my_pos from \"{schema}\".progress p
     where p.handler = taker and p.lane = taken
     order by p.epoch desc, p.pos desc
@@ -81,86 +81,86 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "0004_nothing_outlives",
+        text: "0004_nothing_outlives",
         from: "    if current_setting('oncebox.proved', true) is distinct from 'yes'
         and current_query()",
         to: "    if false and current_query()",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "0004_nothing_outlives",
+        text: "0004_nothing_outlives",
         from: "if pg_current_xact_id_if_assigned()::text is distinct from $1 then",
         to: "if false then",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "commit",
+        text: "commit",
         from: "select \"{schema}\".guard('{transaction_id}', true, decode('{session}', 'hex'));\ncommit;\n",
         to: "commit;\nbegin;\nreset default_transaction_read_only;\ncommit;\n",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "commit_and_begin",
+        text: "commit_and_begin",
         from: "select \"{schema}\".guard('{transaction_id}', false, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "finish",
+        text: "finish",
         from: "select \"{schema}\".guard('{transaction_id}', false, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "finish_last",
+        text: "finish_last",
         from: "select \"{schema}\".guard('{transaction_id}', true, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        file: "finish_last",
+        text: "finish_last",
         from: "commit;\n",
         to: "commit;\nbegin;\nreset default_transaction_read_only;\ncommit;\n",
     },
     Edit {
         mutant: "accept_without_kind_postgres",
-        file: "0002_log",
+        text: "0002_log",
         from: "where m.handler = '@accept' and m.kind = u.kind and m.key = u.key",
         to: "where m.handler = '@accept' and m.key = u.key",
     },
     Edit {
         mutant: "newest_message_pruned_postgres",
-        file: "0002_log",
+        text: "0002_log",
         from: "l.is_old and l.pos < newest",
         to: "l.is_old and l.pos <= newest",
     },
     Edit {
         mutant: "lane_takes_targeted_postgres",
-        file: "0002_log",
+        text: "0002_log",
         from: "m.target is null and m.kind = any (kinds)",
         to: "m.kind = any (kinds)",
     },
     Edit {
         mutant: "lease_by_the_process_s_clock_postgres",
-        file: "bury_process",
+        text: "bury_process",
         from: "clock_timestamp() + $2::int8 * interval '1 ms'",
         to: "clock_timestamp() + 0 * $2::int8 * interval '1 ms'",
     },
     Edit {
         mutant: "sweep_ignores_state_postgres",
-        file: "sweep",
+        text: "sweep",
         from: "where state = 'done' and processed_at <",
         to: "where processed_at <",
     },
     Edit {
         mutant: "accept_marker_swept_before_its_message_postgres",
-        file: "sweep_accepted",
+        text: "sweep_accepted",
         from: "      and not exists (select from \"{schema}\".message g where g.lane = m.lane and g.pos = m.pos)\n",
         to: "",
     },
     Edit {
         mutant: "dead_letter_run_unasked_postgres",
-        file: "act",
+        text: "act",
         from: "and k.state = 'done'\n        ) as is_done",
         to: "and k.state = 'done' and false\n        ) as is_done",
     },
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn every_edit_finds_its_text() {
         for edit in EDITS {
-            let folder = if edit.file.starts_with('0') { "migrations" } else { "sql" };
-            let path = format!("{}/src/{folder}/{}.sql", env!("CARGO_MANIFEST_DIR"), edit.file);
+            let folder = if edit.text.starts_with('0') { "migrations" } else { "sql" };
+            let path = format!("{}/src/{folder}/{}.sql", env!("CARGO_MANIFEST_DIR"), edit.text);
             let text = std::fs::read_to_string(path).unwrap();
             assert_ne!(edit.apply(&text), text, "{}", edit.mutant);
         }

@@ -19,43 +19,43 @@ macro_rules! sql {
 
 /// Every statement that a mutant changes.
 pub(crate) const EDITS: &[Edit] = &[
-    Edit { mutant: "unfenced_completion_sqlite", file: "end_task", from: "fence = ?4", to: "?4 = ?4" },
-    Edit { mutant: "unfenced_completion_sqlite", file: "retry_task", from: "fence = ?4", to: "?4 = ?4" },
-    Edit { mutant: "unfenced_completion_sqlite", file: "bury_task", from: "t.fence = ?4", to: "?4 = ?4" },
+    Edit { mutant: "unfenced_completion_sqlite", text: "end_task", from: "fence = ?4", to: "?4 = ?4" },
+    Edit { mutant: "unfenced_completion_sqlite", text: "retry_task", from: "fence = ?4", to: "?4 = ?4" },
+    Edit { mutant: "unfenced_completion_sqlite", text: "bury_task", from: "t.fence = ?4", to: "?4 = ?4" },
     Edit {
         mutant: "accept_without_kind_sqlite",
-        file: "find_accepted",
+        text: "find_accepted",
         from: "m.kind = wanted.value ->> 0 and ",
         to: "",
     },
     Edit {
         mutant: "newest_message_pruned_sqlite",
-        file: "prune",
+        text: "prune",
         from: "and looked.pos < (select m.pos",
         to: "and looked.pos <= (select m.pos",
     },
-    Edit { mutant: "lane_takes_targeted_sqlite", file: "take", from: " and m.target is null\n", to: "\n" },
+    Edit { mutant: "lane_takes_targeted_sqlite", text: "take", from: " and m.target is null\n", to: "\n" },
     Edit {
         mutant: "lease_by_the_process_s_clock_sqlite",
-        file: "bury_process",
+        text: "bury_process",
         from: "cast(unixepoch('subsec') * 1000 as integer) + ?2",
         to: "cast(unixepoch('subsec') * 1000 as integer) + 0 * ?2",
     },
     Edit {
         mutant: "sweep_ignores_state_sqlite",
-        file: "sweep",
+        text: "sweep",
         from: "where state = 'done' and processed_at <",
         to: "where processed_at <",
     },
     Edit {
         mutant: "accept_marker_swept_before_its_message_sqlite",
-        file: "sweep_accepted",
+        text: "sweep_accepted",
         from: "      and not exists (select 1 from oncebox_message m where m.lane = a.lane and m.pos = a.pos)\n",
         to: "",
     },
     Edit {
         mutant: "dead_letter_run_unasked_sqlite",
-        file: "choose_dead",
+        text: "choose_dead",
         from: "and k.state = 'done'\n    ) as is_done",
         to: "and k.state = 'done' and false\n    ) as is_done",
     },
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn every_edit_finds_its_text() {
         for edit in EDITS {
-            let path = format!("{}/src/sql/{}.sql", env!("CARGO_MANIFEST_DIR"), edit.file);
+            let path = format!("{}/src/sql/{}.sql", env!("CARGO_MANIFEST_DIR"), edit.text);
             let text = std::fs::read_to_string(path).unwrap();
             assert_ne!(edit.apply(&text), text, "{}", edit.mutant);
         }
