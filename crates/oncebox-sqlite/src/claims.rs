@@ -11,6 +11,7 @@ use crate::fault::failed;
 use crate::inspect::find_marker;
 use crate::json::hex;
 use crate::many::Many;
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::as_ms;
 use crate::transaction::SqliteTx;
@@ -18,7 +19,7 @@ use crate::transaction::SqliteTx;
 /// A claim that finds its marker swept away between two statements asks again this often.
 const CLAIM_TRIES: u32 = 10;
 
-static CLAIM: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/claim.sql")));
+static CLAIM: LazyLock<Many> = LazyLock::new(|| Many::new(statements::claim()));
 
 impl Claims for SqliteStore {
     async fn claim(&self, tx: &mut SqliteTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
@@ -67,7 +68,7 @@ impl Claims for SqliteStore {
         tx.check_whole().await?;
         tx.run("ROLLBACK TO oncebox_unit; RELEASE oncebox_unit").await?;
         if let Some(unit) = unit {
-            sqlx::query(include_str!("sql/unclaim.sql"))
+            sqlx::query(statements::unclaim())
                 .bind(&unit.handler)
                 .bind(&unit.kind)
                 .bind(unit.key.as_bytes())
@@ -80,7 +81,7 @@ impl Claims for SqliteStore {
 
     async fn record_results(&self, tx: &mut SqliteTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
         for (unit, result) in results {
-            sqlx::query(include_str!("sql/record_result.sql"))
+            sqlx::query(statements::record_result())
                 .bind(&unit.handler)
                 .bind(&unit.kind)
                 .bind(unit.key.as_bytes())

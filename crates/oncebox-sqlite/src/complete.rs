@@ -5,6 +5,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Sqlite, SqliteConnection};
 
+use crate::statements;
 use crate::time::as_ms;
 
 /// Writes down how a task ended; whether it was still under its fence.
@@ -22,12 +23,12 @@ pub(crate) async fn complete(
             Ok(ended)
         }
         End::Retry { failures, due_in, error } => {
-            let retry = bind_task(sqlx::query(sql!("retry_task")), completion);
+            let retry = bind_task(sqlx::query(statements::retry_task()), completion);
             let retry = retry.bind(failures).bind(as_ms(*due_in)).bind(error.as_deref()).bind(offset_ms);
             Ok(retry.execute(conn).await?.rows_affected() > 0)
         }
         End::Dead { failures, error } => {
-            let bury = bind_task(sqlx::query(sql!("bury_task")), completion);
+            let bury = bind_task(sqlx::query(statements::bury_task()), completion);
             bury.bind(failures).bind(error).bind(offset_ms).execute(&mut *conn).await?;
             end_task(conn, completion).await
         }
@@ -46,7 +47,7 @@ fn bind_task<'q>(statement: Statement<'q>, completion: &Completion) -> Statement
 }
 
 async fn end_task(conn: &mut SqliteConnection, completion: &Completion) -> Result<bool, sqlx::Error> {
-    let end = bind_task(sqlx::query(sql!("end_task")), completion);
+    let end = bind_task(sqlx::query(statements::end_task()), completion);
     Ok(end.execute(conn).await?.rows_affected() > 0)
 }
 
@@ -57,7 +58,7 @@ async fn mark_done(
     result: Option<&[u8]>,
     offset_ms: i64,
 ) -> Result<(), sqlx::Error> {
-    let done = sqlx::query(include_str!("sql/mark_done.sql"))
+    let done = sqlx::query(statements::mark_done())
         .bind(&marker.handler)
         .bind(&marker.kind)
         .bind(marker.key.as_bytes())
@@ -65,7 +66,7 @@ async fn mark_done(
         .execute(&mut *conn)
         .await?;
     if let Some(result) = result.filter(|_| done.rows_affected() > 0) {
-        sqlx::query(include_str!("sql/record_result.sql"))
+        sqlx::query(statements::record_result())
             .bind(&marker.handler)
             .bind(&marker.kind)
             .bind(marker.key.as_bytes())

@@ -10,12 +10,13 @@ use sqlx::{Row, Sqlite};
 
 use crate::fault::failed;
 use crate::message::read_key;
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::from_ms;
 
 impl DeadLetters for SqliteStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
-        let query = bind_select(sqlx::query(include_str!("sql/dead_letters.sql")), select, limit);
+        let query = bind_select(sqlx::query(statements::dead_letters()), select, limit);
         let rows = query.fetch_all(&self.pool).await;
         let letters = rows.and_then(|rows| rows.iter().map(read_dead_letter).collect());
         letters.map_err(failed("read dead letters"))
@@ -32,7 +33,7 @@ impl DeadLetters for SqliteStore {
         let offset_ms = self.clock_offset_ms();
         self.write("act on dead letters", async |conn| {
             let runs_again = matches!(action, Action::Retry | Action::Edit(_));
-            let choose = bind_select(sqlx::query(sql!("choose_dead")), select, limit);
+            let choose = bind_select(sqlx::query(statements::choose_dead()), select, limit);
             let chosen = choose
                 .bind(runs_again)
                 .bind(after.map(|(handler, _)| handler.0))
@@ -41,7 +42,7 @@ impl DeadLetters for SqliteStore {
                 .fetch_one(&mut *conn)
                 .await?;
             let chosen: &str = chosen.try_get(0)?;
-            sqlx::query(include_str!("sql/audit_dead.sql"))
+            sqlx::query(statements::audit_dead())
                 .bind(chosen)
                 .bind(operator)
                 .bind(action.name())
@@ -55,19 +56,19 @@ impl DeadLetters for SqliteStore {
             };
             match action {
                 Action::Retry | Action::Edit(_) => {
-                    let retry = sqlx::query(include_str!("sql/retry_dead.sql")).bind(chosen).bind(corrected);
+                    let retry = sqlx::query(statements::retry_dead()).bind(chosen).bind(corrected);
                     retry.bind(offset_ms).execute(&mut *conn).await?;
                 }
                 Action::MarkProcessed => {
-                    let mark = sqlx::query(include_str!("sql/mark_dead_processed.sql")).bind(chosen);
+                    let mark = sqlx::query(statements::mark_dead_processed()).bind(chosen);
                     mark.bind(offset_ms).execute(&mut *conn).await?;
                 }
                 Action::Discard => {
-                    let done = sqlx::query(include_str!("sql/mark_dead_done.sql")).bind(chosen);
+                    let done = sqlx::query(statements::mark_dead_done()).bind(chosen);
                     done.bind(offset_ms).execute(&mut *conn).await?;
                 }
             }
-            sqlx::query(include_str!("sql/remove_dead.sql")).bind(chosen).execute(conn).await?;
+            sqlx::query(statements::remove_dead()).bind(chosen).execute(conn).await?;
             let chosen: Vec<(i32, u16, i64, u8)> =
                 serde_json::from_str(chosen).map_err(|error| sqlx::Error::Decode(error.into()))?;
             let letters = chosen.len() as u64;
@@ -80,7 +81,7 @@ impl DeadLetters for SqliteStore {
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
-        let rows = sqlx::query(include_str!("sql/audit.sql")).bind(limit).fetch_all(&self.pool).await;
+        let rows = sqlx::query(statements::audit()).bind(limit).fetch_all(&self.pool).await;
         let entries = rows.and_then(|rows| rows.iter().map(read_audit_entry).collect());
         entries.map_err(failed("read the audit"))
     }

@@ -7,6 +7,7 @@ use sqlx::{Row, SqliteConnection};
 
 use crate::claims::as_json;
 use crate::fault::failed;
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::from_ms;
 
@@ -28,7 +29,7 @@ pub(crate) async fn find_markers(
     units: &[Unit],
 ) -> Result<Vec<Option<Marker>>, Error> {
     let doing = "read markers";
-    let rows = sqlx::query(include_str!("sql/find_markers.sql"))
+    let rows = sqlx::query(statements::find_markers())
         .bind(as_json(units).map_err(failed(doing))?)
         .fetch_all(conn)
         .await
@@ -44,7 +45,7 @@ pub(crate) async fn find_markers(
 }
 
 pub(crate) async fn find_marker(conn: &mut SqliteConnection, unit: &Unit) -> Result<Option<Marker>, Error> {
-    let row = sqlx::query(include_str!("sql/find_marker.sql"))
+    let row = sqlx::query(statements::find_marker())
         .bind(&unit.handler)
         .bind(&unit.kind)
         .bind(unit.key.as_bytes())

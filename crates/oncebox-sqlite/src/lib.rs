@@ -5,9 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-#[macro_use]
-mod mutants;
-
 mod claims;
 mod complete;
 mod dead_letters;
@@ -19,12 +16,14 @@ mod log;
 mod many;
 mod message;
 mod migrate;
+mod mutants;
 mod operate;
 mod processes;
 mod registry;
 mod seal;
 mod set_apart;
 mod spill;
+mod statements;
 mod store;
 mod survey;
 mod tasks;

@@ -10,15 +10,16 @@ use sqlx::{Row, SqliteConnection};
 
 use crate::json::{hex, to_json};
 use crate::many::{Many, Rows};
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::{as_ms, to_ms};
 
 /// So many keys are looked up by one statement.
 const KEYS_PER_LOOKUP: usize = 256;
 
-static APPEND: LazyLock<Rows> = LazyLock::new(|| Rows::new(include_str!("sql/append.sql")));
-static APPEND_MARKER: LazyLock<Rows> = LazyLock::new(|| Rows::new(include_str!("sql/append_marker.sql")));
-static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/mark_accepted.sql")));
+static APPEND: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append()));
+static APPEND_MARKER: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append_marker()));
+static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(statements::mark_accepted()));
 
 impl Log for SqliteStore {
     /// The one connection that writes is the store's.
@@ -64,14 +65,14 @@ impl Log for SqliteStore {
 
     async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
         self.write("prune the log", async |conn| {
-            let next: Option<Option<i64>> = sqlx::query_scalar(include_str!("sql/prune_end.sql"))
+            let next: Option<Option<i64>> = sqlx::query_scalar(statements::prune_end())
                 .bind(lane)
                 .bind(behind)
                 .bind(positions)
                 .bind(before_ms)
                 .fetch_optional(&mut *conn)
                 .await?;
-            let deleted = sqlx::query(sql!("prune"))
+            let deleted = sqlx::query(statements::prune())
                 .bind(lane)
                 .bind(behind)
                 .bind(positions)
@@ -80,7 +81,7 @@ impl Log for SqliteStore {
                 .await?;
             let next = next.flatten();
             if next.is_none() {
-                let progress = sqlx::query(include_str!("sql/prune_progress.sql"));
+                let progress = sqlx::query(statements::prune_progress());
                 progress.bind(lane).bind(before_ms).execute(conn).await?;
             }
             Ok(Pruned { deleted: deleted.rows_affected(), next })
@@ -90,7 +91,7 @@ impl Log for SqliteStore {
 
     async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         self.write("sweep old accept markers", async |conn| {
-            let sweep = sqlx::query(sql!("sweep_accepted")).bind(before_ms).bind(limit);
+            let sweep = sqlx::query(statements::sweep_accepted()).bind(before_ms).bind(limit);
             Ok(sweep.execute(conn).await?.rows_affected())
         })
         .await
@@ -125,11 +126,8 @@ pub(crate) async fn begin_append(
     lane: u16,
     offset_ms: i64,
 ) -> Result<Option<(i64, i64)>, sqlx::Error> {
-    let begun: Option<(u16, i64, i64)> = sqlx::query_as(include_str!("sql/append_begin.sql"))
-        .bind(lane)
-        .bind(offset_ms)
-        .fetch_optional(conn)
-        .await?;
+    let begun: Option<(u16, i64, i64)> =
+        sqlx::query_as(statements::append_begin()).bind(lane).bind(offset_ms).fetch_optional(conn).await?;
     Ok(begun.filter(|&(lanes, ..)| lane < lanes).map(|(_, newest, now_ms)| (newest, now_ms)))
 }
 
@@ -145,7 +143,8 @@ async fn find_accepted(
             let key = message.key.as_ref().map(|key| hex(key.as_bytes()));
             vec![Some(message.kind.clone()), key]
         });
-        let rows = sqlx::query(sql!("find_accepted")).bind(to_json(keys)?).fetch_all(&mut *conn).await?;
+        let rows =
+            sqlx::query(statements::find_accepted()).bind(to_json(keys)?).fetch_all(&mut *conn).await?;
         for row in &rows {
             let n: i64 = row.try_get(0)?;
             let (lane, pos): (Option<u16>, Option<i64>) = (row.try_get(1)?, row.try_get(2)?);
@@ -164,7 +163,7 @@ async fn find_accepted(
 async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), sqlx::Error> {
     let Some(first) = fresh.first() else { return Ok(()) };
     let kinds: BTreeSet<&str> = fresh.iter().map(|fresh| &*fresh.message.kind).collect();
-    let note = sqlx::query(include_str!("sql/note_kinds.sql")).bind(to_json(kinds)?).bind(first.now_ms);
+    let note = sqlx::query(statements::note_kinds()).bind(to_json(kinds)?).bind(first.now_ms);
     note.execute(&mut *conn).await?;
     let keyed: Vec<_> =
         fresh.iter().filter_map(|fresh| fresh.message.key.as_ref().map(|key| (fresh, key))).collect();

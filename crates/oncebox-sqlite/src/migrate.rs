@@ -4,6 +4,7 @@ use oncebox_core::{Error, ErrorKind};
 use sqlx::{Executor, SqliteConnection};
 
 use crate::fault::failed;
+use crate::statements;
 use crate::store::SqliteStore;
 
 /// Every step, in order; the first one leads to version 1.
@@ -82,13 +83,9 @@ impl SqliteStore {
 
 /// The version that the database has; 0 if it has none.
 async fn version(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
-    let tables: i64 =
-        sqlx::query_scalar(include_str!("sql/has_version_table.sql")).fetch_one(&mut *conn).await?;
+    let tables: i64 = sqlx::query_scalar(statements::has_version_table()).fetch_one(&mut *conn).await?;
     if tables == 0 {
         return Ok(0);
     }
-    Ok(sqlx::query_scalar::<_, Option<i64>>(include_str!("sql/version.sql"))
-        .fetch_one(conn)
-        .await?
-        .unwrap_or(0))
+    Ok(sqlx::query_scalar::<_, Option<i64>>(statements::version()).fetch_one(conn).await?.unwrap_or(0))
 }

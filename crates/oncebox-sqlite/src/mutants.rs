@@ -2,21 +2,6 @@
 
 use oncebox_core::mutant::Edit;
 
-/// The statement in a file, which mutants may have changed.
-macro_rules! sql {
-    ($file:literal) => {{
-        const TEXT: &str = include_str!(concat!("sql/", $file, ".sql"));
-        if oncebox_core::mutant::ENABLED {
-            static EDITED: std::sync::LazyLock<&str> = std::sync::LazyLock::new(|| {
-                oncebox_core::mutant::edited($crate::mutants::EDITS, $file, TEXT)
-            });
-            *EDITED
-        } else {
-            TEXT
-        }
-    }};
-}
-
 /// Every statement that a mutant changes.
 pub(crate) const EDITS: &[Edit] = &[
     Edit { mutant: "unfenced_completion_sqlite", text: "end_task", from: "fence = ?4", to: "?4 = ?4" },
@@ -64,13 +49,13 @@ pub(crate) const EDITS: &[Edit] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::statements::unedited;
 
     #[test]
     fn every_edit_finds_its_text() {
         for edit in EDITS {
-            let path = format!("{}/src/sql/{}.sql", env!("CARGO_MANIFEST_DIR"), edit.text);
-            let text = std::fs::read_to_string(path).unwrap();
-            assert_ne!(edit.apply(&text), text, "{}", edit.mutant);
+            let text = unedited(edit.text).unwrap();
+            assert_ne!(edit.apply(text), text, "{}", edit.mutant);
         }
     }
 }

@@ -7,6 +7,7 @@ use oncebox_core::{Error, ErrorKind, Mode};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::to_ms;
 
@@ -24,7 +25,7 @@ impl Operate for SqliteStore {
                 return Ok(Ok(false));
             }
             let (state, action) = if paused { ("paused", "pause") } else { ("active", "resume") };
-            let set = sqlx::query(include_str!("sql/set_state.sql")).bind(handler.id.0).bind(state);
+            let set = sqlx::query(statements::set_state()).bind(handler.id.0).bind(state);
             set.execute(&mut *conn).await?;
             Entry { operator, action, handler: name, detail: None }.write(conn, offset_ms).await?;
             Ok(Ok(true))
@@ -63,17 +64,17 @@ impl Operate for SqliteStore {
         self.write("rename a handler", async |conn| {
             let Some(handler) = find(&mut *conn, name).await? else { return Ok(Ok(false)) };
             let id = handler.id.0;
-            let free = sqlx::query(include_str!("sql/free_name.sql")).bind(id).bind(new_name);
+            let free = sqlx::query(statements::free_name()).bind(id).bind(new_name);
             free.execute(&mut *conn).await?;
-            let is_taken = sqlx::query_scalar(include_str!("sql/is_taken.sql")).bind(new_name);
+            let is_taken = sqlx::query_scalar(statements::is_taken()).bind(new_name);
             if is_taken.fetch_one(&mut *conn).await? {
                 return Ok(Err(refused(format!(
                     "the name {new_name:?} is taken: names of handlers are never given twice"
                 ))));
             }
-            let rename = sqlx::query(include_str!("sql/rename_handler.sql")).bind(id).bind(new_name);
+            let rename = sqlx::query(statements::rename_handler()).bind(id).bind(new_name);
             rename.execute(&mut *conn).await?;
-            let keep = sqlx::query(include_str!("sql/keep_name.sql")).bind(id).bind(name).bind(offset_ms);
+            let keep = sqlx::query(statements::keep_name()).bind(id).bind(name).bind(offset_ms);
             keep.execute(&mut *conn).await?;
             let detail = Some(format!("was {name}"));
             Entry { operator, action: "rename", handler: new_name, detail }.write(conn, offset_ms).await?;
@@ -85,21 +86,21 @@ impl Operate for SqliteStore {
     async fn remove_handler(&self, name: &str, operator: &str) -> Result<bool, Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("remove a handler", async |conn| {
-            let removed = sqlx::query_as(include_str!("sql/remove_handler.sql")).bind(name);
+            let removed = sqlx::query_as(statements::remove_handler()).bind(name);
             let Some((id, origin)): Option<(i32, String)> = removed.fetch_optional(&mut *conn).await? else {
                 return Ok(false);
             };
-            let tasks = sqlx::query(include_str!("sql/drop_tasks.sql")).bind(id).execute(&mut *conn).await?;
-            let dead = sqlx::query(include_str!("sql/drop_dead.sql")).bind(id).execute(&mut *conn).await?;
+            let tasks = sqlx::query(statements::drop_tasks()).bind(id).execute(&mut *conn).await?;
+            let dead = sqlx::query(statements::drop_dead()).bind(id).execute(&mut *conn).await?;
             for forget in [
-                include_str!("sql/drop_progress.sql"),
-                include_str!("sql/drop_replays.sql"),
-                include_str!("sql/drop_attempts.sql"),
-                include_str!("sql/drop_care.sql"),
+                statements::drop_progress(),
+                statements::drop_replays(),
+                statements::drop_attempts(),
+                statements::drop_care(),
             ] {
                 sqlx::query(forget).bind(id).execute(&mut *conn).await?;
             }
-            let done = sqlx::query(include_str!("sql/mark_all_done.sql")).bind(origin).bind(offset_ms);
+            let done = sqlx::query(statements::mark_all_done()).bind(origin).bind(offset_ms);
             done.execute(&mut *conn).await?;
             let (tasks, dead) = (tasks.rows_affected(), dead.rows_affected());
             let detail = Some(format!("tasks: {tasks}, dead letters: {dead}"));
@@ -122,7 +123,7 @@ struct Handler {
 }
 
 async fn find(conn: &mut SqliteConnection, name: &str) -> Result<Option<Handler>, sqlx::Error> {
-    let find = sqlx::query_as(include_str!("sql/find_handler.sql")).bind(name);
+    let find = sqlx::query_as(statements::find_handler()).bind(name);
     let found: Option<(i32, String, String)> = find.fetch_optional(conn).await?;
     let handler = found.map(|(id, mode, state)| {
         let mode = Mode::from_name(&mode)
@@ -142,7 +143,7 @@ struct Entry<'a> {
 
 impl Entry<'_> {
     async fn write(self, conn: &mut SqliteConnection, offset_ms: i64) -> Result<(), sqlx::Error> {
-        sqlx::query(include_str!("sql/audit_handler.sql"))
+        sqlx::query(statements::audit_handler())
             .bind(self.operator)
             .bind(self.action)
             .bind(self.handler)
@@ -178,7 +179,7 @@ async fn find_lanes(
         ReplayFrom::Time(time) => (Some(to_ms(time)), None),
         ReplayFrom::Place(place) => (None, Some(place)),
     };
-    let rows = sqlx::query(include_str!("sql/replay_lanes.sql"))
+    let rows = sqlx::query(statements::replay_lanes())
         .bind(handler.0)
         .bind(time)
         .bind(place.map(|place| place.lane))
@@ -210,7 +211,7 @@ impl LaneBack {
         // One that has not come to its end goes on in the new one.
         let unended = self.after.zip(self.until).filter(|&(_, until)| self.pos < until);
         let (after, until) = unended.unwrap_or((self.target, self.pos));
-        sqlx::query(include_str!("sql/advance.sql"))
+        sqlx::query(statements::advance())
             .bind(handler.0)
             .bind(self.lane)
             .bind(epoch)
@@ -218,9 +219,9 @@ impl LaneBack {
             .bind(offset_ms)
             .execute(&mut *conn)
             .await?;
-        let drop = sqlx::query(include_str!("sql/drop_replay.sql")).bind(handler.0).bind(self.lane);
+        let drop = sqlx::query(statements::drop_replay()).bind(handler.0).bind(self.lane);
         drop.execute(&mut *conn).await?;
-        sqlx::query(include_str!("sql/replay.sql"))
+        sqlx::query(statements::replay())
             .bind(handler.0)
             .bind(self.lane)
             .bind(epoch)
@@ -232,8 +233,8 @@ impl LaneBack {
             let absorb = sqlx::query(sql).bind(handler.0).bind(self.lane).bind(self.target);
             absorb.execute(conn).await.map(|absorbed| absorbed.rows_affected())
         };
-        let tasks = absorb(&mut *conn, include_str!("sql/absorb_tasks.sql")).await?;
-        let dead = absorb(conn, include_str!("sql/absorb_dead.sql")).await?;
+        let tasks = absorb(&mut *conn, statements::absorb_tasks()).await?;
+        let dead = absorb(conn, statements::absorb_dead()).await?;
         Ok((tasks, dead))
     }
 }
@@ -244,7 +245,7 @@ async fn describe(conn: &mut SqliteConnection, from: ReplayFrom) -> Result<Strin
         ReplayFrom::Beginning => "the beginning".to_owned(),
         ReplayFrom::Place(place) => format!("position {} of lane {}", place.pos, place.lane),
         ReplayFrom::Time(time) => {
-            sqlx::query_scalar(include_str!("sql/iso_time.sql")).bind(to_ms(time)).fetch_one(conn).await?
+            sqlx::query_scalar(statements::iso_time()).bind(to_ms(time)).fetch_one(conn).await?
         }
     })
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::fault::failed;
 use crate::json::to_json;
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::{as_ms, duration};
 
@@ -15,7 +16,7 @@ impl Processes for SqliteStore {
     async fn enter(&self, process: &NewProcess) -> Result<(), Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("note that a process begins", async |conn| {
-            sqlx::query(include_str!("sql/enter.sql"))
+            sqlx::query(statements::enter())
                 .bind(&process.id.0.as_bytes()[..])
                 .bind(&process.name)
                 .bind(to_json(process.handlers.iter().map(|handler| handler.0))?)
@@ -33,7 +34,7 @@ impl Processes for SqliteStore {
     async fn beat_process(&self, id: ProcessId) -> Result<bool, Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("note that a process is alive", async |conn| {
-            let beat = sqlx::query(include_str!("sql/beat_process.sql"));
+            let beat = sqlx::query(statements::beat_process());
             let beat = beat.bind(&id.0.as_bytes()[..]).bind(offset_ms).execute(&mut *conn).await?;
             mend_times(conn, offset_ms).await?;
             Ok(beat.rows_affected() > 0)
@@ -45,17 +46,17 @@ impl Processes for SqliteStore {
         let offset_ms = self.clock_offset_ms();
         self.write("note that a process ends", async |conn| {
             let id = &id.0.as_bytes()[..];
-            sqlx::query(include_str!("sql/leave.sql")).bind(id).execute(&mut *conn).await?;
-            let free = sqlx::query(include_str!("sql/free_tasks.sql")).bind(id).bind(0).bind(offset_ms);
+            sqlx::query(statements::leave()).bind(id).execute(&mut *conn).await?;
+            let free = sqlx::query(statements::free_tasks()).bind(id).bind(0).bind(offset_ms);
             free.execute(&mut *conn).await?;
-            sqlx::query(include_str!("sql/forget_attempts.sql")).bind(id).execute(conn).await?;
+            sqlx::query(statements::forget_attempts()).bind(id).execute(conn).await?;
             Ok(())
         })
         .await
     }
 
     async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
-        let rows = sqlx::query(include_str!("sql/peers.sql"))
+        let rows = sqlx::query(statements::peers())
             .bind(&id.0.as_bytes()[..])
             .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
@@ -68,12 +69,12 @@ impl Processes for SqliteStore {
         let offset_ms = self.clock_offset_ms();
         self.write("take a process for dead", async |conn| {
             let id = &id.0.as_bytes()[..];
-            let bury = sqlx::query_as(sql!("bury_process")).bind(id).bind(offset_ms).bind(is_seen);
+            let bury = sqlx::query_as(statements::bury_process()).bind(id).bind(offset_ms).bind(is_seen);
             let buried: Option<(String, u32)> = bury.fetch_optional(&mut *conn).await?;
             let Some((handlers, in_hand)) = buried else { return Ok(None) };
-            let free = sqlx::query(include_str!("sql/free_tasks.sql")).bind(id).bind(1).bind(offset_ms);
+            let free = sqlx::query(statements::free_tasks()).bind(id).bind(1).bind(offset_ms);
             let freed = free.execute(&mut *conn).await?;
-            let care = sqlx::query(include_str!("sql/need_care.sql")).bind(handlers).bind(in_hand);
+            let care = sqlx::query(statements::need_care()).bind(handlers).bind(in_hand);
             care.bind(offset_ms).execute(conn).await?;
             Ok(Some(freed.rows_affected()))
         })
@@ -83,7 +84,7 @@ impl Processes for SqliteStore {
 
 /// Whoever works with a clock that is right does not wait for what one that is ahead has written.
 async fn mend_times(conn: &mut SqliteConnection, offset_ms: i64) -> Result<(), sqlx::Error> {
-    sqlx::query(include_str!("sql/mend_times.sql")).bind(offset_ms).execute(conn).await?;
+    sqlx::query(statements::mend_times()).bind(offset_ms).execute(conn).await?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use sqlx::{Row, SqliteConnection};
 
 use crate::fault::failed;
 use crate::json::to_json;
+use crate::statements;
 use crate::store::SqliteStore;
 
 /// How an ordering key becomes a lane. A log that was made with another rule would mix up the order.
@@ -52,8 +53,8 @@ struct Found {
 
 impl Found {
     async fn read(conn: &mut SqliteConnection, handlers: &[Registration]) -> Result<Self, sqlx::Error> {
-        let layout = sqlx::query_as(include_str!("sql/find_layout.sql")).fetch_optional(&mut *conn).await?;
-        let rows = sqlx::query(include_str!("sql/find_handlers.sql"))
+        let layout = sqlx::query_as(statements::find_layout()).fetch_optional(&mut *conn).await?;
+        let rows = sqlx::query(statements::find_handlers())
             .bind(to_json(handlers.iter().map(|handler| &*handler.name))?)
             .fetch_all(conn)
             .await?;
@@ -121,7 +122,7 @@ impl Found {
         let mut lanes = self.lanes();
         if let (Some(wanted), None) = (log, &self.layout) {
             lanes = wanted.to_make();
-            let make = sqlx::query(include_str!("sql/make_layout.sql")).bind(lanes).bind(LANE_HASH);
+            let make = sqlx::query(statements::make_layout()).bind(lanes).bind(LANE_HASH);
             make.execute(&mut *conn).await?;
         }
         let mut ids = Vec::with_capacity(handlers.len());
@@ -146,7 +147,7 @@ async fn may_change(
 ) -> Result<Result<(), Error>, sqlx::Error> {
     for (handler, verdict) in handlers.iter().zip(verdicts) {
         let Verdict::Change(id, from) = *verdict else { continue };
-        let find = sqlx::query_as(include_str!("sql/find_leftovers.sql")).bind(id.0);
+        let find = sqlx::query_as(statements::find_leftovers()).bind(id.0);
         let (waiting, set_apart, inline_keys, done_elsewhere) = find.fetch_one(&mut *conn).await?;
         let left = Leftovers { waiting, set_apart, inline_keys, done_elsewhere };
         if let Err(refused) = handler.may_change(from, left) {
@@ -161,7 +162,7 @@ async fn add(
     handler: &Registration,
     offset_ms: i64,
 ) -> Result<HandlerId, sqlx::Error> {
-    let id: i32 = sqlx::query_scalar(include_str!("sql/add_handler.sql"))
+    let id: i32 = sqlx::query_scalar(statements::add_handler())
         .bind(&handler.name)
         .bind(to_json(handler.kinds.iter().map(String::as_str))?)
         .bind(handler.mode.name())
@@ -178,7 +179,7 @@ async fn revive(
     handler: &Registration,
     offset_ms: i64,
 ) -> Result<HandlerId, sqlx::Error> {
-    sqlx::query(include_str!("sql/revive_handler.sql"))
+    sqlx::query(statements::revive_handler())
         .bind(id.0)
         .bind(to_json(handler.kinds.iter().map(String::as_str))?)
         .bind(handler.mode.name())
@@ -186,8 +187,8 @@ async fn revive(
         .execute(&mut *conn)
         .await?;
     let epoch: Option<i32> =
-        sqlx::query_scalar(include_str!("sql/newest_epoch.sql")).bind(id.0).fetch_one(&mut *conn).await?;
-    sqlx::query(include_str!("sql/drop_progress.sql")).bind(id.0).execute(&mut *conn).await?;
+        sqlx::query_scalar(statements::newest_epoch()).bind(id.0).fetch_one(&mut *conn).await?;
+    sqlx::query(statements::drop_progress()).bind(id.0).execute(&mut *conn).await?;
     begin(conn, id, handler, epoch.map_or(0, |epoch| epoch + 1), offset_ms).await
 }
 
@@ -197,7 +198,7 @@ async fn set_mode(
     id: HandlerId,
     handler: &Registration,
 ) -> Result<HandlerId, sqlx::Error> {
-    sqlx::query(include_str!("sql/change_handler.sql"))
+    sqlx::query(statements::change_handler())
         .bind(id.0)
         .bind(to_json(handler.kinds.iter().map(String::as_str))?)
         .bind(handler.mode.name())
@@ -221,12 +222,12 @@ async fn change(
         }
         // From now on its markers are the referee, also of what it took from the log before.
         (Mode::Stored, Mode::Mixed) => {
-            let backfill = sqlx::query(include_str!("sql/backfill_markers.sql")).bind(id.0).bind(offset_ms);
+            let backfill = sqlx::query(statements::backfill_markers()).bind(id.0).bind(offset_ms);
             backfill.execute(conn).await?;
         }
         (Mode::Mixed, Mode::Inline { .. }) => {
-            sqlx::query(include_str!("sql/drop_progress.sql")).bind(id.0).execute(&mut *conn).await?;
-            sqlx::query(include_str!("sql/drop_replays.sql")).bind(id.0).execute(conn).await?;
+            sqlx::query(statements::drop_progress()).bind(id.0).execute(&mut *conn).await?;
+            sqlx::query(statements::drop_replays()).bind(id.0).execute(conn).await?;
         }
         // Tasks and markers count in both modes.
         _ => {}
@@ -243,7 +244,7 @@ async fn begin(
     offset_ms: i64,
 ) -> Result<HandlerId, sqlx::Error> {
     if handler.mode.reads_log() {
-        sqlx::query(include_str!("sql/begin_progress.sql"))
+        sqlx::query(statements::begin_progress())
             .bind(id.0)
             .bind(epoch)
             .bind(handler.start == Start::Now)

@@ -7,10 +7,11 @@ use oncebox_core::store::{Fence, HandlerId, ProcessId, SetApart};
 use sqlx::SqliteConnection;
 
 use crate::many::Many;
+use crate::statements;
 use crate::time::as_ms;
 
-static SET_APART: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/set_apart.sql")));
-static BURY: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/bury.sql")));
+static SET_APART: LazyLock<Many> = LazyLock::new(|| Many::new(statements::set_apart()));
+static BURY: LazyLock<Many> = LazyLock::new(|| Many::new(statements::bury()));
 
 /// The messages of a handler in a lane that something is done with.
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@ use crate::fault::classify;
 use crate::inspect::find_marker;
 use crate::log::{Fresh, begin_append, insert_messages, no_such_lane};
 use crate::set_apart::Apart;
+use crate::statements;
 use crate::store::{BUSY_TIMEOUT, SqliteStore};
 use crate::time::as_ms;
 
@@ -39,10 +40,8 @@ async fn write(
     let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
         return Ok(Err(no_such_lane(lane)));
     };
-    let there: Option<i64> = sqlx::query_scalar(include_str!("sql/has_tasks.sql"))
-        .bind(spill.handler.0)
-        .fetch_optional(&mut *conn)
-        .await?;
+    let there: Option<i64> =
+        sqlx::query_scalar(statements::has_tasks()).bind(spill.handler.0).fetch_optional(&mut *conn).await?;
     if there.is_none() {
         return Ok(Err(nobody_would_run_it()));
     }
@@ -78,7 +77,7 @@ async fn write(
 
 /// Whether the unit was not known before.
 async fn mark_spilled(conn: &mut SqliteConnection, unit: &Unit, offset_ms: i64) -> Result<bool, sqlx::Error> {
-    let inserted = sqlx::query(include_str!("sql/mark_spilled.sql"))
+    let inserted = sqlx::query(statements::mark_spilled())
         .bind(&unit.handler)
         .bind(&unit.kind)
         .bind(unit.key.as_bytes())

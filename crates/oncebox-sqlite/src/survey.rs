@@ -11,12 +11,13 @@ use sqlx::{Row, SqliteConnection};
 use crate::fault::failed;
 use crate::message::{read_key, read_message};
 use crate::registry::read_handler;
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::time::{duration, from_ms};
 
 impl Survey for SqliteStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
-        let rows = sqlx::query(include_str!("sql/handler_statuses.sql"))
+        let rows = sqlx::query(statements::handler_statuses())
             .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
             .await;
@@ -41,7 +42,7 @@ impl Survey for SqliteStore {
     }
 
     async fn find_message(&self, kind: &str, key: &Key) -> Result<Option<Place>, Error> {
-        let found: Option<(u16, i64)> = sqlx::query_as(include_str!("sql/find_message.sql"))
+        let found: Option<(u16, i64)> = sqlx::query_as(statements::find_message())
             .bind(kind)
             .bind(key.stored().as_bytes().to_owned())
             .fetch_optional(&self.pool)
@@ -51,14 +52,14 @@ impl Survey for SqliteStore {
     }
 
     async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
-        let query = sqlx::query(include_str!("sql/tasks.sql")).bind(handler).bind(limit);
+        let query = sqlx::query(statements::tasks()).bind(handler).bind(limit);
         let rows = query.bind(self.clock_offset_ms()).fetch_all(&self.pool).await;
         rows.and_then(|rows| rows.iter().map(read_task).collect()).map_err(failed("read tasks"))
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         let rows: Result<Vec<(String, i64)>, _> =
-            sqlx::query_as(include_str!("sql/unhandled_kinds.sql")).fetch_all(&self.pool).await;
+            sqlx::query_as(statements::unhandled_kinds()).fetch_all(&self.pool).await;
         let rows = rows.map_err(failed("read the kinds"))?;
         Ok(rows.into_iter().map(|(kind, since)| UnhandledKind { kind, since: from_ms(since) }).collect())
     }
@@ -83,14 +84,14 @@ async fn pending(
     offset_ms: i64,
 ) -> Result<Vec<StoredMessage>, sqlx::Error> {
     let layout: Option<(u16, String)> =
-        sqlx::query_as(include_str!("sql/find_layout.sql")).fetch_optional(&mut *conn).await?;
+        sqlx::query_as(statements::find_layout()).fetch_optional(&mut *conn).await?;
     let mut left = limit;
     let mut found = Vec::new();
     for lane in 0..layout.map_or(0, |(lanes, _)| lanes) {
         if left == 0 {
             break;
         }
-        let rows = sqlx::query(include_str!("sql/pending.sql"))
+        let rows = sqlx::query(statements::pending())
             .bind(handler.0)
             .bind(lane)
             .bind(left)
@@ -112,7 +113,7 @@ async fn messages(
     limit: u32,
     offset_ms: i64,
 ) -> Result<Vec<MessageStatus>, sqlx::Error> {
-    let rows = sqlx::query(include_str!("sql/messages.sql"))
+    let rows = sqlx::query(statements::messages())
         .bind(lane)
         .bind(behind)
         .bind(limit)
@@ -128,7 +129,7 @@ async fn messages(
         });
     }
     let Some(last) = messages.last() else { return Ok(messages) };
-    let rows = sqlx::query(include_str!("sql/message_states.sql"))
+    let rows = sqlx::query(statements::message_states())
         .bind(lane)
         .bind(behind)
         .bind(last.message.place.pos)

@@ -6,6 +6,7 @@ use sqlx::SqliteConnection;
 
 use crate::json::to_json;
 use crate::message::read_message;
+use crate::statements;
 
 /// Where no more tasks than this are due, the order is looked up for each; else from key to key.
 const LOOKED_AT_FIRST: u32 = 256;
@@ -17,7 +18,7 @@ pub(crate) async fn take_tasks(
     limits: TaskLimits,
     offset_ms: i64,
 ) -> Result<Option<Vec<StoredMessage>>, sqlx::Error> {
-    let ordered: Option<Option<String>> = sqlx::query_scalar(include_str!("sql/find_taker.sql"))
+    let ordered: Option<Option<String>> = sqlx::query_scalar(statements::find_taker())
         .bind(taker.handler.0)
         .bind(to_json(taker.kinds.iter().map(String::as_str))?)
         .bind(taker.mode.name())
@@ -30,7 +31,7 @@ pub(crate) async fn take_tasks(
         Some(dead_head) => find_in_order(&mut *conn, taker, limits, dead_head, offset_ms).await?,
     };
     let due = to_json(due)?;
-    let rows = sqlx::query(include_str!("sql/take_tasks.sql"))
+    let rows = sqlx::query(statements::take_tasks())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(&due)
@@ -38,7 +39,7 @@ pub(crate) async fn take_tasks(
         .fetch_all(&mut *conn)
         .await?;
     let tasks = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
-    sqlx::query(include_str!("sql/remove_tasks.sql"))
+    sqlx::query(statements::remove_tasks())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(&due)
@@ -53,7 +54,7 @@ async fn find_due(
     limit: u32,
     offset_ms: i64,
 ) -> Result<Vec<i64>, sqlx::Error> {
-    sqlx::query_scalar(include_str!("sql/due_tasks.sql"))
+    sqlx::query_scalar(statements::due_tasks())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(limit)
@@ -78,7 +79,7 @@ async fn find_in_order(
     for (head, key) in free {
         let left = (limits.tasks as usize).saturating_sub(due.len());
         let Some(key) = key.filter(|_| left > 0) else { continue };
-        let behind: Vec<i64> = sqlx::query_scalar(include_str!("sql/due_behind.sql"))
+        let behind: Vec<i64> = sqlx::query_scalar(statements::due_behind())
             .bind(taker.handler.0)
             .bind(taker.lane)
             .bind(key)
@@ -102,7 +103,7 @@ async fn find_free(
     offset_ms: i64,
 ) -> Result<Vec<(i64, Option<Vec<u8>>)>, sqlx::Error> {
     let looked = limit.max(LOOKED_AT_FIRST);
-    let near: Vec<(i64, Option<Vec<u8>>, bool)> = sqlx::query_as(include_str!("sql/due_near.sql"))
+    let near: Vec<(i64, Option<Vec<u8>>, bool)> = sqlx::query_as(statements::due_near())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(looked)
@@ -117,7 +118,7 @@ async fn find_free(
     if is_all || free.len() == limit as usize {
         return Ok(free);
     }
-    let heads: Vec<(i64, Option<Vec<u8>>, i64)> = sqlx::query_as(include_str!("sql/due_heads.sql"))
+    let heads: Vec<(i64, Option<Vec<u8>>, i64)> = sqlx::query_as(statements::due_heads())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(limit)

@@ -7,6 +7,7 @@ use oncebox_core::store::{LiveTime, Upkeep};
 use sqlx::Row;
 
 use crate::fault::failed;
+use crate::statements;
 use crate::store::SqliteStore;
 
 impl Upkeep for SqliteStore {
@@ -14,13 +15,13 @@ impl Upkeep for SqliteStore {
         let offset_ms = self.clock_offset_ms();
         let tolerance_ms = i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX);
         self.write("record that a process is alive", async |conn| {
-            let prolonged = sqlx::query(include_str!("sql/beat.sql"))
+            let prolonged = sqlx::query(statements::beat())
                 .bind(tolerance_ms)
                 .bind(offset_ms)
                 .execute(&mut *conn)
                 .await?;
             if prolonged.rows_affected() == 0 {
-                sqlx::query(include_str!("sql/begin_live_time.sql")).bind(offset_ms).execute(conn).await?;
+                sqlx::query(statements::begin_live_time()).bind(offset_ms).execute(conn).await?;
             }
             Ok(())
         })
@@ -28,7 +29,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
-        let rows = sqlx::query(include_str!("sql/live_time.sql"))
+        let rows = sqlx::query(statements::live_time())
             .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
             .await
@@ -48,9 +49,10 @@ impl Upkeep for SqliteStore {
 
     async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         self.write("sweep old markers", async |conn| {
-            let swept = sqlx::query(sql!("sweep")).bind(before_ms).bind(limit).fetch_all(&mut *conn).await?;
+            let swept =
+                sqlx::query(statements::sweep()).bind(before_ms).bind(limit).fetch_all(&mut *conn).await?;
             for row in &swept {
-                sqlx::query(include_str!("sql/sweep_result.sql"))
+                sqlx::query(statements::sweep_result())
                     .bind(row.try_get::<&str, _>(0)?)
                     .bind(row.try_get::<&str, _>(1)?)
                     .bind(row.try_get::<&[u8], _>(2)?)
@@ -64,7 +66,7 @@ impl Upkeep for SqliteStore {
 
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
         self.write("forget old live time", async |conn| {
-            sqlx::query(include_str!("sql/forget_live_time.sql")).bind(before_ms).execute(conn).await?;
+            sqlx::query(statements::forget_live_time()).bind(before_ms).execute(conn).await?;
             Ok(())
         })
         .await

@@ -18,17 +18,18 @@ use crate::json::to_json;
 use crate::many::Many;
 use crate::message::read_message;
 use crate::set_apart::Apart;
+use crate::statements;
 use crate::store::SqliteStore;
 use crate::tasks::take_tasks;
 use crate::time::duration;
 use crate::transaction::SqliteTx;
 
-static SETTLE_MARKER: LazyLock<Many> = LazyLock::new(|| Many::new(include_str!("sql/settle_marker.sql")));
+static SETTLE_MARKER: LazyLock<Many> = LazyLock::new(|| Many::new(statements::settle_marker()));
 
 impl Work for SqliteStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
         let ids = to_json(handlers.iter().map(|handler| handler.0));
-        let rows = sqlx::query(include_str!("sql/look.sql"))
+        let rows = sqlx::query(statements::look())
             .bind(ids.map_err(failed("look for work"))?)
             .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
@@ -92,7 +93,7 @@ impl Work for SqliteStore {
     async fn take_back_markers(&self, tx: &mut SqliteTx, markers: &[&Unit]) -> Result<(), Error> {
         let conn = tx.connection();
         for unit in markers {
-            let take_back = sqlx::query(include_str!("sql/unclaim.sql")).bind(&unit.handler).bind(&unit.kind);
+            let take_back = sqlx::query(statements::unclaim()).bind(&unit.handler).bind(&unit.kind);
             let taken_back = take_back.bind(unit.key.as_bytes()).execute(&mut *conn).await;
             taken_back.map_err(failed("take claims back"))?;
         }
@@ -106,7 +107,7 @@ impl Work for SqliteStore {
         process: ProcessId,
         messages: &[SetApart],
     ) -> Result<Option<Fence>, Error> {
-        let next = sqlx::query_scalar(include_str!("sql/next_fence.sql")).bind(&process.0.as_bytes()[..]);
+        let next = sqlx::query_scalar(statements::next_fence()).bind(&process.0.as_bytes()[..]);
         let next: Option<i64> = next.fetch_optional(tx.connection()).await.map_err(failed("make a fence"))?;
         let Some(fence) = next.map(Fence) else { return Ok(None) };
         let apart = self.apart(taker, messages);
@@ -119,7 +120,7 @@ impl Work for SqliteStore {
         // effects.
         tx.guard_if_armed().await?;
         if let Some(progress) = progress {
-            sqlx::query(include_str!("sql/advance.sql"))
+            sqlx::query(statements::advance())
                 .bind(progress.handler.0)
                 .bind(progress.lane)
                 .bind(progress.epoch)
@@ -151,7 +152,7 @@ impl Work for SqliteStore {
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
         self.write("note an attempt", async |conn| {
-            sqlx::query_scalar(include_str!("sql/note_attempt.sql"))
+            sqlx::query_scalar(statements::note_attempt())
                 .bind(handler.0)
                 .bind(place.lane)
                 .bind(place.pos)
@@ -169,14 +170,14 @@ impl Work for SqliteStore {
         process: ProcessId,
     ) -> Result<(), Error> {
         self.write("give an attempt back", async |conn| {
-            sqlx::query(include_str!("sql/give_back_attempt.sql"))
+            sqlx::query(statements::give_back_attempt())
                 .bind(handler.0)
                 .bind(place.lane)
                 .bind(place.pos)
                 .bind(&process.0.as_bytes()[..])
                 .execute(&mut *conn)
                 .await?;
-            let drop = sqlx::query(include_str!("sql/drop_empty_attempt.sql")).bind(handler.0);
+            let drop = sqlx::query(statements::drop_empty_attempt()).bind(handler.0);
             drop.bind(place.lane).bind(place.pos).execute(conn).await?;
             Ok(())
         })
@@ -204,13 +205,13 @@ async fn forget_attempt(
     handler: HandlerId,
     place: Place,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(include_str!("sql/forget_attempt.sql"))
+    sqlx::query(statements::forget_attempt())
         .bind(handler.0)
         .bind(place.lane)
         .bind(place.pos)
         .execute(&mut *conn)
         .await?;
-    let count = sqlx::query_scalar(include_str!("sql/count_care.sql")).bind(handler.0).bind(place.lane);
+    let count = sqlx::query_scalar(statements::count_care()).bind(handler.0).bind(place.lane);
     match count.fetch_optional(&mut *conn).await? {
         Some(i64::MIN..=0) => end_care(conn, handler, place.lane).await,
         _ => Ok(()),
@@ -218,7 +219,7 @@ async fn forget_attempt(
 }
 
 async fn end_care(conn: &mut SqliteConnection, handler: HandlerId, lane: u16) -> Result<(), sqlx::Error> {
-    let end = sqlx::query(include_str!("sql/end_care.sql")).bind(handler.0).bind(lane);
+    let end = sqlx::query(statements::end_care()).bind(handler.0).bind(lane);
     end.execute(conn).await.map(drop)
 }
 
@@ -258,7 +259,7 @@ async fn find_standing(
     conn: &mut SqliteConnection,
     taker: Taker<'_>,
 ) -> Result<Option<Standing>, sqlx::Error> {
-    let row = sqlx::query(include_str!("sql/find_progress.sql"))
+    let row = sqlx::query(statements::find_progress())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(to_json(taker.kinds.iter().map(String::as_str))?)
@@ -286,7 +287,7 @@ async fn is_full(
     open_tasks: Option<u32>,
 ) -> Result<bool, sqlx::Error> {
     let Some(most) = open_tasks else { return Ok(false) };
-    let tasks: i64 = sqlx::query_scalar(include_str!("sql/count_tasks.sql"))
+    let tasks: i64 = sqlx::query_scalar(statements::count_tasks())
         .bind(taker.handler.0)
         .bind(taker.lane)
         .bind(most)
@@ -308,7 +309,7 @@ async fn take(
         return Ok(Some(Batch { epoch, from, reached: from, head, messages: Vec::new() }));
     }
     let looked = head.min(from.saturating_add(i64::from(limits.positions)));
-    let rows = sqlx::query(sql!("take"))
+    let rows = sqlx::query(statements::take())
         .bind(taker.lane)
         .bind(from)
         .bind(looked)

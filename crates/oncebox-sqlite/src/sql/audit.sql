@@ -1,2 +1,23 @@
+-- The audit: what operators did.
+
+-- name: audit
 -- The latest actions, newest first.
-select at, operator, action, handler, lane, pos, detail from oncebox_audit order by id desc limit ?1
+select at, operator, action, handler, lane, pos, detail from oncebox_audit order by id desc limit ?1;
+
+-- name: audit_dead
+-- Writes down what an operator (?2) does (?3) with the chosen dead letters, with the error of each and a note (?5).
+insert into oncebox_audit (at, operator, action, handler, lane, pos, detail)
+select
+    cast(unixepoch('subsec') * 1000 as integer) + ?4, ?2,
+    case when chosen.value ->> 3 then 'already_done' else ?3 end,
+    h.name, d.lane, d.pos, d.error || coalesce('; ' || ?5, '')
+from json_each(?1) as chosen
+cross join oncebox_handler h on h.id = chosen.value ->> 0
+cross join oncebox_dead d
+    on d.handler = chosen.value ->> 0 and d.lane = chosen.value ->> 1 and d.pos = chosen.value ->> 2
+order by chosen.key;
+
+-- name: audit_handler
+-- Writes down what an operator does with a handler.
+insert into oncebox_audit (at, operator, action, handler, detail)
+values (cast(unixepoch('subsec') * 1000 as integer) + ?5, ?1, ?2, ?3, ?4);

@@ -15,6 +15,7 @@ use crate::fixture;
 use crate::one_handler::{
     A_WHILE, ALL, FOUR_LANES, LATER, LIMITS, OneHandler, at_most, failure, message, place, positions, stored,
 };
+use crate::plans::statement;
 
 #[tokio::test]
 async fn positions_have_no_gaps_and_known_keys_get_none() {
@@ -732,33 +733,33 @@ async fn work_is_found_along_indexes() {
         })
     };
     let table = [
-        ("look", include_str!("../../src/sql/look.sql")),
-        ("find_progress", include_str!("../../src/sql/find_progress.sql")),
-        ("take", include_str!("../../src/sql/take.sql")),
-        ("find_taker", include_str!("../../src/sql/find_taker.sql")),
-        ("due_tasks", include_str!("../../src/sql/due_tasks.sql")),
-        ("due_near", include_str!("../../src/sql/due_near.sql")),
-        ("due_behind", include_str!("../../src/sql/due_behind.sql")),
-        ("take_tasks", include_str!("../../src/sql/take_tasks.sql")),
-        ("count_tasks", include_str!("../../src/sql/count_tasks.sql")),
-        ("free_tasks", include_str!("../../src/sql/free_tasks.sql")),
-        ("replay_lanes", include_str!("../../src/sql/replay_lanes.sql")),
-        ("absorb_tasks", include_str!("../../src/sql/absorb_tasks.sql")),
-        ("absorb_dead", include_str!("../../src/sql/absorb_dead.sql")),
-        ("find_accepted", include_str!("../../src/sql/find_accepted.sql")),
-        ("append_begin", include_str!("../../src/sql/append_begin.sql")),
-        ("prune_end", include_str!("../../src/sql/prune_end.sql")),
-        ("prune", include_str!("../../src/sql/prune.sql")),
-        ("sweep_accepted", include_str!("../../src/sql/sweep_accepted.sql")),
-        ("prune_progress", include_str!("../../src/sql/prune_progress.sql")),
-        ("find_message", include_str!("../../src/sql/find_message.sql")),
-        ("message_states", include_str!("../../src/sql/message_states.sql")),
-        ("handler_statuses", include_str!("../../src/sql/handler_statuses.sql")),
-        ("messages", include_str!("../../src/sql/messages.sql")),
-        ("pending", include_str!("../../src/sql/pending.sql")),
+        ("work", "look"),
+        ("work", "find_progress"),
+        ("work", "take"),
+        ("work", "find_taker"),
+        ("work", "due_tasks"),
+        ("work", "due_near"),
+        ("work", "due_behind"),
+        ("work", "take_tasks"),
+        ("task", "count_tasks"),
+        ("task", "free_tasks"),
+        ("replay", "replay_lanes"),
+        ("replay", "absorb_tasks"),
+        ("replay", "absorb_dead"),
+        ("marker", "find_accepted"),
+        ("message", "append_begin"),
+        ("message", "prune_end"),
+        ("message", "prune"),
+        ("marker", "sweep_accepted"),
+        ("lane", "prune_progress"),
+        ("survey", "find_message"),
+        ("survey", "message_states"),
+        ("survey", "handler_statuses"),
+        ("survey", "messages"),
+        ("survey", "pending"),
     ];
-    for (name, sql) in table {
-        let plan = plan(sql).await;
+    for (file, name) in table {
+        let plan = plan(&statement(file, name)).await;
         assert!(plan.contains("SEARCH"), "{name}: {plan}");
         assert!(!scanned(&plan), "{name}: {plan}");
         // A sort would read everything that waits before it gives the first of it. The groups are kinds.

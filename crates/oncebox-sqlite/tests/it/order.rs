@@ -18,6 +18,7 @@ use crate::one_handler::{
     ALL, FOUR_LANES, LATER, LIMITS, OneHandler, apart, at_most, failure, in_order, message, place, positions,
     stored,
 };
+use crate::plans::statement;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -422,8 +423,8 @@ async fn heads_are_found_along_the_index() {
             sqlx::query_as(explain).fetch_all(log.store.pool()).await.unwrap();
         rows.into_iter().map(|row| row.3).collect::<Vec<_>>().join("\n")
     };
-    for sql in [include_str!("../../src/sql/due_heads.sql"), include_str!("../../src/sql/look.sql")] {
-        let plan = plan(sql).await;
+    for name in ["due_heads", "look"] {
+        let plan = plan(&statement("work", name)).await;
         let keys = "SEARCH t USING COVERING INDEX oncebox_task_order (handler=? AND lane=? AND order_by>?)";
         assert!(plan.contains(keys), "{plan}");
         assert!(plan.contains("oncebox_task_order (handler=? AND lane=? AND order_by=?"), "{plan}");

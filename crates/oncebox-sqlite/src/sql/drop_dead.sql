@@ -1,2 +1,0 @@
--- Drops all dead letters of a handler.
-delete from oncebox_dead where handler = ?1

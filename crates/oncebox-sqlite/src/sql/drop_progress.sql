@@ -1,2 +1,0 @@
--- Forgets how far a handler has come.
-delete from oncebox_progress where handler = ?1

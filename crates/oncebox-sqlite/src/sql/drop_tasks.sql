@@ -1,2 +1,0 @@
--- Drops all tasks of a handler.
-delete from oncebox_task where handler = ?1

@@ -1,2 +1,0 @@
--- Takes back all notes of a process.
-delete from oncebox_attempting where process = ?1

@@ -1,0 +1,102 @@
+-- Handlers: registration, and what operators do with them.
+
+-- name: find_handler
+-- A handler that is not removed, by its name: its number, mode and state.
+select id, mode, state from oncebox_handler where name = ?1 and state in ('active', 'paused');
+
+-- name: find_handlers
+-- What is known of the handlers of these names, a JSON array. A name that a handler had before tells the one that it has
+-- now.
+select
+    h.id, h.name,
+    case when h.state = 'renamed' then now.name else h.origin end,
+    h.kinds, h.mode, h.ordered, h.state
+from json_each(?1) as wanted
+cross join oncebox_handler h on h.name = wanted.value
+left join oncebox_handler now on now.id = h.renamed_to;
+
+-- name: find_leftovers
+-- What a handler still has to do in its mode: whether messages of its kinds wait in the log, whether some are set apart, and
+-- whether keys are marked that were never accepted, or done although their messages are still to come.
+with recursive lane(n) as (
+    select 0 from oncebox_layout
+    union all
+    select n + 1 from lane where n + 1 < (select lanes from oncebox_layout)
+), reached as materialized (
+    select lane.n as lane, (
+        select p.pos from oncebox_progress p
+        where p.handler = ?1 and p.lane = lane.n
+        order by p.epoch desc, p.pos desc limit 1
+    ) as pos
+    from lane
+)
+select
+    exists (
+        select 1 from reached
+        cross join oncebox_message m on m.lane = reached.lane and m.pos > reached.pos
+        where m.target is null
+          and m.kind in (select k.value from oncebox_handler h cross join json_each(h.kinds) k where h.id = ?1)
+    ),
+    exists (select 1 from oncebox_task t where t.handler = ?1)
+    or exists (select 1 from oncebox_dead d where d.handler = ?1),
+    exists (
+        select 1 from oncebox_handler h
+        cross join oncebox_marker k on k.handler = h.origin
+        where h.id = ?1 and not exists (
+            select 1 from oncebox_marker a where a.handler = '@accept' and a.kind = k.kind and a.key = k.key
+        )
+    ),
+    exists (
+        select 1 from oncebox_handler h
+        cross join oncebox_marker k on k.handler = h.origin and k.state = 'done'
+        cross join oncebox_marker a on a.handler = '@accept' and a.kind = k.kind and a.key = k.key
+        where h.id = ?1 and (
+            a.pos > (select reached.pos from reached where reached.lane = a.lane)
+            or exists (select 1 from oncebox_task t where t.handler = h.id and t.lane = a.lane and t.pos = a.pos)
+        )
+    );
+
+-- name: has_tasks
+-- Whether a handler is there that can have tasks.
+select 1 from oncebox_handler where id = ?1 and state in ('active', 'paused') and mode <> 'inline';
+
+-- name: add_handler
+-- Adds a handler, under its first name.
+insert into oncebox_handler (name, origin, kinds, mode, ordered, state, registered_at)
+values (?1, ?1, ?2, ?3, ?4, 'active', cast(unixepoch('subsec') * 1000 as integer) + ?5)
+returning id;
+
+-- name: change_handler
+-- Changes how messages reach a handler, and what dead letters mean for their keys.
+update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4 where id = ?1;
+
+-- name: revive_handler
+-- Lets a handler that was removed begin again.
+update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, state = 'active' where id = ?1;
+
+-- name: set_state
+-- Pauses a handler, or lets it go on.
+update oncebox_handler set state = ?2 where id = ?1;
+
+-- name: free_name
+-- Frees a name that this very handler had before.
+delete from oncebox_handler where name = ?2 and renamed_to = ?1;
+
+-- name: is_taken
+-- Whether somebody has a name.
+select exists (select 1 from oncebox_handler where name = ?1);
+
+-- name: rename_handler
+-- Gives a handler another name.
+update oncebox_handler set name = ?2 where id = ?1;
+
+-- name: keep_name
+-- Keeps a name taken that a handler had before.
+insert into oncebox_handler (name, origin, kinds, mode, state, renamed_to, registered_at)
+select ?2, h.origin, h.kinds, h.mode, 'renamed', h.id, cast(unixepoch('subsec') * 1000 as integer) + ?3
+from oncebox_handler h
+where h.id = ?1;
+
+-- name: remove_handler
+-- Removes a handler; its name stays taken.
+update oncebox_handler set state = 'removed' where name = ?1 and state in ('active', 'paused') returning id, origin;

@@ -1,0 +1,67 @@
+-- Lanes, and the progress of handlers in them.
+
+-- name: find_layout
+-- What is fixed of the log; no row where there is none.
+select lanes, hash from oncebox_layout;
+
+-- name: make_layout
+-- Fixes the number of lanes, and how an ordering key becomes one of them.
+insert into oncebox_layout (lanes, hash) values (?1, ?2);
+
+-- name: begin_progress
+-- Puts a handler at the start of every lane or, if ?3 says so, behind its newest message.
+with recursive lane(n) as (
+    select 0 from oncebox_layout
+    union all
+    select n + 1 from lane where n + 1 < (select lanes from oncebox_layout)
+)
+insert into oncebox_progress (handler, lane, epoch, pos, at)
+select
+    ?1, lane.n, ?2,
+    case when ?3 then coalesce((
+        select m.pos from oncebox_message m where m.lane = lane.n order by m.pos desc limit 1
+    ), 0) else 0 end,
+    cast(unixepoch('subsec') * 1000 as integer) + ?4
+from lane;
+
+-- name: advance
+-- Appends how far a handler has come in a lane. The same once more says nothing new.
+insert into oncebox_progress (handler, lane, epoch, pos, at)
+values (?1, ?2, ?3, ?4, cast(unixepoch('subsec') * 1000 as integer) + ?5)
+on conflict do nothing;
+
+-- name: newest_epoch
+-- The highest epoch that a handler ever had in any lane; null if it had none.
+select max(epoch) from oncebox_progress where handler = ?1;
+
+-- name: drop_progress
+-- Forgets how far a handler has come.
+delete from oncebox_progress where handler = ?1;
+
+-- name: prune_progress
+-- Of the progress in lane ?1, only the newest matters; the rest tells when messages were done, for as long as these are
+-- kept, which is from ?2 on.
+with newest as materialized (
+    select
+        h.id as handler,
+        (
+            select p.epoch from oncebox_progress p
+            where p.handler = h.id and p.lane = ?1
+            order by p.epoch desc, p.pos desc limit 1
+        ) as epoch,
+        (
+            select p.pos from oncebox_progress p
+            where p.handler = h.id and p.lane = ?1
+            order by p.epoch desc, p.pos desc limit 1
+        ) as pos
+    from oncebox_handler h
+)
+delete from oncebox_progress
+where (handler, lane, epoch, pos) in (
+    select p.handler, p.lane, p.epoch, p.pos
+    from newest
+    cross join oncebox_progress p
+        on p.handler = newest.handler and p.lane = ?1
+        and (p.epoch, p.pos) < (newest.epoch, newest.pos)
+    where p.at < ?2
+);

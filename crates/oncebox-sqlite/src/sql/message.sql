@@ -1,0 +1,70 @@
+-- Messages of the log: append and prune.
+
+-- name: append_begin
+-- What an append needs to know of its lane: how many lanes there are, the newest position in this one, and
+-- the time now.
+select
+    l.lanes,
+    coalesce((select m.pos from oncebox_message m where m.lane = ?1 order by m.pos desc limit 1), 0),
+    cast(unixepoch('subsec') * 1000 as integer) + ?2
+from oncebox_layout l;
+
+-- name: append
+-- Appends a message. The last line is repeated for more of them; so the parameters have no numbers. In order:
+-- lane, position, kind, key, long key, ordering key, target, headers, occurred, due, received, body.
+insert into oncebox_message (
+    lane, pos, kind, key, long_key, order_by, target, headers, occurred_at, due_at, received_at, body
+)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: note_kinds
+-- Notes kinds, a JSON array, of which messages were accepted at ?2.
+insert into oncebox_kind (kind, first_seen_at)
+select value, ?2 from json_each(?1) where true
+on conflict do nothing;
+
+-- name: prune
+-- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, and passed
+-- by all handlers of their kind that read the log, of which there is one at least, or for one handler alone. The
+-- lane's newest one stays, so that positions are never given twice.
+with passed as materialized (
+    select k.value as kind, min(coalesce((
+        select p.pos from oncebox_progress p
+        where p.handler = h.id and p.lane = ?1
+        order by p.epoch desc, p.pos desc limit 1
+    ), 0)) as pos
+    from oncebox_handler h
+    cross join json_each(h.kinds) k
+    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed')
+    group by k.value
+)
+delete from oncebox_message
+where lane = ?1 and pos in (
+    select looked.pos
+    from (
+        select m.pos, m.kind, m.target, m.received_at from oncebox_message m
+        where m.lane = ?1 and m.pos > ?2
+        order by m.pos
+        limit ?3
+    ) as looked
+    where looked.received_at < ?4
+      and looked.pos < (select m.pos from oncebox_message m where m.lane = ?1 order by m.pos desc limit 1)
+      and (
+        looked.target is not null
+        or looked.pos <= (select passed.pos from passed where passed.kind = looked.kind)
+      )
+      and not exists (select 1 from oncebox_task t where t.lane = ?1 and t.pos = looked.pos)
+      and not exists (select 1 from oncebox_dead d where d.lane = ?1 and d.pos = looked.pos)
+);
+
+-- name: prune_end
+-- Where a later step of pruning goes on: behind the ?3 positions of this one, unless it met a message from ?4
+-- or later, or the end of the lane.
+select max(looked.pos)
+from (
+    select m.pos, m.received_at from oncebox_message m
+    where m.lane = ?1 and m.pos > ?2
+    order by m.pos
+    limit ?3
+) as looked
+having count(*) = ?3 and max(looked.received_at) < ?4;

@@ -1,0 +1,37 @@
+-- Processes, their heartbeats and their leases.
+
+-- name: enter
+-- A process begins to work: id, name, handlers, lease in ms, messages in hand, offset of the clock.
+insert into oncebox_process (id, name, handlers, lease_ms, in_hand, heartbeat, started_at)
+select ?1, ?2, ?3, ?4, ?5, now.ms, now.ms
+from (select cast(unixepoch('subsec') * 1000 as integer) + ?6 as ms) as now
+where true
+on conflict (id) do update set
+    name = excluded.name, handlers = excluded.handlers, lease_ms = excluded.lease_ms, in_hand = excluded.in_hand,
+    beats = beats + 1, heartbeat = excluded.heartbeat;
+
+-- name: beat_process
+-- A process is alive.
+update oncebox_process
+set heartbeat = cast(unixepoch('subsec') * 1000 as integer) + ?2, beats = beats + 1
+where id = ?1;
+
+-- name: leave
+-- A process ends as it should.
+delete from oncebox_process where id = ?1;
+
+-- name: peers
+-- All processes but one. A sign of life in the future, by a clock that was ahead, is as old as it is far off.
+select
+    p.id, p.name, p.handlers, p.beats,
+    abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - p.heartbeat), p.lease_ms
+from oncebox_process p
+where p.id <> ?1
+order by p.started_at, p.id;
+
+-- name: bury_process
+-- Takes a process for dead whose end was seen (?3), or that was silent for longer than its lease: its handlers, and how many messages
+-- it can have had in hand. Its last sign of life may lie in the future, by a clock that was ahead.
+delete from oncebox_process
+where id = ?1 and (?3 or abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - heartbeat) > lease_ms)
+returning handlers, in_hand;

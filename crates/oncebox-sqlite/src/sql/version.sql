@@ -1,2 +1,0 @@
--- The version of the schema.
-select max(version) from oncebox_version

@@ -1,0 +1,109 @@
+//! Every statement of the store, by the file that it stands in.
+
+use std::sync::LazyLock;
+
+use oncebox_core::mutant::{self, edited};
+use oncebox_core::store::statement::section;
+
+use crate::mutants::EDITS;
+
+macro_rules! statements {
+    ($($file:ident { $($name:ident),+ $(,)? })+) => {
+        $($(
+            pub(crate) fn $name() -> &'static str {
+                const TEXT: &str =
+                    section(include_str!(concat!("sql/", stringify!($file), ".sql")), stringify!($name));
+                // A normal build has the constant only.
+                if mutant::ENABLED {
+                    static EDITED: LazyLock<&str> = LazyLock::new(|| edited(EDITS, stringify!($name), TEXT));
+                    *EDITED
+                } else {
+                    TEXT
+                }
+            }
+        )+)+
+
+        /// The files: name, text, and the names of the statements.
+        #[cfg(test)]
+        const FILES: &[(&str, &str, &[&str])] = &[$((
+            stringify!($file),
+            include_str!(concat!("sql/", stringify!($file), ".sql")),
+            &[$(stringify!($name)),+],
+        )),+];
+    };
+}
+
+statements! {
+    schema { has_version_table, version }
+    handler {
+        find_handler, find_handlers, find_leftovers, has_tasks, add_handler, change_handler,
+        revive_handler, set_state, free_name, is_taken, rename_handler, keep_name,
+        remove_handler,
+    }
+    lane {
+        find_layout, make_layout, begin_progress, advance, newest_epoch, drop_progress,
+        prune_progress,
+    }
+    marker {
+        claim, find_marker, find_markers, unclaim, record_result, settle_marker, mark_done,
+        mark_all_done, mark_spilled, mark_accepted, append_marker, find_accepted,
+        backfill_markers, sweep, sweep_result, sweep_accepted,
+    }
+    message { append_begin, append, note_kinds, prune, prune_end }
+    work {
+        look, find_progress, take, find_taker, due_tasks, due_near, due_heads, due_behind,
+        take_tasks,
+    }
+    task {
+        set_apart, next_fence, retry_task, end_task, remove_tasks, drop_tasks, free_tasks,
+        count_tasks, mend_times,
+    }
+    dead {
+        bury, bury_task, dead_letters, choose_dead, retry_dead, mark_dead_processed,
+        mark_dead_done, remove_dead, drop_dead,
+    }
+    replay { replay_lanes, replay, drop_replay, drop_replays, absorb_tasks, absorb_dead, iso_time }
+    process { enter, beat_process, leave, peers, bury_process }
+    care {
+        need_care, note_attempt, give_back_attempt, drop_empty_attempt, forget_attempt,
+        forget_attempts, drop_attempts, count_care, end_care, drop_care,
+    }
+    audit { audit, audit_dead, audit_handler }
+    live_time { beat, begin_live_time, live_time, forget_live_time }
+    survey {
+        handler_statuses, unhandled_kinds, pending, messages, message_states, find_message,
+        tasks,
+    }
+}
+
+/// A statement as it stands in its file.
+#[cfg(test)]
+pub(crate) fn unedited(name: &str) -> Option<&'static str> {
+    let (_, text, _) = FILES.iter().find(|(_, _, names)| names.contains(&name))?;
+    Some(section(text, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use oncebox_core::store::statement::names;
+
+    use super::*;
+
+    /// The compiler tells of those that are listed and not used.
+    #[test]
+    fn every_statement_of_the_files_is_listed_in_its_order() {
+        for (file, text, listed) in FILES {
+            assert!(names(text).eq(listed.iter().copied()), "sql/{file}.sql and the list differ");
+        }
+    }
+
+    #[test]
+    fn every_file_is_listed() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql")).unwrap();
+        let there: BTreeSet<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
+        let listed = FILES.iter().map(|(file, ..)| format!("{file}.sql").into());
+        assert_eq!(there, listed.collect());
+    }
+}
