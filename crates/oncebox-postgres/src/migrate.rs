@@ -12,7 +12,7 @@ use crate::mutants::EDITS;
 use crate::store::PostgresStore;
 
 /// Every step, in order, by the name of its file; the first one leads to version 1.
-const MIGRATIONS: &[(&str, &str)] = &[
+pub(crate) const MIGRATIONS: &[(&str, &str)] = &[
     ("0001_inbox", include_str!("migrations/0001_inbox.sql")),
     ("0002_log", include_str!("migrations/0002_log.sql")),
     ("0003_marker_by_key", include_str!("migrations/0003_marker_by_key.sql")),

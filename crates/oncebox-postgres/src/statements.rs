@@ -1,6 +1,7 @@
 //! Every statement, with the schema's name put in once.
 
 use oncebox_core::mutant::edited;
+use oncebox_core::store::statement::section;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use std::sync::Arc;
@@ -39,120 +40,100 @@ impl Schema {
 }
 
 macro_rules! statements {
-    ($($name:ident),* $(,)?) => {
-        /// Every statement of the store; each is the file of that name.
+    ($($file:ident { $($name:ident),+ $(,)? })+) => {
+        /// Every statement of the store, by the file that it stands in.
         #[derive(Debug)]
         pub(crate) struct Statements {
-            $(pub(crate) $name: SqlStr,)*
+            $($(pub(crate) $name: SqlStr,)+)+
         }
 
         impl Statements {
             pub(crate) fn new(schema: &Schema) -> Self {
                 Self {
-                    $($name: {
-                        let sql = include_str!(concat!("sql/", stringify!($name), ".sql"));
-                        let sql: Arc<str> = schema.within(edited(EDITS, stringify!($name), sql)).into();
+                    $($($name: {
+                        const TEXT: &str =
+                            section(include_str!(concat!("sql/", stringify!($file), ".sql")), stringify!($name));
+                        let sql: Arc<str> = schema.within(edited(EDITS, stringify!($name), TEXT)).into();
                         // Safe: the only thing put in is the schema's name, which was checked.
                         AssertSqlSafe(sql).into_sql_str()
-                    },)*
+                    },)+)+
                 }
             }
         }
+
+        /// The files: name, text, and the names of the statements.
+        #[cfg(test)]
+        const FILES: &[(&str, &str, &[&str])] = &[$((
+            stringify!($file),
+            include_str!(concat!("sql/", stringify!($file), ".sql")),
+            &[$(stringify!($name)),+],
+        )),+];
     };
 }
 
-statements!(
-    act,
-    add_handler,
-    announce,
-    append,
-    arm,
-    audit,
-    backfill_markers,
-    beat,
-    beat_process,
-    begin,
-    begin_lanes,
-    begin_shared,
-    bury,
-    bury_process,
-    change_handler,
-    claim,
-    claim_in,
-    claim_one,
-    commit,
-    commit_and_begin,
-    complete,
-    dead_letters,
-    end_care,
-    end_lanes,
-    end_statement,
-    enter,
-    find_handlers,
-    find_layout,
-    find_marker,
-    find_markers,
-    find_message,
-    finish,
-    finish_last,
-    forget_attempt,
-    forget_live_time,
-    free_tasks,
-    give_back_attempt,
-    guard,
-    handler_statuses,
-    has_version_table,
-    isolate,
-    keep,
-    keep_name,
-    lease,
-    leave,
-    leftovers,
-    live_time,
-    lock_dead,
-    lock_lanes,
-    lock_lanes_of,
-    lock_upkeep,
-    look,
-    look_ordered,
-    make_layout,
-    mark_accepted,
-    mark_processed,
-    messages,
-    migration_lock,
-    note_attempt,
-    pause_handler,
-    peers,
-    pending,
-    prune,
-    record_results,
-    remove_handler,
-    rename_handler,
-    replay,
-    replay_targets,
-    revive_handler,
-    rollback,
-    session,
-    set_apart,
-    set_name,
-    settle_markers,
-    spill,
-    sweep,
-    sweep_accepted,
-    take_back_markers,
-    take_over,
-    take,
-    take_tasks,
-    tasks,
-    unclaim,
-    undo,
-    unhandled_kinds,
-    version,
-);
+statements! {
+    schema { migration_lock, has_version_table, version }
+    transaction {
+        session, begin, begin_shared, arm, guard, isolate, keep, undo, commit, commit_and_begin,
+        finish_last, finish, rollback, end_statement,
+    }
+    handler {
+        find_handlers, leftovers, add_handler, change_handler, revive_handler, pause_handler,
+        rename_handler, set_name, keep_name, remove_handler,
+    }
+    lane {
+        find_layout, make_layout, begin_lanes, end_lanes, lock_lanes, lock_lanes_of,
+        lock_upkeep,
+    }
+    marker {
+        claim, claim_one, claim_in, find_marker, find_markers, unclaim, take_back_markers,
+        record_results, settle_markers, mark_processed, mark_accepted, backfill_markers, sweep,
+        sweep_accepted,
+    }
+    message { append, spill, announce, prune }
+    work { look, look_ordered, take, take_tasks }
+    task { set_apart, lease, complete, free_tasks }
+    dead { bury, dead_letters, lock_dead, act }
+    replay { replay_targets, replay }
+    process { enter, beat_process, leave, peers, bury_process }
+    care { take_over, note_attempt, give_back_attempt, forget_attempt, end_care }
+    audit { audit }
+    live_time { beat, live_time, forget_live_time }
+    survey { handler_statuses, unhandled_kinds, pending, messages, find_message, tasks }
+}
+
+/// A statement as it stands in its file.
+#[cfg(test)]
+pub(crate) fn unedited(name: &str) -> Option<&'static str> {
+    let (_, text, _) = FILES.iter().find(|(_, _, names)| names.contains(&name))?;
+    Some(section(text, name))
+}
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use oncebox_core::store::statement::names;
+
     use super::*;
+
+    /// The compiler tells of those that are listed and not used.
+    #[test]
+    fn every_statement_of_the_files_is_listed_in_its_order() {
+        for (file, text, listed) in FILES {
+            assert!(names(text).eq(listed.iter().copied()), "sql/{file}.sql and the list differ");
+        }
+    }
+
+    #[test]
+    fn every_file_is_listed() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql")).unwrap();
+        let there: BTreeSet<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
+        // `migrate.rs` prints the grants, `target.rs` asks the server.
+        let elsewhere = ["grants", "server"];
+        let listed = FILES.iter().map(|(file, ..)| *file).chain(elsewhere);
+        assert_eq!(there, listed.map(|file| format!("{file}.sql").into()).collect());
+    }
 
     #[test]
     fn schema_names_are_checked_before_they_are_quoted() {

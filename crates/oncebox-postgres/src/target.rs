@@ -2,7 +2,12 @@
 
 use std::fmt;
 
+use oncebox_core::store::statement::section;
 use sqlx::{Executor, PgConnection, Row};
+
+const STATEMENTS: &str = include_str!("sql/server.sql");
+const SERVER_STATE: &str = section(STATEMENTS, "what_it_is");
+const TIMELINE: &str = section(STATEMENTS, "timeline");
 
 /// Which of several servers will do, as in libpq's `target_session_attrs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +36,14 @@ impl Target {
             return Ok(Answer::Fit(Timeline::UNKNOWN));
         }
         // Statements without parameters go as text: a pooler need not prepare them.
-        let row = conn.fetch_one(include_str!("sql/what_it_is.sql")).await?;
+        let row = conn.fetch_one(SERVER_STATE).await?;
         if row.try_get("is_standby")? {
             return Ok(Answer::Unfit("is a standby"));
         }
         if self == Self::ReadWrite && row.try_get("is_read_only")? {
             return Ok(Answer::Unfit("is read-only"));
         }
-        match conn.fetch_one(include_str!("sql/timeline.sql")).await {
+        match conn.fetch_one(TIMELINE).await {
             Ok(row) => Ok(Answer::Fit(Timeline(row.try_get("timeline")?))),
             // What looks like PostgreSQL need not have its log.
             Err(sqlx::Error::Database(_)) => Ok(Answer::Fit(Timeline::UNKNOWN)),
@@ -82,7 +87,14 @@ impl fmt::Display for Timeline {
 
 #[cfg(test)]
 mod tests {
+    use oncebox_core::store::statement::names;
+
     use super::*;
+
+    #[test]
+    fn every_statement_of_the_file_is_in_use() {
+        assert!(names(STATEMENTS).eq(["what_it_is", "timeline"]));
+    }
 
     #[test]
     fn targets_are_named_as_in_libpq_and_must_be_able_to_write() {

@@ -1,3 +1,19 @@
+-- Replays: handlers that go back in their lanes.
+
+-- name: replay_targets
+-- Where a replay begins, lane by lane: right before the first message that is meant. By time ($1), by place ($2, $3), or with what
+-- is there.
+select l.lane, first.pos - 1 as target
+from "{schema}".lane l
+cross join lateral (
+    select min(m.pos) as pos from "{schema}".message m
+    where m.lane = l.lane
+      and ($1::int8 is null or m.received_at >= to_timestamp($1 / 1000.0))
+      and ($3::int8 is null or m.pos >= $3)
+) as first
+where l.handler = 0 and ($2::int4 is null or l.lane = $2) and first.pos is not null;
+
+-- name: replay
 -- Moves a handler back in lanes where it has come further; what was set apart behind that is waiting again, except messages that
 -- are for this handler alone. The counts.
 with target as materialized (
@@ -44,4 +60,4 @@ with target as materialized (
         format('from %s: %s positions, %s tasks, %s dead letters', $5::text, c.positions, c.tasks, c.dead)
     from "{schema}".handler h cross join counted c where h.id = $1
 )
-select positions, tasks, dead from counted
+select positions, tasks, dead from counted;

@@ -1,6 +1,7 @@
 //! Plans: what runs for ever must not slow down with the size of the table.
 
 use oncebox_core::Key;
+use oncebox_core::store::statement::section;
 use oncebox_core::store::{Claims, Upkeep};
 use sqlx::AssertSqlSafe;
 
@@ -27,7 +28,7 @@ async fn a_sweep_walks_the_index_at_a_million_markers() {
     );
     sqlx::raw_sql(AssertSqlSafe(fill)).execute(pool).await.unwrap();
 
-    let sweep = include_str!("../../src/sql/sweep.sql").replace("{schema}", "oncebox");
+    let sweep = section(include_str!("../../src/sql/marker.sql"), "sweep").replace("{schema}", "oncebox");
     let before = "(extract(epoch from now() - interval '8 days' + interval '500 s') * 1000)::int8";
     let sweep = sweep.replace("$1::int8", before).replace("$2::int8", "1000::int8");
     let explain = AssertSqlSafe(format!("explain {sweep}"));

@@ -1,2 +1,0 @@
--- Sets the point to which a failed handler is taken back.
-savepoint oncebox_unit

@@ -1,0 +1,42 @@
+-- Processes, their heartbeats and their leases.
+
+-- name: enter
+-- A process begins to work.
+insert into "{schema}".process (id, name, handlers, lease, in_hand, heartbeat, started_at)
+select $1, $2, $3, $4::int8 * interval '1 ms', $5, now.at, now.at
+from (select clock_timestamp() + $6::int8 * interval '1 ms' as at) as now;
+
+-- name: beat_process
+-- A process is alive.
+update "{schema}".process set beats = beats + 1, heartbeat = clock_timestamp() + $2::int8 * interval '1 ms' where id = $1;
+
+-- name: leave
+-- A process ends as it should.
+with noted as (
+    delete from "{schema}".attempting where process = $1
+)
+delete from "{schema}".process where id = $1;
+
+-- name: peers
+-- All processes but one. While the server was down it could hear nobody.
+select
+    p.id, p.name, p.handlers, p.beats,
+    least(
+        abs(floor(extract(epoch from clock_timestamp() - p.heartbeat) * 1000)::int8 + $2::int8),
+        floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1000)::int8 + $2::int8
+    ) as silent_ms,
+    floor(extract(epoch from p.lease) * 1000)::int8 as lease_ms
+from "{schema}".process p
+where p.id <> $1
+order by p.started_at, p.id;
+
+-- name: bury_process
+-- Takes a process for dead whose end was seen ($3), or that has been silent for longer than its lease. No row if it is alive. Its
+-- last sign of life may lie in the future, by the clock of a server that was the primary before. While the server was down it could
+-- hear nobody.
+delete from "{schema}".process p
+using (select clock_timestamp() + $2::int8 * interval '1 ms' as at) as now
+where p.id = $1 and ($3 or (
+    p.heartbeat not between now.at - p.lease and now.at + p.lease and pg_postmaster_start_time() < now.at - p.lease
+))
+returning p.handlers, p.in_hand;

@@ -1,2 +1,0 @@
--- Takes back the marker of a unit whose handler failed.
-delete from "{schema}".marker where handler = $1 and kind = $2 and key = $3
