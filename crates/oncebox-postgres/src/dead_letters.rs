@@ -51,7 +51,7 @@ impl DeadLetters for PostgresStore {
             let meant = locked.last().copied();
             let (handlers, lanes): (Vec<_>, Vec<_>) =
                 locked.into_iter().map(|(handler, lane, ..)| (handler, lane)).unzip();
-            let act = select_by(&self.statements.act, select)
+            let act = select_by(&self.statements.act_on_dead, select)
                 .bind(action.name())
                 .bind(operator)
                 .bind(body)

@@ -41,7 +41,7 @@ impl PostgresStore {
     }
 
     async fn migrate_in(&self, tx: &mut Line) -> Result<(), sqlx::Error> {
-        tx.execute(sqlx::query(self.statements.migration_lock.clone())).await?;
+        tx.execute(sqlx::query(self.statements.lock_migration.clone())).await?;
         let from = usize::try_from(self.version(tx).await?).unwrap_or(0);
         for (file, step) in MIGRATIONS.iter().skip(from) {
             let step = edited(EDITS, file, step);

@@ -106,19 +106,19 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "guard_removed_postgres",
-        text: "finish",
+        text: "finish_and_begin",
         from: "select \"{schema}\".guard('{transaction_id}', false, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        text: "finish_last",
+        text: "finish",
         from: "select \"{schema}\".guard('{transaction_id}', true, decode('{session}', 'hex'));\n",
         to: "",
     },
     Edit {
         mutant: "guard_removed_postgres",
-        text: "finish_last",
+        text: "finish",
         from: "commit;\n",
         to: "commit;\nbegin;\nreset default_transaction_read_only;\ncommit;\n",
     },
@@ -160,7 +160,7 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "dead_letter_run_unasked_postgres",
-        text: "act",
+        text: "act_on_dead",
         from: "and k.state = 'done'\n        ) as is_done",
         to: "and k.state = 'done' and false\n        ) as is_done",
     },

@@ -18,7 +18,7 @@ impl Operate for PostgresStore {
                     "the handler {name:?} has nothing in the log, and handles what is delivered: stop the delivery instead"
                 ))));
             }
-            tx.execute(sqlx::query(self.statements.lock_lanes_of.clone()).bind(name)).await?;
+            tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(name)).await?;
             let pause = sqlx::query(self.statements.pause_handler.clone())
                 .bind(name)
                 .bind(paused)
@@ -41,7 +41,7 @@ impl Operate for PostgresStore {
             // Whatever is long is done before the locks.
             let (lanes, targets) = self.replay_targets(&mut *tx, from).await?;
             tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await?;
-            tx.execute(sqlx::query(self.statements.lock_lanes_of.clone()).bind(name)).await?;
+            tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(name)).await?;
             let replay = sqlx::query(self.statements.replay.clone())
                 .bind(known.id.0)
                 .bind(lanes)
@@ -70,15 +70,16 @@ impl Operate for PostgresStore {
                     "there is or was a handler {new_name:?} already: choose another name"
                 ))));
             }
-            let rename = sqlx::query(statements.rename_handler.clone())
+            let free = sqlx::query(statements.free_name.clone())
                 .bind(known.id.0)
                 .bind(new_name)
                 .bind(operator)
                 .bind(self.clock_offset_ms())
                 .bind(name);
-            tx.execute(rename).await?;
-            tx.execute(sqlx::query(statements.set_name.clone()).bind(known.id.0).bind(new_name)).await?;
-            tx.execute(sqlx::query(statements.keep_name.clone()).bind(known.id.0).bind(name)).await?;
+            tx.execute(free).await?;
+            tx.execute(sqlx::query(statements.rename_handler.clone()).bind(known.id.0).bind(new_name))
+                .await?;
+            tx.execute(sqlx::query(statements.reserve_name.clone()).bind(known.id.0).bind(name)).await?;
             Ok(Ok(true))
         })
         .await?
@@ -88,7 +89,7 @@ impl Operate for PostgresStore {
         self.in_transaction("remove a handler", LONG, async |tx: &mut Line| {
             let statements = &self.statements;
             tx.execute(sqlx::query(statements.lock_upkeep.clone())).await?;
-            tx.execute(sqlx::query(statements.lock_lanes_of.clone()).bind(name)).await?;
+            tx.execute(sqlx::query(statements.lock_handler_lanes.clone()).bind(name)).await?;
             let remove = sqlx::query(statements.remove_handler.clone())
                 .bind(name)
                 .bind(operator)

@@ -68,12 +68,12 @@ impl Processes for PostgresStore {
             let Some(buried) = buried else { return Ok(None) };
             let (handlers, in_hand) = <(Vec<i32>, i32)>::from_row(&buried)?;
             // By a later statement: it sees what was leased while the first one waited.
-            let take_over = sqlx::query(self.statements.take_over.clone())
+            let note = sqlx::query(self.statements.note_crash.clone())
                 .bind(id.0)
                 .bind(self.clock_offset_ms())
                 .bind(handlers)
                 .bind(in_hand);
-            let tasks: i64 = tx.fetch_one(take_over).await?.try_get(0)?;
+            let tasks: i64 = tx.fetch_one(note).await?.try_get(0)?;
             Ok(Some(u64::try_from(tasks).unwrap_or(0)))
         })
         .await

@@ -107,9 +107,9 @@ impl PostgresStore {
         wanted: &Registration,
     ) -> Result<(), Error> {
         let statements = &self.statements;
-        let lock = sqlx::query(statements.lock_lanes_of.clone()).bind(&wanted.name);
+        let lock = sqlx::query(statements.lock_handler_lanes.clone()).bind(&wanted.name);
         line.execute(lock).await.map_err(failed(DOING))?;
-        let leftovers = sqlx::query(statements.leftovers.clone()).bind(id.0);
+        let leftovers = sqlx::query(statements.find_leftovers.clone()).bind(id.0);
         let row = line.fetch_one(leftovers).await.map_err(failed(DOING))?;
         let left = read_leftovers(&row).map_err(failed(DOING))?;
         wanted.may_change(from, left)?;

@@ -72,17 +72,17 @@ macro_rules! statements {
 }
 
 statements! {
-    schema { migration_lock, has_version_table, version }
+    schema { lock_migration, has_version_table, version }
     transaction {
-        session, begin, begin_shared, arm, guard, isolate, keep, undo, commit, commit_and_begin,
-        finish_last, finish, rollback, end_statement,
+        session_settings, begin, begin_shared, arm, guard, isolate, keep, undo, commit,
+        commit_and_begin, finish, finish_and_begin, rollback, terminate_backend,
     }
     handler {
-        find_handlers, leftovers, add_handler, change_handler, revive_handler, pause_handler,
-        rename_handler, set_name, keep_name, remove_handler,
+        find_handlers, find_leftovers, add_handler, change_handler, revive_handler,
+        pause_handler, free_name, rename_handler, reserve_name, remove_handler,
     }
     lane {
-        find_layout, make_layout, begin_lanes, end_lanes, lock_lanes, lock_lanes_of,
+        find_layout, make_layout, begin_lanes, end_lanes, lock_lanes, lock_handler_lanes,
         lock_upkeep,
     }
     marker {
@@ -93,10 +93,10 @@ statements! {
     message { append, spill, announce, prune }
     work { look, look_ordered, take, take_tasks }
     task { set_apart, lease, complete, free_tasks }
-    dead { bury, dead_letters, lock_dead, act }
+    dead { bury, dead_letters, lock_dead, act_on_dead }
     replay { replay_targets, replay }
     process { enter, beat_process, leave, peers, bury_process }
-    care { take_over, note_attempt, give_back_attempt, forget_attempt, end_care }
+    care { note_crash, note_attempt, give_back_attempt, forget_attempt, end_care }
     audit { audit }
     live_time { beat, live_time, forget_live_time }
     survey { handler_statuses, unhandled_kinds, pending, messages, find_message, tasks }

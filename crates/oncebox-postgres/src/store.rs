@@ -274,7 +274,7 @@ impl PostgresStore {
     async fn note_session_settings(&self) -> Result<(), Error> {
         let doing = "read the settings of a session";
         if self.session_settings.get().is_none() {
-            let read = sqlx::query(self.statements.session.clone()).persistent(false);
+            let read = sqlx::query(self.statements.session_settings.clone()).persistent(false);
             let row = self.line(doing).await?.fetch_one(read).await.map_err(failed(doing))?;
             let settings = SessionSettings::new(row.try_get(0).map_err(failed(doing))?);
             // Another inbox of this store may have been faster, and has read the same.
@@ -412,7 +412,7 @@ impl Store for PostgresStore {
     async fn abandon(&self, tx: PostgresTx) {
         let Some(backend) = tx.abandon() else { return };
         let doing = "end a backend";
-        let end = sqlx::query(self.statements.end_statement.clone()).bind(backend);
+        let end = sqlx::query(self.statements.terminate_backend.clone()).bind(backend);
         let ended = match self.line(doing).await {
             Ok(mut line) => line.execute(end).await.map(drop).map_err(failed(doing)),
             Err(error) => Err(error),

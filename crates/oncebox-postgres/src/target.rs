@@ -6,7 +6,7 @@ use oncebox_core::store::statement::section;
 use sqlx::{Executor, PgConnection, Row};
 
 const STATEMENTS: &str = include_str!("sql/server.sql");
-const SERVER_STATE: &str = section(STATEMENTS, "what_it_is");
+const SERVER_STATE: &str = section(STATEMENTS, "server_state");
 const TIMELINE: &str = section(STATEMENTS, "timeline");
 
 /// Which of several servers will do, as in libpq's `target_session_attrs`.
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_statement_of_the_file_is_in_use() {
-        assert!(names(STATEMENTS).eq(["what_it_is", "timeline"]));
+        assert!(names(STATEMENTS).eq(["server_state", "timeline"]));
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl PostgresTx {
             };
         };
         let ours = may_go_on && self.may_go_on();
-        let statement = if ours { &self.statements.finish } else { &self.statements.finish_last };
+        let statement = if ours { &self.statements.finish_and_begin } else { &self.statements.finish };
         // Safe: what is put in are numbers.
         let statement =
             statement.as_str().replace("{progress}", &format!("{}, {lane}, {epoch}, {pos}", handler.0));

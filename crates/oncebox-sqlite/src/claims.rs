@@ -81,7 +81,7 @@ impl Claims for SqliteStore {
 
     async fn record_results(&self, tx: &mut SqliteTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
         for (unit, result) in results {
-            sqlx::query(statements::record_result())
+            sqlx::query(statements::record_results())
                 .bind(&unit.handler)
                 .bind(&unit.kind)
                 .bind(unit.key.as_bytes())

@@ -66,7 +66,7 @@ async fn mark_done(
         .execute(&mut *conn)
         .await?;
     if let Some(result) = result.filter(|_| done.rows_affected() > 0) {
-        sqlx::query(statements::record_result())
+        sqlx::query(statements::record_results())
             .bind(&marker.handler)
             .bind(&marker.kind)
             .bind(marker.key.as_bytes())

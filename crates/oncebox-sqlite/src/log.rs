@@ -65,7 +65,7 @@ impl Log for SqliteStore {
 
     async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
         self.write("prune the log", async |conn| {
-            let next: Option<Option<i64>> = sqlx::query_scalar(statements::prune_end())
+            let next: Option<Option<i64>> = sqlx::query_scalar(statements::prune_next())
                 .bind(lane)
                 .bind(behind)
                 .bind(positions)
@@ -127,7 +127,7 @@ pub(crate) async fn begin_append(
     offset_ms: i64,
 ) -> Result<Option<(i64, i64)>, sqlx::Error> {
     let begun: Option<(u16, i64, i64)> =
-        sqlx::query_as(statements::append_begin()).bind(lane).bind(offset_ms).fetch_optional(conn).await?;
+        sqlx::query_as(statements::begin_append()).bind(lane).bind(offset_ms).fetch_optional(conn).await?;
     Ok(begun.filter(|&(lanes, ..)| lane < lanes).map(|(_, newest, now_ms)| (newest, now_ms)))
 }
 

@@ -25,8 +25,8 @@ impl Operate for SqliteStore {
                 return Ok(Ok(false));
             }
             let (state, action) = if paused { ("paused", "pause") } else { ("active", "resume") };
-            let set = sqlx::query(statements::set_state()).bind(handler.id.0).bind(state);
-            set.execute(&mut *conn).await?;
+            let pause = sqlx::query(statements::pause_handler()).bind(handler.id.0).bind(state);
+            pause.execute(&mut *conn).await?;
             Entry { operator, action, handler: name, detail: None }.write(conn, offset_ms).await?;
             Ok(Ok(true))
         })
@@ -66,7 +66,7 @@ impl Operate for SqliteStore {
             let id = handler.id.0;
             let free = sqlx::query(statements::free_name()).bind(id).bind(new_name);
             free.execute(&mut *conn).await?;
-            let is_taken = sqlx::query_scalar(statements::is_taken()).bind(new_name);
+            let is_taken = sqlx::query_scalar(statements::is_name_taken()).bind(new_name);
             if is_taken.fetch_one(&mut *conn).await? {
                 return Ok(Err(refused(format!(
                     "the name {new_name:?} is taken: names of handlers are never given twice"
@@ -74,8 +74,8 @@ impl Operate for SqliteStore {
             }
             let rename = sqlx::query(statements::rename_handler()).bind(id).bind(new_name);
             rename.execute(&mut *conn).await?;
-            let keep = sqlx::query(statements::keep_name()).bind(id).bind(name).bind(offset_ms);
-            keep.execute(&mut *conn).await?;
+            let reserve = sqlx::query(statements::reserve_name()).bind(id).bind(name).bind(offset_ms);
+            reserve.execute(&mut *conn).await?;
             let detail = Some(format!("was {name}"));
             Entry { operator, action: "rename", handler: new_name, detail }.write(conn, offset_ms).await?;
             Ok(Ok(true))
@@ -179,7 +179,7 @@ async fn find_lanes(
         ReplayFrom::Time(time) => (Some(to_ms(time)), None),
         ReplayFrom::Place(place) => (None, Some(place)),
     };
-    let rows = sqlx::query(statements::replay_lanes())
+    let rows = sqlx::query(statements::replay_targets())
         .bind(handler.0)
         .bind(time)
         .bind(place.map(|place| place.lane))
@@ -221,7 +221,7 @@ impl LaneBack {
             .await?;
         let drop = sqlx::query(statements::drop_replay()).bind(handler.0).bind(self.lane);
         drop.execute(&mut *conn).await?;
-        sqlx::query(statements::replay())
+        sqlx::query(statements::begin_replay())
             .bind(handler.0)
             .bind(self.lane)
             .bind(epoch)
@@ -229,12 +229,12 @@ impl LaneBack {
             .bind(until.max(self.pos))
             .execute(&mut *conn)
             .await?;
-        let absorb = async |conn: &mut SqliteConnection, sql: &'static str| {
-            let absorb = sqlx::query(sql).bind(handler.0).bind(self.lane).bind(self.target);
-            absorb.execute(conn).await.map(|absorbed| absorbed.rows_affected())
+        let drop_behind = async |conn: &mut SqliteConnection, sql: &'static str| {
+            let drop = sqlx::query(sql).bind(handler.0).bind(self.lane).bind(self.target);
+            drop.execute(conn).await.map(|dropped| dropped.rows_affected())
         };
-        let tasks = absorb(&mut *conn, statements::absorb_tasks()).await?;
-        let dead = absorb(conn, statements::absorb_dead()).await?;
+        let tasks = drop_behind(&mut *conn, statements::drop_tasks_behind()).await?;
+        let dead = drop_behind(conn, statements::drop_dead_behind()).await?;
         Ok((tasks, dead))
     }
 }

@@ -25,7 +25,7 @@ impl Processes for SqliteStore {
                 .bind(offset_ms)
                 .execute(&mut *conn)
                 .await?;
-            mend_times(conn, offset_ms).await
+            correct_due_times(conn, offset_ms).await
         })
         .await
     }
@@ -36,7 +36,7 @@ impl Processes for SqliteStore {
         self.write("note that a process is alive", async |conn| {
             let beat = sqlx::query(statements::beat_process());
             let beat = beat.bind(&id.0.as_bytes()[..]).bind(offset_ms).execute(&mut *conn).await?;
-            mend_times(conn, offset_ms).await?;
+            correct_due_times(conn, offset_ms).await?;
             Ok(beat.rows_affected() > 0)
         })
         .await
@@ -74,8 +74,8 @@ impl Processes for SqliteStore {
             let Some((handlers, in_hand)) = buried else { return Ok(None) };
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(1).bind(offset_ms);
             let freed = free.execute(&mut *conn).await?;
-            let care = sqlx::query(statements::need_care()).bind(handlers).bind(in_hand);
-            care.bind(offset_ms).execute(conn).await?;
+            let note = sqlx::query(statements::note_crash()).bind(handlers).bind(in_hand);
+            note.bind(offset_ms).execute(conn).await?;
             Ok(Some(freed.rows_affected()))
         })
         .await
@@ -83,8 +83,8 @@ impl Processes for SqliteStore {
 }
 
 /// Whoever works with a clock that is right does not wait for what one that is ahead has written.
-async fn mend_times(conn: &mut SqliteConnection, offset_ms: i64) -> Result<(), sqlx::Error> {
-    sqlx::query(statements::mend_times()).bind(offset_ms).execute(conn).await?;
+async fn correct_due_times(conn: &mut SqliteConnection, offset_ms: i64) -> Result<(), sqlx::Error> {
+    sqlx::query(statements::correct_due_times()).bind(offset_ms).execute(conn).await?;
     Ok(())
 }
 

@@ -244,7 +244,7 @@ async fn begin(
     offset_ms: i64,
 ) -> Result<HandlerId, sqlx::Error> {
     if handler.mode.reads_log() {
-        sqlx::query(statements::begin_progress())
+        sqlx::query(statements::begin_lanes())
             .bind(id.0)
             .bind(epoch)
             .bind(handler.start == Start::Now)

@@ -40,8 +40,10 @@ async fn write(
     let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
         return Ok(Err(no_such_lane(lane)));
     };
-    let there: Option<i64> =
-        sqlx::query_scalar(statements::has_tasks()).bind(spill.handler.0).fetch_optional(&mut *conn).await?;
+    let there: Option<i64> = sqlx::query_scalar(statements::can_have_tasks())
+        .bind(spill.handler.0)
+        .fetch_optional(&mut *conn)
+        .await?;
     if there.is_none() {
         return Ok(Err(nobody_would_run_it()));
     }

@@ -36,36 +36,39 @@ macro_rules! statements {
 statements! {
     schema { has_version_table, version }
     handler {
-        find_handler, find_handlers, find_leftovers, has_tasks, add_handler, change_handler,
-        revive_handler, set_state, free_name, is_taken, rename_handler, keep_name,
-        remove_handler,
+        find_handler, find_handlers, find_leftovers, can_have_tasks, add_handler,
+        change_handler, revive_handler, pause_handler, free_name, is_name_taken, rename_handler,
+        reserve_name, remove_handler,
     }
     lane {
-        find_layout, make_layout, begin_progress, advance, newest_epoch, drop_progress,
+        find_layout, make_layout, begin_lanes, advance, newest_epoch, drop_progress,
         prune_progress,
     }
     marker {
-        claim, find_marker, find_markers, unclaim, record_result, settle_marker, mark_done,
+        claim, find_marker, find_markers, unclaim, record_results, settle_markers, mark_done,
         mark_all_done, mark_spilled, mark_accepted, append_marker, find_accepted,
         backfill_markers, sweep, sweep_result, sweep_accepted,
     }
-    message { append_begin, append, note_kinds, prune, prune_end }
+    message { begin_append, append, note_kinds, prune, prune_next }
     work {
         look, find_progress, take, find_taker, due_tasks, due_near, due_heads, due_behind,
         take_tasks,
     }
     task {
         set_apart, next_fence, retry_task, end_task, remove_tasks, drop_tasks, free_tasks,
-        count_tasks, mend_times,
+        count_tasks, correct_due_times,
     }
     dead {
         bury, bury_task, dead_letters, choose_dead, retry_dead, mark_dead_processed,
         mark_dead_done, remove_dead, drop_dead,
     }
-    replay { replay_lanes, replay, drop_replay, drop_replays, absorb_tasks, absorb_dead, iso_time }
+    replay {
+        replay_targets, begin_replay, drop_replay, drop_replays, drop_tasks_behind,
+        drop_dead_behind, iso_time,
+    }
     process { enter, beat_process, leave, peers, bury_process }
     care {
-        need_care, note_attempt, give_back_attempt, drop_empty_attempt, forget_attempt,
+        note_crash, note_attempt, give_back_attempt, drop_empty_attempt, forget_attempt,
         forget_attempts, drop_attempts, count_care, end_care, drop_care,
     }
     audit { audit, audit_dead, audit_handler }

@@ -24,7 +24,7 @@ use crate::tasks::take_tasks;
 use crate::time::duration;
 use crate::transaction::SqliteTx;
 
-static SETTLE_MARKER: LazyLock<Many> = LazyLock::new(|| Many::new(statements::settle_marker()));
+static SETTLE_MARKERS: LazyLock<Many> = LazyLock::new(|| Many::new(statements::settle_markers()));
 
 impl Work for SqliteStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
@@ -79,7 +79,7 @@ impl Work for SqliteStore {
         state: MarkerState,
     ) -> Result<(), Error> {
         let offset_ms = self.clock_offset_ms();
-        let settle = SETTLE_MARKER.run(tx.connection(), markers, |update, unit| {
+        let settle = SETTLE_MARKERS.run(tx.connection(), markers, |update, unit| {
             update
                 .bind(state.name())
                 .bind(offset_ms)

@@ -1,8 +1,8 @@
 -- Care: messages one by one where processes have crashed, each with a note.
 
--- name: take_over
--- The tasks of a process that has died ($1) are due now, each with one crash more. Where something waits for its handlers, the death is
--- noted with the progress and the first task that is due. Where one of these has not moved since the death before, one message may
+-- name: note_crash
+-- Notes the crash of a process ($1): its tasks are due now, each with one crash more. Where something waits for its handlers, the crash
+-- is noted with the progress and the first task that is due. Where one of these has not moved since the crash before, one message may
 -- be to blame for both: care is needed, for as many as the process can have had in hand ($4). How many tasks.
 with freed as (
     update "{schema}".task t

@@ -32,7 +32,7 @@ order by d.died_at, d.handler, d.lane, d.pos
 limit $8::int8;
 
 -- name: lock_dead
--- Waits for the lanes of the dead letters that are meant, by the conditions of act.sql: which ones, with the last letter there
+-- Waits for the lanes of the dead letters that are meant, by the conditions of act_on_dead: which ones, with the last letter there
 -- and the number of all letters. By the time that the locks are had, others may have dealt with some of them.
 with meant as materialized (
     select d.handler, d.lane, d.pos
@@ -58,7 +58,7 @@ where (l.handler, l.lane) in (select m.handler, m.lane from meant m)
 order by l.handler, l.lane
 for update of l;
 
--- name: act
+-- name: act_on_dead
 -- An operator's action on dead letters, with its entry in the audit. $8 is the action, $9 the operator, $10 a corrected body,
 -- $13 a note.
 -- Those whose handler has a marker that says done are not run again. The lanes $14, $15 of the handlers are locked. Those

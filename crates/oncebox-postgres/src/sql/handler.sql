@@ -8,7 +8,7 @@ from "{schema}".handler h
 left join "{schema}".handler n on n.id = h.renamed_to
 where h.name = any ($1);
 
--- name: leftovers
+-- name: find_leftovers
 -- What a handler still has to do: messages ahead of its progress, tasks or dead letters; keys that came inline, which are those that
 -- were never accepted; and messages that were done inline while they wait in the log.
 select
@@ -70,19 +70,19 @@ insert into "{schema}".audit (at, operator, action, handler)
 select clock_timestamp() + $4::int8 * interval '1 ms', $3, case when $2 then 'pause' else 'resume' end, c.name
 from changed c;
 
--- name: rename_handler
--- Gives a handler another name, and writes it down. A name that it had before is free for it again.
+-- name: free_name
+-- Frees a name that this very handler had before, and writes the new name down in the audit.
 with freed as (
     delete from "{schema}".handler where name = $2 and state = 'renamed' and renamed_to = $1
 )
 insert into "{schema}".audit (at, operator, action, handler, detail)
 values (clock_timestamp() + $4::int8 * interval '1 ms', $3, 'rename', $2, 'was ' || $5);
 
--- name: set_name
--- The handler's new name.
+-- name: rename_handler
+-- Gives a handler another name.
 update "{schema}".handler set name = $2 where id = $1;
 
--- name: keep_name
+-- name: reserve_name
 -- The old name stays taken.
 insert into "{schema}".handler (name, origin, kinds, mode, state, renamed_to) values ($2, $2, '{}', 'inline', 'renamed', $1);
 

@@ -47,7 +47,7 @@ where (l.handler, l.lane) in (select v.handler, v.lane from unnest($1::int4[], $
 order by l.handler, l.lane
 for update;
 
--- name: lock_lanes_of
+-- name: lock_handler_lanes
 -- Waits until nobody works in any lane of a handler.
 select l.lane from "{schema}".lane l
 where l.handler = (select h.id from "{schema}".handler h where h.name = $1)

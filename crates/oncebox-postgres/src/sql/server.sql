@@ -1,6 +1,6 @@
 -- What a server says of itself. No schema is named: there is no store yet.
 
--- name: what_it_is
+-- name: server_state
 -- Whether a server could be written to.
 select pg_is_in_recovery() as is_standby, current_setting('transaction_read_only')::bool as is_read_only;
 

@@ -1,6 +1,6 @@
 -- Transactions, savepoints, and the sessions around them.
 
--- name: session
+-- name: session_settings
 -- How the pool has set its sessions: what handlers change of that is set back behind them.
 select (jsonb_build_object(
     'session_authorization', current_setting('session_authorization'), 'role', current_setting('role')
@@ -68,14 +68,14 @@ select "{schema}".guard('{transaction_id}', false, decode('{session}', 'hex'));
 commit;
 begin isolation level read committed read write;
 
--- name: finish_last
+-- name: finish
 -- As commit does, with a handler's progress behind the proof.
 select "{schema}".guard('{transaction_id}', true, decode('{session}', 'hex'));
 insert into "{schema}".progress (handler, lane, epoch, pos) values ({progress});
 commit;
 begin;
 
--- name: finish
+-- name: finish_and_begin
 -- As commit_and_begin does, with a handler's progress behind the proof.
 select "{schema}".guard('{transaction_id}', false, decode('{session}', 'hex'));
 insert into "{schema}".progress (handler, lane, epoch, pos) values ({progress});
@@ -93,6 +93,6 @@ select pg_advisory_unlock_all();
 commit;
 begin;
 
--- name: end_statement
+-- name: terminate_backend
 -- Ends whatever a backend of ours is doing, and the backend with it.
 select pg_terminate_backend($1);

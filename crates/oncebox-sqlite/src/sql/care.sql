@@ -1,8 +1,8 @@
 -- Care: messages one by one where processes have crashed, each with a note.
 
--- name: need_care
--- Notes the death of a process with these handlers, a JSON array, in every lane where something waits for them, ahead of the progress
--- or as a task that is due: with the progress and the first of these tasks. Where one of the two has not moved since the death before,
+-- name: note_crash
+-- Notes the crash of a process with these handlers, a JSON array, in every lane where something waits for them, ahead of the progress
+-- or as a task that is due: with the progress and the first of these tasks. Where one of the two has not moved since the crash before,
 -- one message may be to blame for both: care is needed, for as many as ?2, which a process can have had in hand.
 with recursive lane(n) as (
     select 0 from oncebox_layout

@@ -72,7 +72,7 @@ order by d.died_at, d.handler, d.lane, d.pos
 limit ?8;
 
 -- name: choose_dead
--- Chooses the dead letters of an action, by the conditions of dead_letters.sql, after a handler (?10), lane and position: a JSON array
+-- Chooses the dead letters of an action, by the conditions of dead_letters, after a handler (?10), lane and position: a JSON array
 -- of [handler, lane, position, done]. One that is to run again (?9) is done if its handler has a marker that
 -- says so.
 select json_group_array(json_array(c.handler, c.lane, c.pos, c.is_done))

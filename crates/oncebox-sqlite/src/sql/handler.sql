@@ -56,7 +56,7 @@ select
         )
     );
 
--- name: has_tasks
+-- name: can_have_tasks
 -- Whether a handler is there that can have tasks.
 select 1 from oncebox_handler where id = ?1 and state in ('active', 'paused') and mode <> 'inline';
 
@@ -74,7 +74,7 @@ update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4 where id = ?1;
 -- Lets a handler that was removed begin again.
 update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, state = 'active' where id = ?1;
 
--- name: set_state
+-- name: pause_handler
 -- Pauses a handler, or lets it go on.
 update oncebox_handler set state = ?2 where id = ?1;
 
@@ -82,7 +82,7 @@ update oncebox_handler set state = ?2 where id = ?1;
 -- Frees a name that this very handler had before.
 delete from oncebox_handler where name = ?2 and renamed_to = ?1;
 
--- name: is_taken
+-- name: is_name_taken
 -- Whether somebody has a name.
 select exists (select 1 from oncebox_handler where name = ?1);
 
@@ -90,7 +90,7 @@ select exists (select 1 from oncebox_handler where name = ?1);
 -- Gives a handler another name.
 update oncebox_handler set name = ?2 where id = ?1;
 
--- name: keep_name
+-- name: reserve_name
 -- Keeps a name taken that a handler had before.
 insert into oncebox_handler (name, origin, kinds, mode, state, renamed_to, registered_at)
 select ?2, h.origin, h.kinds, h.mode, 'renamed', h.id, cast(unixepoch('subsec') * 1000 as integer) + ?3

@@ -8,7 +8,7 @@ select lanes, hash from oncebox_layout;
 -- Fixes the number of lanes, and how an ordering key becomes one of them.
 insert into oncebox_layout (lanes, hash) values (?1, ?2);
 
--- name: begin_progress
+-- name: begin_lanes
 -- Puts a handler at the start of every lane or, if ?3 says so, behind its newest message.
 with recursive lane(n) as (
     select 0 from oncebox_layout

@@ -31,12 +31,12 @@ left join oncebox_result r on (r.handler, r.kind, r.key) = (m.handler, m.kind, m
 -- Takes back the marker of a unit whose handler failed.
 delete from oncebox_marker where handler = ?1 and kind = ?2 and key = ?3;
 
--- name: record_result
+-- name: record_results
 -- Keeps a handler's result beside its marker; of several, the newest.
 insert into oncebox_result (handler, kind, key, body) values (?1, ?2, ?3, ?4)
 on conflict (handler, kind, key) do update set body = excluded.body;
 
--- name: settle_marker
+-- name: settle_markers
 -- Sets a marker to a state, now. Several in one message set several; so the parameters have no numbers. In order: state,
 -- offset of the clock, handler, kind, key.
 update oncebox_marker set state = ?, processed_at = cast(unixepoch('subsec') * 1000 as integer) + ?

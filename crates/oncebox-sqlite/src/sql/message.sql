@@ -1,6 +1,6 @@
 -- Messages of the log: append and prune.
 
--- name: append_begin
+-- name: begin_append
 -- What an append needs to know of its lane: how many lanes there are, the newest position in this one, and
 -- the time now.
 select
@@ -57,7 +57,7 @@ where lane = ?1 and pos in (
       and not exists (select 1 from oncebox_dead d where d.lane = ?1 and d.pos = looked.pos)
 );
 
--- name: prune_end
+-- name: prune_next
 -- Where a later step of pruning goes on: behind the ?3 positions of this one, unless it met a message from ?4
 -- or later, or the end of the lane.
 select max(looked.pos)

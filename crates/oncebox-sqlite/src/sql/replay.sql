@@ -1,6 +1,6 @@
 -- Replays: handlers that go back in their lanes.
 
--- name: replay_lanes
+-- name: replay_targets
 -- The lanes in which handler ?1 is to go back, and by which first message: the oldest, or the oldest received at ?2 or
 -- later, or the one at position ?4 of lane ?3. Also how far it has come, and what it runs again on already.
 with recursive lane(n) as (
@@ -31,7 +31,7 @@ from back
 left join oncebox_replay r on r.handler = ?1 and r.lane = back.lane and r.epoch = back.epoch
 where back.pos > max(back.first - 1, 0);
 
--- name: replay
+-- name: begin_replay
 -- What a handler is to run on again in a lane: handler, lane, epoch, after, until.
 insert into oncebox_replay (handler, lane, epoch, after, until) values (?1, ?2, ?3, ?4, ?5);
 
@@ -43,13 +43,13 @@ delete from oncebox_replay where handler = ?1 and lane = ?2;
 -- Forgets what a handler is to run on again.
 delete from oncebox_replay where handler = ?1;
 
--- name: absorb_tasks
+-- name: drop_tasks_behind
 -- Drops the tasks of handler ?1 in lane ?2 behind position ?3, except those that are for this handler alone.
 delete from oncebox_task
 where handler = ?1 and lane = ?2 and pos > ?3
   and (select m.target from oncebox_message m where m.lane = ?2 and m.pos = oncebox_task.pos) is null;
 
--- name: absorb_dead
+-- name: drop_dead_behind
 -- Drops the dead letters of handler ?1 in lane ?2 behind position ?3, except those that are for this handler alone.
 delete from oncebox_dead
 where handler = ?1 and lane = ?2 and pos > ?3

@@ -81,7 +81,7 @@ where owner = ?1;
 -- How many tasks a handler has in a lane that have failed or run; no more than ?3 are counted.
 select count(*) from (select 1 from oncebox_task t where t.handler = ?1 and t.lane = ?2 and (t.failures > 0 or t.owner is not null) limit ?3);
 
--- name: mend_times
+-- name: correct_due_times
 -- Tasks that were set apart in the future, by a clock that was ahead, wait as long as they were to wait, from now on; not those that
 -- have a time of their own. The clock may be a second off. ?1 is its offset.
 update oncebox_task set due_at = now.ms + (due_at - set_at), set_at = now.ms

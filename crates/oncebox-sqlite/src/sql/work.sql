@@ -3,7 +3,7 @@
 -- name: look
 -- Where there is work for these handlers, a JSON array of numbers: a row for each lane that has some, and
 -- one, without a handler, that says in how many ms the next task is due where none is now. Of ordered handlers, tasks that
--- are held back do not count: as in due_near.sql, and where more than 256 are due, as in due_heads.sql.
+-- are held back do not count: as in due_near, and where more than 256 are due, as in due_heads.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
