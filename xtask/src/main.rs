@@ -10,6 +10,8 @@ mod postgres;
 mod python;
 mod quickstart;
 mod readme;
+#[cfg(test)]
+mod statements;
 mod steps;
 mod test;
 mod torture;
