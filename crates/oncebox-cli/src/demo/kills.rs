@@ -1,61 +1,61 @@
-//! When workers are killed: pure, by the seed and by what was sent.
+//! When workers are killed, by the seed and the number of messages that were sent: pure.
 
 use std::time::{Duration, Instant};
 
-use crate::demo::chance::Chance;
+use oncebox_workload::random::Random;
 
-/// So many messages may be sent while a kill is due: it is to happen under load.
-const AHEAD: usize = 200;
-/// A kill comes at some moment in this time after it is due.
-const MOMENT_MS: usize = 25;
+/// The maximum number of messages that are sent while a kill is due: it must happen under load.
+const AHEAD: u64 = 200;
+/// A kill happens within this time after it is due.
+const DELAY_MS: usize = 25;
 
-/// The kills that are still to come.
+/// The kills that have not happened yet.
 #[derive(Debug)]
-pub(super) struct Kills {
-    /// After so many messages each, the next one last.
-    after: Vec<usize>,
+pub(super) struct KillSchedule {
+    /// The number of sent messages after which each kill is due, the next one last.
+    after: Vec<u64>,
     at: Option<Instant>,
-    chance: Chance,
+    random: Random,
 }
 
-impl Kills {
+impl KillSchedule {
     pub(super) fn new(seed: u64, kills: usize, messages: usize) -> Self {
-        let mut chance = Chance::new(seed, 20);
-        // Not before anything has happened, and not when it is all over.
+        let mut random = Random::new(seed, "kills");
+        // Not before there is any work, and not when all of it is done.
         let (from, to) = (messages / 50, messages * 9 / 10);
-        let mut after: Vec<usize> = (0..kills).map(|_| from + chance.below(to - from + 1)).collect();
+        let mut after: Vec<u64> = (0..kills).map(|_| (from + random.below(to - from + 1)) as u64).collect();
         after.sort_unstable_by(|one, other| other.cmp(one));
-        Self { after, at: None, chance }
+        Self { after, at: None, random }
     }
 
-    /// How many are to come.
+    /// The number of kills that have not happened yet.
     pub(super) fn left(&self) -> usize {
         self.after.len()
     }
 
-    /// How many messages may be sent before the next one.
-    pub(super) fn sent_max(&self) -> usize {
-        self.after.last().map_or(usize::MAX, |after| after + AHEAD)
+    /// The maximum number of messages that are sent before the next kill.
+    pub(super) fn sent_max(&self) -> u64 {
+        self.after.last().map_or(u64::MAX, |after| after + AHEAD)
     }
 
-    /// Whether somebody is to be killed at this moment.
-    pub(super) fn is_due(&mut self, sent: usize, now: Instant) -> bool {
+    /// Whether a worker must be killed now.
+    pub(super) fn is_due(&mut self, sent: u64, now: Instant) -> bool {
         if self.after.last().is_none_or(|after| sent < *after) {
             return false;
         }
-        let moment = Duration::from_micros(self.chance.below(MOMENT_MS * 1_000) as u64);
-        *self.at.get_or_insert(now + moment) <= now
+        let delay = Duration::from_micros(self.random.below(DELAY_MS * 1_000) as u64);
+        *self.at.get_or_insert(now + delay) <= now
     }
 
-    /// Somebody was killed.
-    pub(super) fn happened(&mut self) {
+    /// The next kill has happened.
+    pub(super) fn complete_one(&mut self) {
         self.after.pop();
         self.at = None;
     }
 
-    /// Who it is to be.
-    pub(super) fn choose(&mut self, among: &[usize]) -> Option<usize> {
-        (!among.is_empty()).then(|| among[self.chance.below(among.len())])
+    /// The worker to be killed.
+    pub(super) fn choose(&mut self, workers: &[usize]) -> Option<usize> {
+        self.random.choose(workers)
     }
 }
 
@@ -64,16 +64,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_them_come_while_messages_are_sent() {
-        let mut kills = Kills::new(3, 20, 5_000);
+    fn all_kills_happen_while_messages_are_sent() {
+        let mut kills = KillSchedule::new(3, 20, 5_000);
         let mut now = Instant::now();
         let (mut sent, mut killed) = (0, Vec::new());
         while kills.left() > 0 {
             now += Duration::from_millis(1);
             sent = (sent + 10).min(kills.sent_max()).min(5_000);
             if kills.is_due(sent, now) {
-                assert!(kills.choose(&[4]) == Some(4) && kills.choose(&[]).is_none());
-                kills.happened();
+                kills.complete_one();
                 killed.push(sent);
             }
         }
@@ -83,20 +82,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_past_one_that_is_due() {
-        let kills = Kills::new(3, 1, 5_000);
+    fn few_messages_are_sent_while_a_kill_is_due() {
+        let kills = KillSchedule::new(3, 1, 5_000);
         assert_eq!(kills.sent_max(), kills.after[0] + AHEAD);
-        assert_eq!(Kills::new(3, 0, 5_000).sent_max(), usize::MAX);
+        assert_eq!(KillSchedule::new(3, 0, 5_000).sent_max(), u64::MAX);
     }
 
     #[test]
-    fn there_may_be_more_of_them_than_messages() {
-        let mut kills = Kills::new(3, 5, 1);
+    fn there_can_be_more_kills_than_messages() {
+        let mut kills = KillSchedule::new(3, 5, 1);
         let now = Instant::now();
         while kills.left() > 0 {
             kills.is_due(1, now);
             assert!(kills.is_due(1, now + Duration::from_secs(1)));
-            kills.happened();
+            kills.complete_one();
         }
     }
 }

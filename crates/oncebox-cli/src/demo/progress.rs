@@ -1,18 +1,19 @@
-//! How far it is: a bar on a terminal, a line now and then elsewhere, nothing for programs.
+//! The progress of the demo: a bar on a terminal, otherwise a line every few seconds, nothing with `--json`.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oncebox_workload::history::DeliveryCounts;
 
 use crate::demo::history::Counts;
 
-/// Between two lines where there is no terminal.
+/// The time between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// Between two looks at the numbers for the bar.
+/// The time between two updates of the bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
-/// Shows how far it is.
+/// Shows the progress.
 #[derive(Debug)]
 pub(super) struct Progress {
     form: Form,
@@ -40,22 +41,22 @@ impl Progress {
         Self { form, shown: Instant::now() }
     }
 
-    /// So much was acknowledged by now.
+    /// Shows the counts while messages are delivered.
     pub(super) fn show(&mut self, counts: &Counts) {
         if self.is_time() {
-            self.tell(counts.acknowledged, counts.messages, &text(counts));
+            self.print(counts, &text(counts));
         }
     }
 
-    /// All is acknowledged, and so much is still to be handled.
-    pub(super) fn work_off(&mut self, counts: &Counts, left: u64) {
+    /// Shows the counts while the backlog is worked off.
+    pub(super) fn show_backlog(&mut self, counts: &Counts, backlog: u64) {
         if self.is_time() {
-            let text = format!("{}  {left} stored ones left to handle", text(counts));
-            self.tell(counts.acknowledged, counts.messages, &text);
+            let text = format!("{}  {backlog} stored ones left to handle", text(counts));
+            self.print(counts, &text);
         }
     }
 
-    /// Whether to show something again.
+    /// Whether it is time to show the counts again.
     fn is_time(&mut self) -> bool {
         let every = if matches!(self.form, Form::Bar(_)) { BAR_EVERY } else { LINE_EVERY };
         let is_time = self.shown.elapsed() >= every;
@@ -65,7 +66,8 @@ impl Progress {
         is_time
     }
 
-    fn tell(&self, acknowledged: u64, messages: u64, text: &str) {
+    fn print(&self, counts: &Counts, text: &str) {
+        let (acknowledged, messages) = (counts.deliveries.acknowledged, counts.messages);
         match &self.form {
             Form::Bar(bar) => {
                 bar.set_message(text.to_owned());
@@ -76,7 +78,7 @@ impl Progress {
         }
     }
 
-    /// Leaves a terminal as it was.
+    /// Removes the bar from the terminal.
     pub(super) fn clear(&self) {
         if let Form::Bar(bar) = &self.form {
             bar.finish_and_clear();
@@ -85,7 +87,8 @@ impl Progress {
 }
 
 fn text(counts: &Counts) -> String {
-    let Counts { delivered, recognised, acks_dropped, crashes, .. } = counts;
+    let Counts { recognised, crashes, .. } = counts;
+    let DeliveryCounts { delivered, acks_dropped, .. } = counts.deliveries;
     format!(
         "{crashes} kills  {delivered} delivered  {recognised} duplicates recognised  {acks_dropped} acks dropped"
     )

@@ -1,4 +1,4 @@
-//! What came of it: a table and a sentence for people, an object for programs.
+//! The result of the demo: a table and a sentence for people, a JSON object for programs.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::demo::audit::Audit;
 use crate::demo::history::Counts;
 use crate::table::Table;
 
-/// What came of it, for programs.
+/// The result for programs.
 #[derive(Debug, Serialize)]
 struct Object<'a> {
     sent: usize,
@@ -33,7 +33,7 @@ struct Object<'a> {
     schema: Option<&'a str>,
 }
 
-/// What was counted and what the ledger says.
+/// The counts of the history, and the audit of the ledger.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) counts: Counts,
@@ -41,7 +41,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Whether all went well, to the end, and all kills happened that were asked for.
+    /// Whether the demo ran to its end, the ledger is exact, and all kills have happened.
     pub(super) fn is_proof(&self) -> bool {
         self.counts.is_worked_off && self.audit.is_exact() && self.counts.crashes >= self.counts.kills_wanted
     }
@@ -49,9 +49,9 @@ impl Report {
     pub(super) fn object(&self) -> impl Serialize {
         let Self { counts, audit } = self;
         Object {
-            sent: counts.sent.len(),
-            delivered: counts.delivered,
-            duplicates: counts.duplicates(),
+            sent: counts.deliveries.sent.len(),
+            delivered: counts.deliveries.delivered,
+            duplicates: counts.deliveries.duplicates(),
             crashes: counts.crashes,
             effects: audit.effects,
             lost: audit.lost,
@@ -61,7 +61,7 @@ impl Report {
             exact: audit.is_exact(),
             finished: counts.is_worked_off,
             recognised: counts.recognised,
-            acks_dropped: counts.acks_dropped,
+            acks_dropped: counts.deliveries.acks_dropped,
             cut_off: counts.cut_off,
             revived: counts.revived,
             amount_expected: audit.amount_expected,
@@ -74,7 +74,7 @@ impl Report {
         }
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "nobody waits for so long")]
+    #[allow(clippy::cast_precision_loss, reason = "a run of that many milliseconds does not occur")]
     fn seconds(&self) -> f64 {
         self.counts.ms as f64 / 1_000.0
     }
@@ -83,11 +83,11 @@ impl Report {
         let Self { counts, audit } = self;
         let mut table = Table::new(["audit", ""]).right([1]);
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
-        row("messages sent", counts.sent.len().to_string());
-        row("deliveries made", counts.delivered.to_string());
-        row("duplicates among them", counts.duplicates().to_string());
+        row("messages sent", counts.deliveries.sent.len().to_string());
+        row("deliveries made", counts.deliveries.delivered.to_string());
+        row("duplicates among them", counts.deliveries.duplicates().to_string());
         row("deliveries cut off by a kill", counts.cut_off.to_string());
-        row("acknowledgements dropped", counts.acks_dropped.to_string());
+        row("acknowledgements dropped", counts.deliveries.acks_dropped.to_string());
         row("workers killed", counts.crashes.to_string());
         if counts.revived > 0 {
             row("dead letters tried again", counts.revived.to_string());
@@ -106,7 +106,7 @@ impl Report {
         table
     }
 
-    /// What it comes to.
+    /// The conclusion.
     pub(super) fn sentence(&self) -> String {
         let Self { counts, audit } = self;
         let seconds = self.seconds();
@@ -118,15 +118,15 @@ impl Report {
             (true, true) => format!(
                 "Exact: each of {} messages took effect once, through {} duplicates, {} dropped acknowledgements and {} {}, \
                  in {seconds:.1} s.",
-                counts.sent.len(),
-                counts.duplicates(),
-                counts.acks_dropped,
+                counts.deliveries.sent.len(),
+                counts.deliveries.duplicates(),
+                counts.deliveries.acks_dropped,
                 counts.crashes,
                 if counts.crashes == 1 { "kill" } else { "kills" }
             ),
             (true, false) => format!(
                 "Interrupted after {seconds:.1} s: {} of {} messages sent, exact so far.",
-                counts.sent.len(),
+                counts.deliveries.sent.len(),
                 counts.messages
             ),
             (false, _) => format!(

@@ -1,11 +1,11 @@
-//! Whoever has enough says so: Ctrl-C, or a signal that asks the program to end.
+//! Ctrl-C and other signals that end the program.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens for the end. From then on signals end nothing by themselves.
+/// Receives the signals. From then on they no longer end the program by themselves.
 #[derive(Debug)]
 pub(super) struct Signals {
     interrupt: Signal,
@@ -23,7 +23,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one; the code to end with.
+    /// Waits for a signal. Returns the exit code for it.
     pub(super) async fn next(&mut self) -> ExitCode {
         let code = tokio::select! {
             _ = self.interrupt.recv() => 130,

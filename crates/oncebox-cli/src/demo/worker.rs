@@ -1,31 +1,33 @@
-//! A worker: takes deliveries from standard input, handles them with a real inbox, and answers on standard output. It is killed.
+//! A worker process: reads deliveries from standard input, handles them with real inboxes, and reports on standard output.
 
 use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use oncebox::store::Store;
-use oncebox::{Envelope, Inbox, Message, Mode, Report, Retention, Settlement};
+use oncebox::{Envelope, Error, Inbox, Message, Mode, Report, Retention, Settlement};
+use oncebox_workload::deliverer::DeliveryResult;
+use oncebox_workload::plan::Entry;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::demo::ledger::{Ledger, table};
-use crate::demo::plan::{Entry, Way};
-use crate::demo::wire::{Answer, Delivery, Said, Setup};
+use crate::demo::ledger::{LedgerStore, table};
+use crate::demo::plan::MessageMode;
+use crate::demo::protocol::{DeliveryRequest, Setup, WorkerReport};
 use crate::exit;
 use crate::store::{For, Target, with_store};
 
-/// The handler of what is stored.
+/// The handler of stored messages.
 pub(super) const STORED: &str = "demo-transfers";
 const INLINE: &str = "demo-payments";
-/// Whoever was killed is known to be dead after this time.
+/// The lease of a killed worker expires after this time.
 const LEASE: Duration = Duration::from_secs(1);
-/// After a death as many messages of every lane run one by one as a worker may have had in hand.
+/// After a crash this many messages of every lane run one by one.
 const WORK_BATCH: usize = 8;
 const POLL_EVERY: Duration = Duration::from_millis(50);
-/// Several workers share the connections of a server with others.
+/// The workers share the connections of a server.
 const IN_FLIGHT: usize = 4;
 const WORKERS: usize = 2;
 
@@ -33,27 +35,27 @@ const WORKERS: usize = 2;
 #[derive(Message, Serialize, Deserialize)]
 #[message(kind = "demo.payment", key = "message")]
 struct Payment {
-    message: i64,
-    account: i64,
-    amount: i64,
+    message: u64,
+    account: u64,
+    amount: u64,
 }
 
 /// Stored when it is delivered, and handled later.
 #[derive(Message, Serialize, Deserialize)]
 #[message(kind = "demo.transfer", key = "message")]
 struct Transfer {
-    message: i64,
-    account: i64,
-    amount: i64,
+    message: u64,
+    account: u64,
+    amount: u64,
 }
 
 /// The inboxes of this process.
-struct Inboxes<S: Ledger> {
+struct Inboxes<S: LedgerStore> {
     inline: Inbox<S>,
     stored: Inbox<S>,
 }
 
-/// Works until standard input ends: when the demo is done, or is no more.
+/// Works until standard input ends: the demo is done, or has ended.
 pub(crate) async fn run() -> ! {
     let code = match work().await {
         Ok(()) => 0,
@@ -62,7 +64,7 @@ pub(crate) async fn run() -> ! {
             1
         }
     };
-    // At once: the thread that reads standard input would be waited for.
+    // `exit`, because the runtime would wait for the thread that reads standard input.
     std::process::exit(code)
 }
 
@@ -76,7 +78,7 @@ async fn work() -> Result<()> {
     with_store!(opened, store => take_deliveries(Inboxes::build(store, &table).await?, lines).await)
 }
 
-impl<S: Ledger> Inboxes<S> {
+impl<S: LedgerStore> Inboxes<S> {
     async fn build(store: S, table: &str) -> Result<Self> {
         let retention = Retention { automatic: false, ..Retention::default() };
         let (for_payments, for_transfers) = (table.to_owned(), table.to_owned());
@@ -113,25 +115,30 @@ impl<S: Ledger> Inboxes<S> {
     }
 }
 
-async fn take_deliveries<S: Ledger>(inboxes: Inboxes<S>, mut lines: Lines<BufReader<Stdin>>) -> Result<()> {
+async fn take_deliveries<S: LedgerStore>(
+    inboxes: Inboxes<S>,
+    mut lines: Lines<BufReader<Stdin>>,
+) -> Result<()> {
     let (stop, mut stopped) = watch::channel(false);
     let stored = inboxes.stored.clone();
     let working =
         tokio::spawn(
             async move { stored.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await },
         );
-    say(&Said::Ready)?;
-    let mut in_hand = JoinSet::new();
+    report(&WorkerReport::Ready)?;
+    let mut in_flight = JoinSet::new();
     while let Some(line) = lines.next_line().await? {
-        let delivery: Delivery = serde_json::from_str(&line).context("reading a delivery")?;
+        let request: DeliveryRequest = serde_json::from_str(&line).context("reading a delivery")?;
         let (inline, stored) = (inboxes.inline.clone(), inboxes.stored.clone());
-        in_hand.spawn(async move {
-            let (answer, outcome) = handle(&inline, &stored, delivery).await;
-            say(&Said::Answered { delivery: delivery.delivery, answer, outcome })
+        in_flight.spawn(async move {
+            let handled = handle(&inline, &stored, request).await;
+            let (result, outcome) =
+                handled.unwrap_or_else(|error| (DeliveryResult::Retry, error.to_string()));
+            report(&WorkerReport::Settled { delivery: request.delivery, result, outcome })
         });
-        while in_hand.try_join_next().is_some() {}
+        while in_flight.try_join_next().is_some() {}
     }
-    while in_hand.join_next().await.is_some() {}
+    while in_flight.join_next().await.is_some() {}
     stop.send_replace(true);
     working.await??;
     inboxes.inline.close().await;
@@ -139,43 +146,39 @@ async fn take_deliveries<S: Ledger>(inboxes: Inboxes<S>, mut lines: Lines<BufRea
     Ok(())
 }
 
-async fn handle<S: Ledger>(inline: &Inbox<S>, stored: &Inbox<S>, delivery: Delivery) -> (Answer, String) {
-    let Entry { message, account, amount } = delivery.entry;
-    let answered = match delivery.way {
-        Way::Inline => match Envelope::of(&Payment { message, account, amount }) {
-            Ok(envelope) => {
-                let report = inline.process(envelope.with_attempt(delivery.copy)).await;
-                report.map(|report| settled(&report))
-            }
-            Err(error) => Err(error),
-        },
-        Way::Stored => match Envelope::of(&Transfer { message, account, amount }) {
-            Ok(envelope) => {
-                let accepted = stored.accept(envelope.with_attempt(delivery.copy)).await;
-                accepted.map(|accept| {
-                    (Answer::Ack, if accept.is_new() { "accepted" } else { "duplicate" }.to_owned())
-                })
-            }
-            Err(error) => Err(error),
-        },
-    };
-    answered.unwrap_or_else(|error| (Answer::Retry, error.to_string()))
+async fn handle<S: LedgerStore>(
+    inline: &Inbox<S>,
+    stored: &Inbox<S>,
+    DeliveryRequest { mode, entry: Entry { message, account, amount }, copy, .. }: DeliveryRequest,
+) -> Result<(DeliveryResult, String), Error> {
+    match mode {
+        MessageMode::Inline => {
+            let envelope = Envelope::of(&Payment { message, account, amount })?;
+            Ok(result_of(&inline.process(envelope.with_attempt(copy)).await?))
+        }
+        MessageMode::Stored => {
+            let envelope = Envelope::of(&Transfer { message, account, amount })?;
+            let accepted = stored.accept(envelope.with_attempt(copy)).await?;
+            let outcome = if accepted.is_new() { "accepted" } else { "duplicate" };
+            Ok((DeliveryResult::Ack, outcome.to_owned()))
+        }
+    }
 }
 
-fn settled(report: &Report) -> (Answer, String) {
-    let answer = match report.settlement() {
-        Settlement::Ack => Answer::Ack,
-        Settlement::Retry { .. } => Answer::Retry,
-        Settlement::Reject => Answer::Reject,
+fn result_of(report: &Report) -> (DeliveryResult, String) {
+    let result = match report.settlement() {
+        Settlement::Ack => DeliveryResult::Ack,
+        Settlement::Retry { .. } => DeliveryResult::Retry,
+        Settlement::Reject => DeliveryResult::Reject,
     };
     let outcome = report.outcome(INLINE).map_or("unhandled", |outcome| outcome.name());
-    (answer, outcome.to_owned())
+    (result, outcome.to_owned())
 }
 
-/// Tells the demo. A line that was said is heard, whatever happens to this process next.
-fn say(said: &Said) -> Result<()> {
-    let mut line = serde_json::to_vec(said)?;
+/// Reports to the demo. A line that is written arrives, even if this process is killed next.
+fn report(report: &WorkerReport) -> Result<()> {
+    let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
-    out.write_all(&line).and_then(|()| out.flush()).context("answering: the demo is gone")
+    out.write_all(&line).and_then(|()| out.flush()).context("reporting to the demo, which has ended")
 }

@@ -92,11 +92,11 @@ fn people_get_a_table_and_a_sentence() {
 }
 
 #[tokio::test]
-async fn what_is_kept_can_be_counted_by_others() {
+async fn a_kept_demo_can_be_audited_again() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("new/kept");
     let output = small(&mut program()).arg("--json").arg("--keep").arg(&kept).output().unwrap();
-    let told = assert_proof(&output);
+    let report = assert_proof(&output);
 
     // By others: from the history and the ledger alone.
     let sent = events(&kept, "sent");
@@ -104,12 +104,12 @@ async fn what_is_kept_can_be_counted_by_others() {
     let numbers: HashSet<i64> = sent.iter().map(|event| event["message"].as_i64().unwrap()).collect();
     assert_eq!(numbers.len() as u64, MESSAGES);
     let amounts: i64 = sent.iter().map(|event| event["amount"].as_i64().unwrap()).sum();
-    assert_eq!(events(&kept, "delivered").len() as u64, number(&told, "delivered"));
-    assert_eq!(events(&kept, "ack_dropped").len() as u64, number(&told, "acks_dropped"));
+    assert_eq!(events(&kept, "delivered").len() as u64, number(&report, "delivered"));
+    assert_eq!(events(&kept, "ack_dropped").len() as u64, number(&report, "acks_dropped"));
     let killed = events(&kept, "killed");
     assert_eq!(killed.len() as u64, KILLS);
     let pids: HashSet<u64> = killed.iter().map(|event| event["pid"].as_u64().unwrap()).collect();
-    assert_eq!(pids.len() as u64, KILLS, "each one was another process");
+    assert_eq!(pids.len() as u64, KILLS, "each process was another one");
     let mut conn = ledger(&kept).await;
     let query = "select count(*), count(distinct message), sum(amount) from ledger";
     let (rows, messages, sum): (i64, i64, i64) = sqlx::query_as(query).fetch_one(&mut conn).await.unwrap();
@@ -118,16 +118,15 @@ async fn what_is_kept_can_be_counted_by_others() {
 
     // By the program.
     let audit = || program().arg("--json").arg("--audit").arg(&kept).output().unwrap();
-    let counted = assert_proof(&audit());
-    assert_eq!(counted, told);
-    // And in its place nothing else is put.
+    assert_eq!(assert_proof(&audit()), report);
+    // It is not overwritten.
     let again = program().arg("--keep").arg(&kept).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("is there already"), "{}", text(&again.stderr));
 }
 
 #[tokio::test]
-async fn the_audit_finds_what_is_lost_and_what_is_double() {
+async fn the_audit_finds_lost_double_and_foreign_rows() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path();
     let run = program().args(["--messages", "40", "--kills", "1", "--keep"]).arg(kept).output().unwrap();
@@ -146,12 +145,12 @@ async fn the_audit_finds_what_is_lost_and_what_is_double() {
     assert_eq!(tampered(twice).await, [41, 0, 1, 0]);
     assert_eq!(tampered("delete from ledger where message = 8").await, [40, 1, 1, 0]);
     assert_eq!(tampered("insert into ledger values (41, 1, 1)").await, [41, 1, 1, 1]);
-    let told = text(&program().arg("--audit").arg(kept).output().unwrap().stdout);
-    assert!(told.contains("NOT exact: 1 lost, 1 double, 1 of no message."), "{told}");
+    let out = text(&program().arg("--audit").arg(kept).output().unwrap().stdout);
+    assert!(out.contains("NOT exact: 1 lost, 1 double, 1 of no message."), "{out}");
 }
 
 #[test]
-fn nothing_that_is_there_already_is_touched() {
+fn an_existing_file_is_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("orders.db");
     fs::write(&file, "precious").unwrap();
@@ -163,7 +162,7 @@ fn nothing_that_is_there_already_is_touched() {
 }
 
 #[test]
-fn a_named_file_stays_and_is_not_used_twice() {
+fn a_named_file_is_kept_and_not_used_twice() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("named.db").display());
     let run = || program().args(["--messages", "20", "--kills", "0", "--store", &url]).output().unwrap();
@@ -175,7 +174,7 @@ fn a_named_file_stays_and_is_not_used_twice() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_said_so_and_nothing_is_left() {
+fn a_database_that_cannot_be_reached_is_reported_and_no_file_is_left() {
     let temporary = tempfile::tempdir().unwrap();
     let run = |store: &str| {
         let output = program().args(["--store", store]).env("TMPDIR", temporary.path()).output().unwrap();
@@ -192,14 +191,14 @@ fn what_cannot_be_reached_is_said_so_and_nothing_is_left() {
 }
 
 #[test]
-fn an_audit_of_nothing_is_said_to_be_one() {
+fn an_audit_without_a_history_is_refused() {
     let audit = program().args(["--audit", "nope"]).output().unwrap();
     assert_eq!(audit.status.code(), Some(4), "{}", text(&audit.stderr));
     assert!(text(&audit.stderr).contains("--keep"), "{}", text(&audit.stderr));
 }
 
-/// Starts a long one, and waits until its workers are at it.
-fn long(kept: &Path, temporary: &Path) -> (Child, Vec<Pid>) {
+/// Starts a long demo, and waits until its workers have started.
+fn start_long(kept: &Path, temporary: &Path) -> (Child, Vec<Pid>) {
     let child = program()
         .args(["--messages", "1000000", "--kills", "0", "--keep"])
         .arg(kept)
@@ -208,7 +207,7 @@ fn long(kept: &Path, temporary: &Path) -> (Child, Vec<Pid>) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The history is written in blocks: the first one tells of all workers.
+    // The history is written in blocks: the first one has the start of all workers.
     let pids = loop {
         let history = fs::read_to_string(kept.join("history.jsonl")).unwrap_or_default();
         let started = history.lines().filter(|line| line.contains("\"started\""));
@@ -227,9 +226,9 @@ fn pid(child: &Child) -> Pid {
 }
 
 #[test]
-fn whoever_interrupts_is_told_how_far_it_got_and_no_process_is_left() {
+fn an_interrupted_demo_reports_its_progress_and_leaves_no_process() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut child, workers) = long(&folder.path().join("kept"), folder.path());
+    let (mut child, workers) = start_long(&folder.path().join("kept"), folder.path());
     kill_process(pid(&child), Signal::INT).unwrap();
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130));
@@ -246,10 +245,10 @@ fn whoever_interrupts_is_told_how_far_it_got_and_no_process_is_left() {
 #[test]
 fn workers_end_when_the_demo_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut child, workers) = long(&folder.path().join("kept"), folder.path());
+    let (mut child, workers) = start_long(&folder.path().join("kept"), folder.path());
     child.kill().unwrap();
     child.wait().unwrap();
-    // They hold the other end of nothing but their own pipes: each ends when it has noticed.
+    // Each worker ends when it notices that its standard input is closed.
     for worker in workers {
         while is_running(worker) {
             std::thread::sleep(Duration::from_millis(20));
@@ -257,7 +256,7 @@ fn workers_end_when_the_demo_is_killed() {
     }
 }
 
-/// Whether a process runs that is no child of this one: who is only waiting to be buried does not.
+/// Whether a process runs that is not a child of this one. A zombie does not run.
 fn is_running(pid: Pid) -> bool {
     let Ok(stat) = fs::File::open(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
     let mut line = String::new();
@@ -269,7 +268,7 @@ fn is_running(pid: Pid) -> bool {
 }
 
 #[tokio::test]
-async fn every_message_takes_effect_once_on_postgres_and_the_schema_goes() {
+async fn every_message_takes_effect_once_on_postgres_and_the_schema_is_dropped() {
     let Ok(url) = std::env::var("ONCEBOX_TEST_POSTGRES") else {
         return skip_or_fail("demo on PostgreSQL", "ONCEBOX_TEST_POSTGRES names no server");
     };
@@ -279,12 +278,12 @@ async fn every_message_takes_effect_once_on_postgres_and_the_schema_goes() {
         query.bind(schema.to_owned()).fetch_one(&mut conn).await.is_ok_and(|found: i64| found == 1)
     };
     let output = small(&mut program()).args(["--json", "--store", &url]).output().unwrap();
-    let told = assert_proof(&output);
-    let schema = told["schema"].as_str().unwrap();
+    let report = assert_proof(&output);
+    let schema = report["schema"].as_str().unwrap();
     assert!(schema.starts_with("oncebox_demo_"), "{schema}");
     assert!(!exists(schema).await, "{schema} is left");
 
-    // Kept, under a name that was asked for; and not touched when it is there already.
+    // A named schema is kept with --keep, and not used twice.
     let schema = format!("demo_test_{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
     let mut run = program();

@@ -1,4 +1,4 @@
-//! Where the demo happens: a database, or a schema, in which there was nothing before.
+//! The database of the demo: a new file, or a new schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,54 +12,55 @@ use uuid::Uuid;
 
 use crate::cli::Common;
 use crate::demo::history;
-use crate::demo::ledger::{Ledger, table};
+use crate::demo::ledger::{LedgerStore, table};
 use crate::exit::Usage;
 use crate::store::{For, Opened, Target, with_store};
 
-/// The database's name in its folder.
+/// The file's name in its folder.
 pub(super) const FILE: &str = "demo.db";
-/// How long a server may take to drop a schema.
+/// The maximum time for dropping a schema.
 const DROP_LIMIT: Duration = Duration::from_secs(20);
-/// PostgreSQL's code for a schema that is there already.
+/// PostgreSQL's code for a schema that exists.
 const DUPLICATE_SCHEMA: &str = "42P06";
 
-/// A database for this demo alone.
+/// A database that only this demo uses.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DemoDatabase {
     pub(super) target: Target,
     pub(super) opened: Opened,
-    /// The folder of what is to be kept.
+    /// The folder in which database and history are kept.
     keep: Option<PathBuf>,
-    /// The schema is the demo's own: it goes at the end.
+    /// Whether the demo has created the schema, and drops it at the end.
     owns_schema: bool,
-    /// The folder of the database, if it goes at the end.
-    folder: Option<TempDir>,
+    /// The folder of the database, if it is removed at the end.
+    temporary: Option<TempDir>,
 }
 
-impl Place {
-    /// Finds and opens it. Nothing is in it yet.
+impl DemoDatabase {
+    /// Opens the database, which must be new.
     pub(super) async fn open(common: &Common, keep: Option<&Path>) -> Result<Self> {
         if let Some(folder) = keep {
             prepare_folder(folder)?;
         }
-        let (target, folder) = match &common.store {
-            Some(url) => (given(url, common)?, None),
+        let (target, temporary) = match &common.store {
+            Some(url) => (named_database(url, common)?, None),
             None => {
-                let (folder, made) = match keep {
+                let (folder, temporary) = match keep {
                     Some(folder) => (folder.to_owned(), None),
                     None => {
-                        let made = tempfile::Builder::new().prefix("oncebox-demo-").tempdir();
-                        let made = made.context("creating a temporary folder: TMPDIR names another place")?;
-                        (made.path().to_owned(), Some(made))
+                        let temporary = tempfile::Builder::new().prefix("oncebox-demo-").tempdir();
+                        let temporary = temporary
+                            .context("creating a temporary folder: TMPDIR can name another place")?;
+                        (temporary.path().to_owned(), Some(temporary))
                     }
                 };
                 let url = sqlite_url(&folder.join(FILE))?;
-                (Target { url, schema: common.schema.clone() }, made)
+                (Target { url, schema: common.schema.clone() }, temporary)
             }
         };
         let opened = target.open_or_create(For::Acting).await?;
         let owns_schema = target.schema.is_some() && common.schema.is_none();
-        Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, folder })
+        Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, temporary })
     }
 
     /// Creates the schema, the inbox's tables and the ledger.
@@ -85,13 +86,13 @@ impl Place {
         })
     }
 
-    /// Where the history goes, if it is kept.
-    pub(super) fn history(&self) -> Option<PathBuf> {
+    /// The file of the history, if it is kept.
+    pub(super) fn history_file(&self) -> Option<PathBuf> {
         self.keep.as_ref().map(|folder| folder.join(history::FILE))
     }
 
-    /// What is left when it is over, in words.
-    pub(super) fn left(&self) -> Option<String> {
+    /// A sentence about the files that remain after the demo.
+    pub(super) fn remaining(&self) -> Option<String> {
         let database = match (&self.opened, &self.target.schema) {
             (Opened::Postgres(_), Some(schema)) => format!("schema {schema} of {}", self.target.shown()),
             _ => self.target.file().unwrap_or_default().to_owned(),
@@ -102,14 +103,14 @@ impl Place {
                 let history = folder.join(history::FILE);
                 Some(format!("Kept: {database} and {}. `{audit}` counts again.", history.display()))
             }
-            None if self.folder.is_none() && self.target.file().is_some() => {
+            None if self.temporary.is_none() && self.target.file().is_some() => {
                 Some(format!("The database is {database}."))
             }
             None => None,
         }
     }
 
-    /// Takes away what is not to be kept.
+    /// Removes everything that is not kept.
     pub(super) async fn clear(self) -> Result<()> {
         match &self.opened {
             Opened::Sqlite(store) => store.pool().close().await,
@@ -127,15 +128,15 @@ impl Place {
     }
 }
 
-/// The address of a database in a file.
+/// The URL of a database file.
 pub(super) fn sqlite_url(file: &Path) -> Result<String> {
     match file.to_str() {
         Some(name) if !name.contains(['?', '%']) => Ok(format!("sqlite://{name}")),
-        _ => Err(Usage(format!("{} cannot stand in an address: name another folder", file.display())).into()),
+        _ => Err(Usage(format!("{} cannot be part of a URL: name another folder", file.display())).into()),
     }
 }
 
-/// A folder in which there is nothing of another demo.
+/// Creates the folder. It must not have files of another demo.
 fn prepare_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("creating the folder {}", folder.display()))?;
     for name in [FILE, history::FILE] {
@@ -148,8 +149,8 @@ fn prepare_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The database that was asked for.
-fn given(url: &str, common: &Common) -> Result<Target> {
+/// The database that `--store` names.
+fn named_database(url: &str, common: &Common) -> Result<Target> {
     let mut target = Target { url: url.to_owned(), schema: common.schema.clone() };
     match target.scheme() {
         "sqlite" => {
