@@ -1,5 +1,6 @@
-//! What the harness and its workers agree on.
+//! What the harness and its workers share.
 
-pub mod chance;
-pub mod plan;
-pub mod point;
+pub mod event;
+pub mod kill_point;
+pub mod protocol;
+pub mod scenario;

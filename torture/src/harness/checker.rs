@@ -1,355 +1,371 @@
-//! The judge: reads the history and the effects, and counts every promise that was broken.
+//! Reads the history and the effects, and counts every promise that was broken: pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Result;
-use oncebox_torture::plan::{ACCOUNTS, Kind, MAIL, Mode, Plan, STATEMENT};
-use serde::{Deserialize, Serialize};
+use oncebox_torture::event::TortureEvent;
+use oncebox_torture::scenario::{MAIL, MessageKind, Mode, STATEMENT, Scenario};
+use oncebox_workload::deliverer::DeliveryResult;
+use oncebox_workload::history::DeliveryCounts;
+use oncebox_workload::ledger::LedgerDiff;
 
-use crate::history::{Answer, Event};
+use crate::history::Event;
+use crate::verdict::Verdict;
 
-/// What came of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Verdict {
-    /// Different messages.
-    pub(crate) messages: u64,
-    /// Copies given to workers.
-    pub(crate) deliveries: u64,
-    /// Faults that happened.
-    pub(crate) faults: u64,
-    /// Rows in the table of effects.
-    pub(crate) effects: u64,
-    /// Acknowledged, and without effect.
-    pub(crate) lost: u64,
-    /// Effects beyond the first.
-    pub(crate) duplicated: u64,
-    /// Bodies of one handler for one message whose transactions were open at the same time.
-    pub(crate) overlap: u64,
-    /// Effects of an ordered handler that came before one of an earlier message of their account.
-    pub(crate) inversion: u64,
-    /// Effects that nobody sent, and effects without a marker or markers without an effect.
-    pub(crate) ghost: u64,
-    /// Messages that were never acknowledged or never handled, though the faults had stopped; processes that
-    /// did not start, or ended by themselves.
-    pub(crate) stuck: u64,
-    /// Dead letters of messages that were not planned to fail for good.
-    #[serde(default)]
-    pub(crate) dead: u64,
-    /// Commits whose answer was lost.
-    pub(crate) commits_unknown: u64,
-    /// Of these, those that had happened.
-    pub(crate) commits_recovered: u64,
-    /// How often each fault happened.
-    pub(crate) by_fault: BTreeMap<String, u64>,
-}
+/// The number of processes that start at once.
+pub(crate) const STARTERS: u64 = 20;
+/// The maximum number of violations that are described.
+const DESCRIPTIONS_MAX: usize = 50;
 
-impl Verdict {
-    /// How many promises were broken.
-    pub(crate) fn violations(&self) -> u64 {
-        self.lost + self.duplicated + self.overlap + self.inversion + self.ghost + self.stuck + self.dead
-    }
-
-    /// Both together.
-    pub(crate) fn add(&mut self, other: &Self) {
-        let sums = [
-            (&mut self.messages, other.messages),
-            (&mut self.deliveries, other.deliveries),
-            (&mut self.faults, other.faults),
-            (&mut self.effects, other.effects),
-            (&mut self.lost, other.lost),
-            (&mut self.duplicated, other.duplicated),
-            (&mut self.overlap, other.overlap),
-            (&mut self.inversion, other.inversion),
-            (&mut self.ghost, other.ghost),
-            (&mut self.stuck, other.stuck),
-            (&mut self.dead, other.dead),
-            (&mut self.commits_unknown, other.commits_unknown),
-            (&mut self.commits_recovered, other.commits_recovered),
-        ];
-        for (sum, more) in sums {
-            *sum += more;
-        }
-        for (fault, times) in &other.by_fault {
-            *self.by_fault.entry(fault.clone()).or_default() += times;
-        }
-    }
-}
-
-/// What is in the database at the end.
+/// The rows that are in the database at the end.
 #[derive(Debug)]
-pub(crate) struct Found {
-    /// Handler and message, in the order in which they were written.
-    pub(crate) effects: Vec<(String, u64)>,
-    /// Markers that say done.
+pub(crate) struct Effects {
+    /// Handler and message of each effect, in the order in which they were written.
+    pub(crate) rows: Vec<(String, u64)>,
+    /// The number of markers that are done.
     pub(crate) markers: u64,
 }
 
-/// Judges a run by what is written, and by nothing that the harness may have in mind.
+/// Checks a run by its history and effects alone. Returns the verdict, and a description of each violation.
 pub(crate) fn check(
-    plan: Plan,
+    scenario: Scenario,
     history: impl Iterator<Item = Result<Event>>,
-    found: &Found,
+    effects: &Effects,
 ) -> Result<(Verdict, Vec<String>)> {
-    let mut verdict = Verdict { effects: found.effects.len() as u64, ..Verdict::default() };
-    let mut complaints = Complaints::default();
-    let mut sent = HashSet::new();
-    let mut acknowledged = HashSet::new();
-    let mut posted = HashSet::new();
-    let mut dead = HashSet::new();
-    let mut bodies: HashMap<(u64, String), Vec<(i128, i128)>> = HashMap::new();
+    let mut checker = Checker::new(scenario);
     for event in history {
-        match event? {
-            Event::Sent { id } => _ = sent.insert(id),
-            Event::Delivered { .. } => verdict.deliveries += 1,
-            Event::Settled { id, answer: Answer::Ack, .. } => _ = acknowledged.insert(id),
-            Event::Settled { id, answer: Answer::Reject, word, .. } => {
-                verdict.stuck += 1;
-                complaints.add(format!("{id} was rejected: {word}"));
-            }
-            Event::Settled { answer: Answer::Retry, .. } => {}
-            Event::Body { id, handler, .. } if handler == MAIL => _ = posted.insert(id),
-            Event::Body { id, handler, enter, leave } => {
-                bodies.entry((id, handler)).or_default().push((enter, leave));
-            }
-            Event::Unknown { commits } => verdict.commits_unknown += commits,
-            Event::Recovered { commits } => verdict.commits_recovered += commits,
-            Event::Fault { id } => {
-                verdict.faults += 1;
-                *verdict.by_fault.entry(id).or_default() += 1;
-            }
-            Event::Started { ready, effects } => {
-                verdict.stuck += STARTERS - ready.min(STARTERS);
-                verdict.lost += u64::from(effects == 0);
-                verdict.duplicated += effects.saturating_sub(1);
-                if (ready, effects) != (STARTERS, 1) {
-                    complaints
-                        .add(format!("of {STARTERS} starters {ready} were ready, with {effects} effects"));
-                }
-            }
-            Event::Idle { worker } => {
-                verdict.stuck += 1;
-                complaints.add(format!("worker {worker} did nothing new after a fault"));
-            }
-            Event::Silent { faults } => {
-                verdict.stuck += 1;
-                complaints.add(format!("nobody answered any more, with {faults} faults still to come"));
-            }
-            Event::Left { waiting, tasks, dead } => {
-                verdict.stuck += waiting + tasks + dead;
-                complaints
-                    .add(format!("{waiting} messages, {tasks} tasks and {dead} dead letters were left"));
-            }
-            // A dead letter that could not be revived at once is reported again.
-            Event::Dead { id, handler, error } => {
-                if !plan.fails_for_good(&handler, id) && dead.insert((id, handler.clone())) {
-                    complaints.add(format!("{handler} gave up on {id}: {error}"));
-                }
-            }
-            Event::Gone { worker, how } => {
-                if !how.starts_with("as asked") {
-                    verdict.stuck += 1;
-                    complaints.add(format!("worker {worker} ended by itself: {how}"));
-                }
-            }
-        }
+        checker.add(event?);
     }
-    verdict.messages = sent.len() as u64;
-    verdict.dead = dead.len() as u64;
-
-    let mut times: HashMap<(&str, u64), u64> = HashMap::new();
-    for (handler, id) in &found.effects {
-        *times.entry((handler, *id)).or_default() += 1;
-        if !sent.contains(id) || !plan.handlers(*id).contains(&handler.as_str()) {
-            verdict.ghost += 1;
-            complaints.add(format!("{handler} took effect on {id}, which nobody had sent to it"));
-        }
-    }
-    for ((handler, id), times) in &times {
-        if *times > 1 {
-            verdict.duplicated += times - 1;
-            complaints.add(format!("{handler} took effect on {id} {times} times"));
-        }
-    }
-    for &id in &sent {
-        if !acknowledged.contains(&id) {
-            verdict.stuck += 1;
-            complaints.add(format!("{id} was never acknowledged"));
-            continue;
-        }
-        for handler in plan.handlers(id) {
-            if !times.contains_key(&(*handler, id)) {
-                verdict.lost += 1;
-                complaints.add(format!("{id} was acknowledged and has no effect of {handler}"));
-            }
-        }
-        if plan.kind(id) == Kind::Letter && !posted.contains(&id) {
-            verdict.lost += 1;
-            complaints.add(format!("{id} was acknowledged and never posted"));
-        }
-    }
-    // Stored, what a handler has done is known by its progress.
-    if plan.mode != Mode::Stored && found.markers != verdict.effects {
-        verdict.ghost += found.markers.abs_diff(verdict.effects);
-        complaints.add(format!("{} done markers beside {} effects", found.markers, verdict.effects));
-    }
-    for ((id, handler), mut times) in bodies {
-        times.sort_unstable();
-        let overlap = times.windows(2).filter(|pair| pair[1].0 < pair[0].1).count();
-        if overlap > 0 {
-            verdict.overlap += overlap as u64;
-            complaints.add(format!("{handler} ran on {id} while it already did: {times:?}"));
-        }
-    }
-    let mut newest: HashMap<u64, u64> = HashMap::new();
-    for (_, id) in found.effects.iter().filter(|(handler, _)| handler == STATEMENT) {
-        let newest = newest.entry(id % ACCOUNTS).or_default();
-        if *newest > *id {
-            verdict.inversion += 1;
-            complaints.add(format!("{STATEMENT} took effect on {id} after {newest}"));
-        }
-        *newest = (*newest).max(*id);
-    }
-    Ok((verdict, complaints.0))
+    checker.check_acknowledgements();
+    checker.check_effects(effects);
+    checker.check_markers(effects);
+    checker.check_overlap();
+    checker.check_order(effects);
+    Ok((checker.verdict, checker.descriptions))
 }
 
-/// So many processes start at once.
-pub(crate) const STARTERS: u64 = 20;
+struct Checker {
+    scenario: Scenario,
+    verdict: Verdict,
+    descriptions: Vec<String>,
+    counts: DeliveryCounts,
+    /// Letters whose handler has run.
+    posted: HashSet<u64>,
+    /// Dead letters that the scenario does not plan.
+    dead: HashSet<(u64, String)>,
+    /// When the transactions of each message and handler were open.
+    bodies: HashMap<(u64, String), Vec<(u64, u64)>>,
+}
 
-/// The first things that are wrong, in words.
-#[derive(Default)]
-struct Complaints(Vec<String>);
+impl Checker {
+    fn new(scenario: Scenario) -> Self {
+        Self {
+            scenario,
+            verdict: Verdict::default(),
+            descriptions: Vec::new(),
+            counts: DeliveryCounts::default(),
+            posted: HashSet::new(),
+            dead: HashSet::new(),
+            bodies: HashMap::new(),
+        }
+    }
 
-impl Complaints {
-    const MOST: usize = 50;
+    fn describe(&mut self, description: String) {
+        if self.descriptions.len() < DESCRIPTIONS_MAX {
+            self.descriptions.push(description);
+        }
+    }
 
-    fn add(&mut self, complaint: String) {
-        if self.0.len() < Self::MOST {
-            self.0.push(complaint);
+    fn stuck(&mut self, times: u64, description: String) {
+        self.verdict.stuck += times;
+        self.describe(description);
+    }
+
+    fn lost(&mut self, description: String) {
+        self.verdict.lost += 1;
+        self.describe(description);
+    }
+
+    fn add(&mut self, event: Event) {
+        self.counts.add(&event);
+        match event {
+            Event::Settled { message, result: DeliveryResult::Reject, outcome, .. } => {
+                self.stuck(1, format!("message {message} was rejected: {outcome}"));
+            }
+            Event::Run(event) => self.add_run_event(event),
+            _ => {}
+        }
+    }
+
+    fn add_run_event(&mut self, event: TortureEvent) {
+        match event {
+            TortureEvent::Body { message, handler, .. } if handler == MAIL => {
+                self.posted.insert(message);
+            }
+            TortureEvent::Body { message, handler, enter, leave } => {
+                self.bodies.entry((message, handler)).or_default().push((enter, leave));
+            }
+            TortureEvent::CommitsUnknown { commits } => self.verdict.commits_unknown += commits,
+            TortureEvent::CommitsRecovered { commits } => self.verdict.commits_recovered += commits,
+            TortureEvent::DeadLetter { message, handler, error } => {
+                self.add_dead_letter(message, handler, &error);
+            }
+            TortureEvent::Fault { id } => {
+                self.verdict.faults += 1;
+                *self.verdict.by_fault.entry(id).or_default() += 1;
+            }
+            TortureEvent::Starters { ready, effects } => self.add_starters(ready, effects),
+            TortureEvent::Idle { worker } => {
+                self.stuck(1, format!("worker {worker} made no progress after a fault"));
+            }
+            TortureEvent::Stalled { faults } => {
+                self.stuck(1, format!("no worker made progress, with {faults} faults still to come"));
+            }
+            TortureEvent::BacklogLeft(backlog) => {
+                let left = backlog.lag + backlog.tasks + backlog.dead;
+                self.stuck(left, format!("the backlog was not worked off: {backlog:?}"));
+            }
+            TortureEvent::WorkerEnded { is_expected: true, .. } => {}
+            TortureEvent::WorkerEnded { worker, status, .. } => {
+                self.stuck(1, format!("worker {worker} ended unexpectedly: {status}"));
+            }
+        }
+    }
+
+    /// A dead letter whose retry failed is reported again, and counts once.
+    fn add_dead_letter(&mut self, message: u64, handler: String, error: &str) {
+        if self.scenario.fails_permanently(&handler, message) {
+            return;
+        }
+        let description = format!("{handler} gave up on message {message}: {error}");
+        if self.dead.insert((message, handler)) {
+            self.verdict.dead += 1;
+            self.describe(description);
+        }
+    }
+
+    fn add_starters(&mut self, ready: u64, effects: u64) {
+        self.verdict.stuck += STARTERS.saturating_sub(ready);
+        self.verdict.lost += u64::from(effects == 0);
+        self.verdict.duplicated += effects.saturating_sub(1);
+        if (ready, effects) != (STARTERS, 1) {
+            self.describe(format!("of {STARTERS} starters {ready} were ready, with {effects} effects"));
+        }
+    }
+
+    fn is_acknowledged(&self, message: u64) -> bool {
+        self.counts.sent.get(&message).is_some_and(|sent| sent.is_acknowledged)
+    }
+
+    fn check_acknowledgements(&mut self) {
+        self.verdict.messages = self.counts.sent.len() as u64;
+        self.verdict.deliveries = self.counts.delivered;
+        let sent: Vec<u64> = self.counts.sent.keys().copied().collect();
+        for message in sent {
+            if !self.is_acknowledged(message) {
+                self.stuck(1, format!("message {message} was never acknowledged"));
+            } else if self.scenario.kind(message) == MessageKind::Letter && !self.posted.contains(&message) {
+                self.lost(format!("message {message} was acknowledged and never posted"));
+            }
+        }
+    }
+
+    fn check_effects(&mut self, effects: &Effects) {
+        let scenario = self.scenario;
+        let of_message =
+            |message: u64| scenario.handlers(message).iter().map(move |handler| (*handler, message));
+        let expected = self.counts.sent.keys().flat_map(|message| of_message(*message));
+        let rows = effects.rows.iter().map(|(handler, message)| ((handler.as_str(), *message), 1));
+        let diff = LedgerDiff::new(expected, rows);
+        self.verdict.effects = diff.rows;
+        self.verdict.duplicated += diff.duplicate_rows();
+        self.verdict.ghost += diff.unexpected_rows();
+        // Without an acknowledgement the message is stuck, which is counted already.
+        for (handler, message) in diff.missing {
+            if self.is_acknowledged(message) {
+                self.lost(format!("message {message} was acknowledged and has no effect of {handler}"));
+            }
+        }
+        for ((handler, message), times) in diff.duplicated {
+            self.describe(format!("{handler} took effect on message {message} {times} times"));
+        }
+        for ((handler, message), _) in diff.unexpected {
+            self.describe(format!("{handler} took effect on message {message}, which was not sent to it"));
+        }
+    }
+
+    /// In stored mode the handlers' progress takes the place of markers.
+    fn check_markers(&mut self, effects: &Effects) {
+        let rows = effects.rows.len() as u64;
+        if self.scenario.mode != Mode::Stored && effects.markers != rows {
+            self.verdict.ghost += effects.markers.abs_diff(rows);
+            self.describe(format!("{} done markers for {rows} effects", effects.markers));
+        }
+    }
+
+    fn check_overlap(&mut self) {
+        for ((message, handler), mut times) in std::mem::take(&mut self.bodies) {
+            times.sort_unstable();
+            let overlap = times.windows(2).filter(|pair| pair[1].0 < pair[0].1).count();
+            if overlap > 0 {
+                self.verdict.overlap += overlap as u64;
+                self.describe(format!("{handler} ran twice at once on message {message}: {times:?}"));
+            }
+        }
+    }
+
+    fn check_order(&mut self, effects: &Effects) {
+        let plan = self.scenario.plan();
+        let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, message) in effects.rows.iter().filter(|(handler, _)| handler == STATEMENT) {
+            let newest = newest.entry(plan.account(*message)).or_default();
+            if *newest > *message {
+                self.verdict.inversion += 1;
+                self.describe(format!("{STATEMENT} took effect on message {message} after {newest}"));
+            }
+            *newest = (*newest).max(*message);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use oncebox_torture::plan::{BOOKS, LEDGER};
+    use oncebox_torture::event::Backlog;
+    use oncebox_torture::scenario::{BOOKS, LEDGER};
 
     use super::*;
 
-    const INLINE: Plan = Plan { mode: Mode::Inline, seed: 1 };
-    const STORED: Plan = Plan { mode: Mode::Stored, seed: 1 };
+    const INLINE: Scenario = Scenario { mode: Mode::Inline, seed: 1 };
+    const STORED: Scenario = Scenario { mode: Mode::Stored, seed: 1 };
 
-    fn acknowledged(ids: impl IntoIterator<Item = u64>) -> Vec<Event> {
-        let word = || "done".to_owned();
-        let events = |id| {
-            [
-                Event::Sent { id },
-                Event::Delivered { id, worker: 0 },
-                Event::Settled { id, worker: 0, answer: Answer::Ack, word: word() },
-            ]
+    fn sent(message: u64) -> Event {
+        Event::Sent(INLINE.plan().entry(message))
+    }
+
+    fn settled(message: u64, result: DeliveryResult) -> Event {
+        Event::Settled { delivery: message, message, worker: 0, result, outcome: "done".into() }
+    }
+
+    fn acknowledged(messages: impl IntoIterator<Item = u64>) -> Vec<Event> {
+        let events = |message| {
+            let delivered = Event::Delivered { delivery: message, message, worker: 0 };
+            [sent(message), delivered, settled(message, DeliveryResult::Ack)]
         };
-        ids.into_iter().flat_map(events).collect()
+        messages.into_iter().flat_map(events).collect()
     }
 
-    fn effects(list: &[(&str, u64)]) -> Found {
-        let effects: Vec<_> = list.iter().map(|(handler, id)| ((*handler).to_owned(), *id)).collect();
-        Found { markers: effects.len() as u64, effects }
+    fn effects(list: &[(&str, u64)]) -> Effects {
+        let rows: Vec<_> = list.iter().map(|(handler, message)| ((*handler).to_owned(), *message)).collect();
+        Effects { markers: rows.len() as u64, rows }
     }
 
-    fn judge(plan: Plan, events: Vec<Event>, found: &Found) -> Verdict {
-        let (verdict, complaints) = check(plan, events.into_iter().map(Ok), found).unwrap();
-        assert_eq!(verdict.violations() > 0, !complaints.is_empty(), "{complaints:?}");
+    fn verdict_of(scenario: Scenario, events: Vec<Event>, effects: &Effects) -> Verdict {
+        let (verdict, descriptions) = check(scenario, events.into_iter().map(Ok), effects).unwrap();
+        assert_eq!(verdict.violations() > 0, !descriptions.is_empty(), "{descriptions:?}");
         verdict
     }
 
-    fn orders(plan: Plan, account: u64) -> Vec<u64> {
-        let of_account = (0..).map(|n| account + n * ACCOUNTS);
-        of_account.filter(|&id| plan.kind(id) == Kind::Order).take(2).collect()
+    fn orders(scenario: Scenario) -> impl Iterator<Item = u64> {
+        (1..).filter(move |message| scenario.kind(*message) == MessageKind::Order)
     }
 
     #[test]
     fn a_good_run_has_no_violation() {
-        let verdict = judge(INLINE, acknowledged([1]), &effects(&[(BOOKS, 1), (LEDGER, 1)]));
+        let verdict = verdict_of(INLINE, acknowledged([1]), &effects(&[(BOOKS, 1), (LEDGER, 1)]));
         assert_eq!((verdict.messages, verdict.deliveries, verdict.effects), (1, 1, 2));
         assert_eq!(verdict.violations(), 0);
     }
 
     #[test]
     fn a_missing_effect_is_lost_and_a_second_one_is_duplicated() {
-        assert_eq!(judge(INLINE, acknowledged([1]), &effects(&[(BOOKS, 1)])).lost, 1);
+        assert_eq!(verdict_of(INLINE, acknowledged([1]), &effects(&[(BOOKS, 1)])).lost, 1);
         let twice = effects(&[(BOOKS, 1), (LEDGER, 1), (BOOKS, 1), (BOOKS, 1)]);
-        assert_eq!(judge(INLINE, acknowledged([1]), &twice).duplicated, 2);
+        assert_eq!(verdict_of(INLINE, acknowledged([1]), &twice).duplicated, 2);
     }
 
     #[test]
-    fn an_effect_that_nobody_sent_or_that_has_no_marker_is_a_ghost() {
-        assert_eq!(judge(INLINE, vec![], &effects(&[(BOOKS, 7)])).ghost, 1);
-        let mut found = effects(&[(BOOKS, 1), (LEDGER, 1)]);
-        found.markers = 1;
-        assert_eq!(judge(INLINE, acknowledged([1]), &found).ghost, 1);
+    fn a_message_is_lost_even_if_its_acknowledgement_did_not_reach_the_source() {
+        let dropped = Event::AckDropped { delivery: 1, message: 1 };
+        let events = [acknowledged([1]), vec![dropped]].concat();
+        assert_eq!(verdict_of(INLINE, events, &effects(&[(BOOKS, 1)])).lost, 1);
     }
 
     #[test]
-    fn bodies_whose_transactions_were_open_at_once_overlap() {
-        let body = |enter, leave| Event::Body { id: 1, handler: BOOKS.into(), enter, leave };
-        let found = effects(&[(BOOKS, 1), (LEDGER, 1)]);
+    fn an_effect_without_a_message_or_a_marker_is_a_ghost() {
+        assert_eq!(verdict_of(INLINE, vec![], &effects(&[(BOOKS, 7)])).ghost, 1);
+        let without_marker = Effects { markers: 1, ..effects(&[(BOOKS, 1), (LEDGER, 1)]) };
+        assert_eq!(verdict_of(INLINE, acknowledged([1]), &without_marker).ghost, 1);
+    }
+
+    #[test]
+    fn handlers_whose_transactions_were_open_at_once_overlap() {
+        let body =
+            |enter, leave| TortureEvent::Body { message: 1, handler: BOOKS.into(), enter, leave }.into();
+        let effects = effects(&[(BOOKS, 1), (LEDGER, 1)]);
         let with = |bodies: [Event; 2]| [acknowledged([1]), bodies.to_vec()].concat();
-        assert_eq!(judge(INLINE, with([body(1, 5), body(4, 6)]), &found).overlap, 1);
-        assert_eq!(judge(INLINE, with([body(1, 5), body(5, 6)]), &found).overlap, 0);
+        assert_eq!(verdict_of(INLINE, with([body(1, 5), body(4, 6)]), &effects).overlap, 1);
+        assert_eq!(verdict_of(INLINE, with([body(1, 5), body(5, 6)]), &effects).overlap, 0);
     }
 
     #[test]
-    fn an_effect_out_of_order_is_an_inversion() {
-        let ids = orders(STORED, 3);
-        let found = effects(&[(BOOKS, ids[0]), (BOOKS, ids[1]), (STATEMENT, ids[1]), (STATEMENT, ids[0])]);
-        assert_eq!(judge(STORED, acknowledged(ids), &found).inversion, 1);
+    fn an_effect_out_of_order_in_its_account_is_an_inversion() {
+        let of_account = |message: &u64| STORED.plan().account(*message) == 3;
+        let two: Vec<u64> = orders(STORED).filter(of_account).take(2).collect();
+        let effects = effects(&[(BOOKS, two[0]), (BOOKS, two[1]), (STATEMENT, two[1]), (STATEMENT, two[0])]);
+        assert_eq!(verdict_of(STORED, acknowledged(two), &effects).inversion, 1);
     }
 
     #[test]
-    fn a_letter_must_be_posted_once_at_least() {
-        let id = (0..).find(|&id| STORED.kind(id) == Kind::Letter).unwrap();
-        let body = Event::Body { id, handler: MAIL.into(), enter: 1, leave: 2 };
-        assert_eq!(judge(STORED, acknowledged([id]), &effects(&[])).lost, 1);
-        let posted = [acknowledged([id]), vec![body.clone(), body]].concat();
-        assert_eq!(judge(STORED, posted, &effects(&[])).violations(), 0);
+    fn a_letter_must_be_posted_at_least_once() {
+        let message = (1..).find(|message| STORED.kind(*message) == MessageKind::Letter).unwrap();
+        let body = || TortureEvent::Body { message, handler: MAIL.into(), enter: 1, leave: 2 }.into();
+        assert_eq!(verdict_of(STORED, acknowledged([message]), &effects(&[])).lost, 1);
+        let posted = [acknowledged([message]), vec![body(), body()]].concat();
+        assert_eq!(verdict_of(STORED, posted, &effects(&[])).violations(), 0);
     }
 
     #[test]
-    fn who_is_never_answered_or_ends_by_himself_is_stuck() {
-        assert_eq!(judge(INLINE, vec![Event::Sent { id: 1 }], &effects(&[])).stuck, 1);
-        assert_eq!(judge(INLINE, vec![Event::Idle { worker: 2 }], &effects(&[])).stuck, 1);
-        assert_eq!(judge(INLINE, vec![Event::Silent { faults: 0 }], &effects(&[])).stuck, 1);
-        let left = Event::Left { waiting: 1, tasks: 2, dead: 0 };
-        assert_eq!(judge(INLINE, vec![left], &effects(&[])).stuck, 3);
-        let gone = |how: &str| vec![Event::Gone { worker: 1, how: how.into() }];
-        assert_eq!(judge(INLINE, gone("ended with exit code 1"), &effects(&[])).stuck, 1);
-        assert_eq!(judge(INLINE, gone("as asked: was ended by signal 9"), &effects(&[])).stuck, 0);
-        assert_eq!(judge(INLINE, vec![Event::Started { ready: 19, effects: 1 }], &effects(&[])).stuck, 1);
-        assert_eq!(
-            judge(INLINE, vec![Event::Started { ready: 20, effects: 2 }], &effects(&[])).duplicated,
-            1
-        );
+    fn messages_and_processes_without_progress_are_stuck() {
+        let ended = |is_expected| {
+            let status = "ended with exit code 1".into();
+            TortureEvent::WorkerEnded { worker: 1, status, is_expected }.into()
+        };
+        let table: [(Vec<Event>, u64); 9] = [
+            (vec![sent(1)], 1),
+            (vec![sent(1), settled(1, DeliveryResult::Retry)], 1),
+            (vec![sent(1), settled(1, DeliveryResult::Reject)], 2),
+            (vec![TortureEvent::Idle { worker: 2 }.into()], 1),
+            (vec![TortureEvent::Stalled { faults: 0 }.into()], 1),
+            (vec![TortureEvent::BacklogLeft(Backlog { lag: 1, tasks: 2, dead: 0 }).into()], 3),
+            (vec![ended(false)], 1),
+            (vec![ended(true)], 0),
+            (vec![TortureEvent::Starters { ready: 19, effects: 1 }.into()], 1),
+        ];
+        for (events, stuck) in table {
+            assert_eq!(verdict_of(INLINE, events.clone(), &effects(&[])).stuck, stuck, "{events:?}");
+        }
     }
 
     #[test]
-    fn a_dead_letter_that_the_plan_does_not_know_of_is_a_violation() {
-        let dead = |id| Event::Dead { id, handler: BOOKS.into(), error: "cached plan".into() };
-        let found = |id| effects(&[(BOOKS, id), (STATEMENT, id)]);
-        let orders = || (0..).filter(|&id| STORED.kind(id) == Kind::Order);
-        let planned = orders().find(|&id| STORED.fails_for_good(BOOKS, id)).unwrap();
-        let events = [acknowledged([planned]), vec![dead(planned)]].concat();
-        assert_eq!(judge(STORED, events, &found(planned)).violations(), 0);
-        let other = orders().find(|&id| !STORED.fails_for_good(BOOKS, id)).unwrap();
-        let events = [acknowledged([other]), vec![dead(other), dead(other)]].concat();
-        let verdict = judge(STORED, events, &found(other));
-        assert_eq!((verdict.dead, verdict.violations()), (1, 1), "reported twice, counted once");
+    fn starters_must_take_effect_once_together() {
+        let starters = |effects| vec![TortureEvent::Starters { ready: STARTERS, effects }.into()];
+        assert_eq!(verdict_of(INLINE, starters(1), &effects(&[])).violations(), 0);
+        assert_eq!(verdict_of(INLINE, starters(2), &effects(&[])).duplicated, 1);
+        assert_eq!(verdict_of(INLINE, starters(0), &effects(&[])).lost, 1);
     }
 
     #[test]
-    fn verdicts_add_up() {
-        let mut sum = judge(INLINE, acknowledged([1]), &effects(&[(BOOKS, 1)]));
-        let other = judge(INLINE, vec![Event::Fault { id: "disk_full".into() }], &effects(&[]));
-        sum.add(&other);
-        sum.add(&other);
-        assert_eq!((sum.messages, sum.lost, sum.faults, sum.by_fault["disk_full"]), (1, 1, 2, 2));
+    fn a_dead_letter_that_is_not_planned_is_a_violation() {
+        let run = |message| {
+            let error = "cached plan".to_owned();
+            let dead = TortureEvent::DeadLetter { message, handler: BOOKS.into(), error };
+            // Reported twice, counted once.
+            let events = [acknowledged([message]), vec![dead.clone().into(), dead.into()]].concat();
+            let verdict = verdict_of(STORED, events, &effects(&[(BOOKS, message), (STATEMENT, message)]));
+            (verdict.dead, verdict.violations())
+        };
+        let fails = |message: &u64| STORED.fails_permanently(BOOKS, *message);
+        assert_eq!(run(orders(STORED).find(fails).unwrap()), (0, 0));
+        assert_eq!(run(orders(STORED).find(|message| !fails(message)).unwrap()), (1, 1));
     }
 }

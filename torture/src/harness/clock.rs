@@ -9,7 +9,7 @@ use oncebox_servers::apt;
 /// Debian's package.
 const PACKAGE: &str = "faketime";
 
-/// Lets a process read another time than others do.
+/// A clock that only the processes with its environment read.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeClock {
     library: PathBuf,
@@ -17,14 +17,14 @@ pub(crate) struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that is set in a file of this folder, and right until then. Installs the library if need be and allowed.
+    /// Creates a clock that a file of this folder sets. Installs the library if it is missing and `may_install`.
     pub(crate) fn create(folder: &Path, may_install: bool) -> Result<Self> {
         let library = match library() {
             Some(library) => library,
             None => {
                 ensure!(may_install, "the package `{PACKAGE}` is not installed");
                 apt::install(PACKAGE)?;
-                library().context("faketime is installed, but its library is nowhere to be found")?
+                library().context("faketime is installed, but its library was not found")?
             }
         };
         let clock = Self { library, file: folder.join("clock") };
@@ -32,19 +32,19 @@ impl FakeClock {
         Ok(clock)
     }
 
-    /// Sets it so many seconds off.
+    /// Sets its difference to the real time.
     pub(crate) fn set(&self, seconds: i64) -> Result<()> {
         fs::write(&self.file, format!("{seconds:+}s\n"))
             .with_context(|| format!("writing {}", self.file.display()))
     }
 
-    /// What a process needs to read this clock.
+    /// The environment of a process that reads this clock.
     pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         [
             ("LD_PRELOAD", self.library.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
-            // Time limits and intervals go by the clock that nobody can set.
+            // Timeouts and intervals use the monotonic clock, which cannot jump.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
         ]
     }

@@ -1,4 +1,4 @@
-//! The database under torture, and what can be done to it from outside.
+//! The database under torture, and the faults of the database itself.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,16 +8,17 @@ use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use oncebox_servers::proxy::FaultyProxy;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
+use crate::checker::Effects;
 use crate::disk::Disk;
 
-/// Where the effects are.
+/// The schema of the inbox.
 const SCHEMA: &str = "oncebox";
-/// How long a schema change waits for the handlers' transactions, while they wait for it.
+/// The maximum time that a schema change waits for the handlers' transactions, while they wait for it.
 const ALTER_LOCK_TIMEOUT: &str = "set lock_timeout = '1s'";
-/// How long a server may take to come back by itself.
+/// The maximum time for a server to recover by itself.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
 
-/// Which database.
+/// The kind of database.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
@@ -38,11 +39,11 @@ impl StoreName {
     }
 }
 
-/// One database, started for this run alone.
+/// A database that only this run uses.
 #[derive(Debug)]
 pub(crate) struct Database {
     kind: Kind,
-    // Last: nobody may write there any more when it goes.
+    // Dropped last: the server writes to it until it has ended.
     disk: Disk,
 }
 
@@ -52,10 +53,10 @@ enum Kind {
     Postgres { server: Box<PostgresServer>, proxy: FaultyProxy },
 }
 
-/// Something that is kept open from outside, until dropped.
+/// A connection that holds a lock or a snapshot until it is dropped.
 #[derive(Debug)]
 #[allow(dead_code, reason = "held, never read")]
-pub(crate) enum Held {
+pub(crate) enum HeldConnection {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
 }
@@ -91,7 +92,7 @@ impl Database {
         }
     }
 
-    /// Where workers find it.
+    /// The URL for workers.
     pub(crate) fn url(&self) -> String {
         match &self.kind {
             Kind::Sqlite { file } => file.display().to_string(),
@@ -106,8 +107,8 @@ impl Database {
         SCHEMA
     }
 
-    /// Where nothing is yet: the address and the schema.
-    pub(crate) async fn empty_place(&self, number: usize) -> Result<(String, String)> {
+    /// Creates an empty database for starters. Returns its URL and schema.
+    pub(crate) async fn create_empty(&self, number: usize) -> Result<(String, String)> {
         match &self.kind {
             Kind::Sqlite { .. } => {
                 let file = self.disk.path().join(format!("starters-{number}.db"));
@@ -118,9 +119,9 @@ impl Database {
         }
     }
 
-    /// Takes away what starters have left, and tells how often they took effect on a message.
-    pub(crate) async fn clear_place(&self, number: usize, id: u64) -> Result<i64> {
-        let id = i64::try_from(id)?;
+    /// Removes the database of starters. Returns how often they took effect on a message.
+    pub(crate) async fn remove_empty(&self, number: usize, message: u64) -> Result<i64> {
+        let id = i64::try_from(message)?;
         match &self.kind {
             Kind::Sqlite { .. } => {
                 let file = self.disk.path().join(format!("starters-{number}.db"));
@@ -152,12 +153,12 @@ impl Database {
     }
 
     async fn postgres(&self) -> Result<PgConnection> {
-        let Kind::Postgres { server, .. } = &self.kind else { bail!("there is no server") };
+        let Kind::Postgres { server, .. } = &self.kind else { bail!("SQLite has no server") };
         PgConnection::connect(&server.url()).await.context("connecting to the server")
     }
 
-    /// All effects in the order in which they were written, and how many done markers there are.
-    pub(crate) async fn effects(&self) -> Result<(Vec<(String, u64)>, u64)> {
+    /// All effects and markers.
+    pub(crate) async fn effects(&self) -> Result<Effects> {
         let (rows, markers): (Vec<(String, i64)>, i64) = match &self.kind {
             Kind::Sqlite { file } => {
                 let mut conn = sqlite(file).await?;
@@ -172,44 +173,44 @@ impl Database {
                 (rows.fetch_all(&mut conn).await?, sqlx::query_scalar(markers).fetch_one(&mut conn).await?)
             }
         };
-        let effects = rows.into_iter().map(|(handler, id)| Ok((handler, u64::try_from(id)?)));
-        Ok((effects.collect::<Result<_>>()?, u64::try_from(markers)?))
+        let rows = rows.into_iter().map(|(handler, id)| Ok((handler, u64::try_from(id)?)));
+        Ok(Effects { rows: rows.collect::<Result<_>>()?, markers: u64::try_from(markers)? })
     }
 
-    /// Keeps a snapshot open.
-    pub(crate) async fn hold_snapshot(&self) -> Result<Held> {
+    /// Holds a snapshot.
+    pub(crate) async fn hold_snapshot(&self) -> Result<HeldConnection> {
         match &self.kind {
             Kind::Sqlite { file } => {
                 let mut conn = sqlite(file).await?;
                 conn.execute("begin").await?;
                 conn.execute("select count(*) from effect").await?;
-                Ok(Held::Sqlite(conn))
+                Ok(HeldConnection::Sqlite(conn))
             }
             Kind::Postgres { .. } => {
                 let mut conn = self.postgres().await?;
                 conn.execute("begin isolation level repeatable read").await?;
                 conn.execute("select count(*) from effect").await?;
-                Ok(Held::Postgres(conn))
+                Ok(HeldConnection::Postgres(conn))
             }
         }
     }
 
-    /// Sees to it that whoever writes needs new space: SQLite would write over an old log for a while.
-    pub(crate) async fn leave_no_room(&self) -> Result<Option<Held>> {
+    /// Makes every write need new disk space at once. SQLite would overwrite its old log first.
+    pub(crate) async fn use_up_log(&self) -> Result<Option<HeldConnection>> {
         let Kind::Sqlite { file } = &self.kind else { return Ok(None) };
         sqlite(file).await?.execute("pragma wal_checkpoint(truncate)").await?;
         self.hold_snapshot().await.map(Some)
     }
 
-    /// Keeps the write lock of SQLite.
-    pub(crate) async fn hold_write_lock(&self) -> Result<Held> {
-        let Kind::Sqlite { file } = &self.kind else { bail!("rows are locked one by one") };
+    /// Holds the write lock of SQLite.
+    pub(crate) async fn hold_write_lock(&self) -> Result<HeldConnection> {
+        let Kind::Sqlite { file } = &self.kind else { bail!("PostgreSQL has no single write lock") };
         let mut conn = sqlite(file).await?;
         conn.execute("begin immediate").await?;
-        Ok(Held::Sqlite(conn))
+        Ok(HeldConnection::Sqlite(conn))
     }
 
-    /// Ends one session, preferably one that is in the middle of something; whether there was one.
+    /// Terminates one session, preferably an active one. Returns whether there was one.
     pub(crate) async fn terminate_backend(&self, number: usize) -> Result<bool> {
         let mut conn = self.postgres().await?;
         let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
@@ -219,7 +220,7 @@ impl Database {
         Ok(sqlx::query_scalar(terminate).bind(number).fetch_optional(&mut conn).await?.unwrap_or(false))
     }
 
-    /// Adds a column to the table of effects; whether it got the lock for that in time.
+    /// Adds a column to the table of effects. Returns whether it got the lock in time.
     pub(crate) async fn add_column(&self, number: usize) -> Result<bool> {
         let column = AssertSqlSafe(format!("alter table effect add column extra_{number} text"));
         match &self.kind {
@@ -244,7 +245,7 @@ impl Database {
         }
     }
 
-    /// Kills a server with all its sessions and starts it again; nothing for a database without one.
+    /// Kills a server with all its sessions and starts it again. Does nothing for SQLite.
     pub(crate) async fn kill_and_restart(&mut self, pause: Duration) -> Result<()> {
         if let Kind::Postgres { server, .. } = &mut self.kind {
             server.kill()?;
@@ -254,7 +255,7 @@ impl Database {
         Ok(())
     }
 
-    /// Waits until the server answers, and starts it again if it has given up.
+    /// Waits until the server responds, and restarts it if it does not.
     pub(crate) async fn recover(&mut self) -> Result<()> {
         let deadline = Instant::now() + RECOVERY_LIMIT;
         if let Kind::Sqlite { .. } = self.kind {

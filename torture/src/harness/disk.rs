@@ -1,4 +1,4 @@
-//! A disk of a known size, which can be filled up.
+//! A small disk, which can be filled.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,18 +10,18 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
 const BALLAST: &str = "ballast";
-/// From large to small, until nothing more fits.
+/// Allocated from large to small, until no piece fits.
 const PIECES: [u64; 3] = [256 << 20, 4 << 20, 4 << 10];
 
-/// A folder on a file system of its own, in memory; or a plain one, where mounting is not allowed.
+/// A folder on its own file system in memory, or a plain folder where mounting is not allowed.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: TempDir,
-    is_own: bool,
+    is_mounted: bool,
 }
 
 impl Disk {
-    /// A disk of so many bytes; why it is only a folder, if so.
+    /// Creates a disk of that size. Returns also why it is only a plain folder, if so.
     pub(crate) fn create(bytes: u64) -> Result<(Self, Option<String>)> {
         let folder = tempfile::Builder::new()
             .prefix("oncebox-torture-")
@@ -31,12 +31,12 @@ impl Disk {
             .context("creating a folder for the database")?;
         let options = std::ffi::CString::new(format!("size={bytes},mode=1777"))?;
         let mounted = mount("oncebox", folder.path(), "tmpfs", MountFlags::empty(), Some(&*options));
-        let why =
-            mounted.as_ref().err().map(|error| format!("a small file system cannot be mounted: {error}"));
-        Ok((Self { folder, is_own: mounted.is_ok() }, why))
+        let error = mounted.as_ref().err();
+        let why = error.map(|error| format!("a small file system cannot be mounted: {error}"));
+        Ok((Self { folder, is_mounted: mounted.is_ok() }, why))
     }
 
-    /// Where it is.
+    /// The folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -45,9 +45,9 @@ impl Disk {
         self.path().join(BALLAST)
     }
 
-    /// Leaves no space at all. Only on a disk of its own.
+    /// Fills the disk. Refused for a plain folder.
     pub(crate) fn fill(&self) -> Result<()> {
-        anyhow::ensure!(self.is_own, "this would fill up a disk that others use");
+        anyhow::ensure!(self.is_mounted, "this would fill a disk that other programs use");
         let file = File::create(self.ballast()).context("creating the ballast")?;
         let mut size = 0;
         for piece in PIECES {
@@ -58,7 +58,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives the space back.
+    /// Frees the space again.
     pub(crate) fn clear(&self) -> Result<()> {
         match fs::remove_file(self.ballast()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -71,7 +71,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if self.is_own {
+        if self.is_mounted {
             let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_takes_nothing_until_it_is_cleared() {
+    fn a_full_disk_refuses_writes_until_it_is_cleared() {
         let (disk, why) = Disk::create(8 << 20).unwrap();
         if why.is_some() {
             disk.fill().unwrap_err();

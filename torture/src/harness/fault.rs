@@ -1,44 +1,44 @@
-//! The faults, by their names, and when each is to happen.
+//! The faults, and the schedule of a seed: pure.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use oncebox_torture::chance::Chance;
-use oncebox_torture::point::KillPoint;
+use oncebox_torture::kill_point::KillPoint;
+use oncebox_workload::random::Random;
 
 use crate::database::StoreName;
 
-/// Something that goes wrong.
+/// A fault that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// `kill -9` of a worker at a named point.
     KillAt(KillPoint),
-    /// `kill -9` of a worker, wherever it is.
+    /// `kill -9` of a worker at any moment.
     KillRandom,
-    /// `kill -9` of everything that is the database at once, and a restart. For SQLite: of all workers.
+    /// `kill -9` of the server and all its sessions, and a restart. For SQLite: of all workers at once.
     KillDatabase,
-    /// One session is ended by the server.
+    /// The server terminates one session.
     TerminateBackend,
-    /// Another program keeps the one write lock to itself for a while.
+    /// Another program holds the write lock for a while.
     HoldWriteLock,
-    /// A worker is stopped for longer than its lease, and goes on then.
+    /// A worker is stopped for longer than its lease, and continues then.
     StopBeyondLease,
-    /// A commit happens, and its answer is lost.
+    /// A commit succeeds, and its result is lost.
     CutAfterCommit,
-    /// No byte of some connections arrives any more, and nobody says so.
+    /// Connections that no longer transmit any data, without an error.
     HalfOpen,
-    /// No space is left on the disk, for a while.
+    /// The disk is full for a while.
     DiskFull,
     /// 64 copies of one message at once, to a worker with two connections.
     PoolOfTwo,
-    /// Somebody keeps an old snapshot open, so that nothing dead can be cleared away.
+    /// Another session holds an old snapshot, so that dead rows cannot be removed.
     HeldSnapshot,
-    /// Callers go away in the middle of their calls.
+    /// Callers cancel their calls before they are complete.
     CancelCallers,
     /// A worker's clock jumps by hours, forward or back.
     ClockJump,
-    /// 20 processes start at once where there is no table yet.
+    /// 20 processes start at once on an empty database.
     TwentyStarters,
-    /// Every worker is asked to end and is replaced, one after the other, under load.
+    /// All workers are restarted, one after the other, under load.
     RollingRestart,
     /// The handlers' own table gets another column, as a migration of the user's schema does.
     AlterTable,
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The faults that a store can meet.
+    /// The faults that are possible with a store.
     pub(crate) fn of(store: StoreName) -> Vec<Self> {
         let kills = KillPoint::ALL.into_iter().map(Self::KillAt);
         let others = [
@@ -68,25 +68,25 @@ impl Fault {
             Self::AlterTable,
             Self::DeallocateAll,
         ];
-        let meets = |fault: &Self| match fault {
+        let is_possible = |fault: &Self| match fault {
             Self::TerminateBackend | Self::HalfOpen | Self::DeallocateAll => store == StoreName::Postgres,
             Self::HoldWriteLock => store == StoreName::Sqlite,
             _ => true,
         };
-        kills.chain(others).filter(meets).collect()
+        kills.chain(others).filter(is_possible).collect()
     }
 
-    /// The fault of that id.
+    /// The fault with that id.
     pub(crate) fn named(id: &str) -> Result<Self, String> {
         let all: Vec<Self> = StoreName::ALL.into_iter().flat_map(Self::of).collect();
         let named = all.iter().find(|fault| fault.id() == id).copied();
         named.ok_or_else(|| {
             let ids: BTreeSet<&str> = all.iter().map(|fault| fault.id()).collect();
-            format!("not a fault: use one of {}", ids.into_iter().collect::<Vec<_>>().join(", "))
+            format!("unknown fault: use one of {}", ids.into_iter().collect::<Vec<_>>().join(", "))
         })
     }
 
-    /// How it is called in reports.
+    /// Its id in options and reports.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::KillAt(KillPoint::BeforeClaim) => "kill_before_claim",
@@ -114,33 +114,33 @@ impl Fault {
     }
 }
 
-/// Which fault happens after how many answers.
+/// The faults that have not happened yet, and the number of acknowledged messages after which each is due.
 #[derive(Debug)]
 pub(crate) struct Schedule(VecDeque<(u64, Fault)>);
 
 impl Schedule {
-    /// So many faults over so many messages. One seed goes on in the list where the seed before has stopped, so that all
-    /// faults come equally often.
+    /// Spreads the faults over the messages. A seed continues the list of faults where the seed before it has ended, so that all
+    /// faults happen equally often.
     pub(crate) fn new(seed: u64, faults: usize, messages: u64, possible: &[Fault]) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut random = Random::new(seed, "schedule");
         let behind = usize::try_from(seed).unwrap_or_default().wrapping_mul(faults);
         let mut chosen: Vec<Fault> =
             possible.iter().copied().cycle().skip(behind % possible.len().max(1)).take(faults).collect();
-        chance.shuffle(&mut chosen);
-        let stretch = messages / (faults as u64 + 1);
-        let at = |number: usize, chance: &mut Chance| {
-            let jitter = chance.below(usize::try_from(stretch / 2 + 1).unwrap_or(1));
-            stretch * (number as u64 + 1) + jitter as u64
+        random.shuffle(&mut chosen);
+        let interval = messages / (faults as u64 + 1);
+        let at = |number: usize, random: &mut Random| {
+            let jitter = random.below(usize::try_from(interval / 2 + 1).unwrap_or(1));
+            interval * (number as u64 + 1) + jitter as u64
         };
-        Self(chosen.into_iter().enumerate().map(|(number, fault)| (at(number, &mut chance), fault)).collect())
+        Self(chosen.into_iter().enumerate().map(|(number, fault)| (at(number, &mut random), fault)).collect())
     }
 
-    /// The next fault, if so many answers are enough for it.
-    pub(crate) fn due(&mut self, answers: u64) -> Option<Fault> {
-        self.0.pop_front_if(|(at, _)| *at <= answers).map(|(_, fault)| fault)
+    /// The next fault, if it is due after that many acknowledged messages.
+    pub(crate) fn due(&mut self, acknowledged: u64) -> Option<Fault> {
+        self.0.pop_front_if(|(at, _)| *at <= acknowledged).map(|(_, fault)| fault)
     }
 
-    /// How many are still to come.
+    /// The number of faults that have not happened yet.
     pub(crate) fn left(&self) -> usize {
         self.0.len()
     }
@@ -160,23 +160,23 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_says_it_all() {
+    fn the_same_seed_gives_the_same_schedule() {
         assert_eq!(all(3, 40), all(3, 40));
         assert_ne!(all(3, 40), all(4, 40));
     }
 
     #[test]
-    fn seeds_go_on_where_others_have_stopped() {
+    fn faults_happen_equally_often_over_several_seeds() {
         let mut counts = BTreeMap::new();
         for id in (0..10).flat_map(|seed| all(seed, 10)) {
             *counts.entry(id).or_insert(0) += 1;
         }
         let counts: BTreeSet<i32> = counts.into_values().collect();
-        assert!(counts.len() <= 2, "as often as each other, give or take one: {counts:?}");
+        assert!(counts.len() <= 2, "the counts differ by one at most: {counts:?}");
     }
 
     #[test]
-    fn nothing_happens_before_its_time() {
+    fn no_fault_happens_before_it_is_due() {
         let mut schedule = Schedule::new(1, 4, 1_000, &Fault::of(StoreName::Sqlite));
         assert_eq!(schedule.due(199), None);
         assert!(schedule.due(300).is_some());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_has_a_name_of_its_own() {
+    fn every_fault_is_found_by_its_id() {
         for store in StoreName::ALL {
             let faults = Fault::of(store);
             let ids: BTreeSet<&str> = faults.iter().map(|fault| fault.id()).collect();

@@ -1,191 +1,94 @@
-//! What happened, line by line, in a file that is only ever added to.
+//! The history of a run, in a file that is only appended to.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
+use oncebox_torture::event::TortureEvent;
+use oncebox_workload::history::{HistoryEvent, HistoryLine, read as read_lines};
 
-/// One line of the history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A message exists from now on.
-    Sent { id: u64 },
-    /// A copy was given to a worker.
-    Delivered { id: u64, worker: usize },
-    /// A worker told the source what to do with a copy.
-    Settled { id: u64, worker: usize, answer: Answer, word: String },
-    /// A body ran; its transaction was open between the two times.
-    Body { id: u64, handler: String, enter: i128, leave: i128 },
-    /// Commits whose answer was lost.
-    Unknown { commits: u64 },
-    /// Commits that were found to have happened after all.
-    Recovered { commits: u64 },
-    /// A fault has happened.
-    Fault { id: String },
-    /// Processes started where nothing was: how many were ready, and how often they took effect on one message.
-    Started { ready: u64, effects: u64 },
-    /// A worker did nothing new for long after a fault was over.
-    Idle { worker: usize },
-    /// Nobody answered for so long that the run was broken off, with so many faults still to come.
-    Silent { faults: usize },
-    /// Nothing moved any more, and this was left: messages ahead of the handlers, set apart, and dead.
-    Left { waiting: u64, tasks: u64, dead: u64 },
-    /// A handler gave up on a message, for this reason.
-    Dead { id: u64, handler: String, error: String },
-    /// A worker ended; nobody had asked it to unless `how` says so.
-    Gone { worker: usize, how: String },
-}
-
-/// What the source is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Ack,
-    Retry,
-    Reject,
-}
-
-impl Answer {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ack => "ack",
-            Self::Retry => "retry",
-            Self::Reject => "reject",
-        }
-    }
-
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Ack, Self::Retry, Self::Reject].into_iter().find(|answer| answer.name() == name)
-    }
-}
-
-impl std::fmt::Display for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Sent { id } => write!(f, "sent {id}"),
-            Self::Delivered { id, worker } => write!(f, "delivered {id} {worker}"),
-            Self::Settled { id, worker, answer, word } => {
-                write!(f, "settled {id} {worker} {} {word}", answer.name())
-            }
-            Self::Body { id, handler, enter, leave } => write!(f, "body {id} {handler} {enter} {leave}"),
-            Self::Unknown { commits } => write!(f, "unknown {commits}"),
-            Self::Recovered { commits } => write!(f, "recovered {commits}"),
-            Self::Fault { id } => write!(f, "fault {id}"),
-            Self::Started { ready, effects } => write!(f, "started {ready} {effects}"),
-            Self::Idle { worker } => write!(f, "idle {worker}"),
-            Self::Silent { faults } => write!(f, "silent {faults}"),
-            Self::Left { waiting, tasks, dead } => write!(f, "left {waiting} {tasks} {dead}"),
-            Self::Dead { id, handler, error } => write!(f, "dead {id} {handler} {error}"),
-            Self::Gone { worker, how } => write!(f, "gone {worker} {how}"),
-        }
-    }
-}
-
-impl Event {
-    /// Reads a line as it was written.
-    pub(crate) fn parse(line: &str) -> Option<Self> {
-        let (word, rest) = line.split_once(' ')?;
-        let words: Vec<&str> = rest.split(' ').collect();
-        Some(match (word, &words[..]) {
-            ("sent", [id]) => Self::Sent { id: id.parse().ok()? },
-            ("delivered", [id, worker]) => {
-                Self::Delivered { id: id.parse().ok()?, worker: worker.parse().ok()? }
-            }
-            ("settled", [id, worker, answer, word]) => Self::Settled {
-                id: id.parse().ok()?,
-                worker: worker.parse().ok()?,
-                answer: Answer::named(answer)?,
-                word: (*word).to_owned(),
-            },
-            ("body", [id, handler, enter, leave]) => Self::Body {
-                id: id.parse().ok()?,
-                handler: (*handler).to_owned(),
-                enter: enter.parse().ok()?,
-                leave: leave.parse().ok()?,
-            },
-            ("unknown", [commits]) => Self::Unknown { commits: commits.parse().ok()? },
-            ("recovered", [commits]) => Self::Recovered { commits: commits.parse().ok()? },
-            ("fault", [id]) => Self::Fault { id: (*id).to_owned() },
-            ("started", [ready, effects]) => {
-                Self::Started { ready: ready.parse().ok()?, effects: effects.parse().ok()? }
-            }
-            ("idle", [worker]) => Self::Idle { worker: worker.parse().ok()? },
-            ("silent", [faults]) => Self::Silent { faults: faults.parse().ok()? },
-            ("left", [waiting, tasks, dead]) => Self::Left {
-                waiting: waiting.parse().ok()?,
-                tasks: tasks.parse().ok()?,
-                dead: dead.parse().ok()?,
-            },
-            ("dead", [id, handler, error @ ..]) => {
-                Self::Dead { id: id.parse().ok()?, handler: (*handler).to_owned(), error: error.join(" ") }
-            }
-            ("gone", [worker, how @ ..]) => Self::Gone { worker: worker.parse().ok()?, how: how.join(" ") },
-            _ => return None,
-        })
-    }
-}
+/// An event of a torture run.
+pub(crate) type Event = HistoryEvent<TortureEvent>;
 
 /// The file, while it is written.
 #[derive(Debug)]
 pub(crate) struct History {
     path: PathBuf,
+    begun: Instant,
     out: BufWriter<File>,
 }
 
 impl History {
     pub(crate) fn create(path: PathBuf) -> Result<Self> {
         let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(Self { path, out: BufWriter::new(file) })
+        Ok(Self { path, begun: Instant::now(), out: BufWriter::new(file) })
     }
 
-    pub(crate) fn write(&mut self, event: &Event) -> Result<()> {
-        writeln!(self.out, "{event}").with_context(|| format!("writing {}", self.path.display()))
+    pub(crate) fn add(&mut self, event: impl Into<Event>) -> Result<()> {
+        let line = HistoryLine::new(self.begun.elapsed(), event);
+        line.write(&mut self.out).with_context(|| format!("writing {}", self.path.display()))
     }
 
-    /// Everything is in the file; where that is.
+    pub(crate) fn add_all(&mut self, events: impl IntoIterator<Item = Event>) -> Result<()> {
+        events.into_iter().try_for_each(|event| self.add(event))
+    }
+
+    /// Completes the file. Returns its path.
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
         self.out.flush().with_context(|| format!("writing {}", self.path.display()))?;
         Ok(self.path)
     }
 }
 
-/// Reads a history back, line by line.
+/// Reads the events of a file.
 pub(crate) fn read(path: &Path) -> Result<impl Iterator<Item = Result<Event>>> {
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    Ok(BufReader::new(file).lines().map(|line| {
-        let line = line?;
-        Event::parse(&line).with_context(|| format!("not a line of a history: {line}"))
-    }))
+    let context = format!("reading {}", path.display());
+    let file = File::open(path).with_context(|| context.clone())?;
+    let event = |line: HistoryLine<TortureEvent>| line.event;
+    Ok(read_lines(BufReader::new(file)).map(move |line| line.map(event).with_context(|| context.clone())))
 }
 
 #[cfg(test)]
 mod tests {
+    use oncebox_torture::event::Backlog;
+    use oncebox_workload::deliverer::DeliveryResult;
+    use oncebox_workload::plan::Entry;
+
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let events = [
-            Event::Sent { id: 1 },
-            Event::Delivered { id: 1, worker: 2 },
-            Event::Settled { id: 1, worker: 2, answer: Answer::Retry, word: "failed+done".into() },
-            Event::Body { id: 1, handler: "books".into(), enter: 5, leave: 9 },
-            Event::Unknown { commits: 3 },
-            Event::Recovered { commits: 2 },
-            Event::Fault { id: "disk_full".into() },
-            Event::Started { ready: 20, effects: 1 },
-            Event::Idle { worker: 2 },
-            Event::Silent { faults: 4 },
-            Event::Left { waiting: 1, tasks: 2, dead: 3 },
-            Event::Dead { id: 1, handler: "books".into(), error: "no such function".into() },
-            Event::Gone { worker: 3, how: "was ended by signal 9".into() },
+    fn a_history_is_read_as_it_was_written() {
+        let (message, handler) = (1, || "books".to_owned());
+        let events: Vec<Event> = vec![
+            Event::Sent(Entry { message, account: 1, amount: 5 }),
+            Event::Delivered { delivery: 1, message, worker: 2 },
+            Event::Settled {
+                delivery: 1,
+                message,
+                worker: 2,
+                result: DeliveryResult::Retry,
+                outcome: "failed+done".into(),
+            },
+            TortureEvent::Body { message, handler: handler(), enter: 5, leave: u64::MAX }.into(),
+            TortureEvent::CommitsUnknown { commits: 3 }.into(),
+            TortureEvent::CommitsRecovered { commits: 2 }.into(),
+            TortureEvent::DeadLetter { message, handler: handler(), error: "no such \"function\"".into() }
+                .into(),
+            TortureEvent::Fault { id: "disk_full".into() }.into(),
+            TortureEvent::Starters { ready: 20, effects: 1 }.into(),
+            TortureEvent::Idle { worker: 2 }.into(),
+            TortureEvent::Stalled { faults: 4 }.into(),
+            TortureEvent::BacklogLeft(Backlog { lag: 1, tasks: 2, dead: 3 }).into(),
+            TortureEvent::WorkerEnded { worker: 3, status: "signal 9".into(), is_expected: true }.into(),
         ];
-        let mut history = History::create(folder.path().join("history")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut history = History::create(folder.path().join("history.jsonl")).unwrap();
         for event in &events {
-            history.write(event).unwrap();
+            history.add(event.clone()).unwrap();
         }
         let path = history.finish().unwrap();
         assert_eq!(read(&path).unwrap().collect::<Result<Vec<_>>>().unwrap(), events);
-        assert_eq!(Event::parse("body 1 books 5"), None);
     }
 }

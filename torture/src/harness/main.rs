@@ -1,22 +1,23 @@
-//! Tortures Oncebox: real databases, real processes, real faults, and a checker that counts what came of them.
+//! Injects real faults into real databases and processes, and checks that no message is lost or handled twice.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 mod checker;
 mod clock;
 mod database;
-mod deliverer;
 mod disk;
 mod fault;
+mod finished_seeds;
 mod history;
-mod inflict;
+mod injection;
 mod keep;
-mod ledger;
 mod namespace;
 mod recovery;
 mod report;
 mod run;
+mod seed;
 mod starters;
+mod verdict;
 mod workers;
 
 use std::hash::{DefaultHasher, Hasher};
@@ -28,18 +29,18 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use oncebox_servers::postgres;
 use oncebox_servers::skip::in_ci;
-use oncebox_torture::plan::Mode;
+use oncebox_torture::scenario::Mode;
 
 use database::StoreName;
 use fault::Fault;
-use ledger::Ledger;
+use finished_seeds::FinishedSeeds;
 use report::Report;
-use run::Part;
+use seed::SeedSettings;
 
-/// Faults of one seed, at most.
+/// The maximum number of faults of one seed.
 const SEED_FAULTS: usize = 100;
 
-/// What to torture, and how long.
+/// Options of the torture.
 #[derive(Parser, Debug)]
 #[command(
     bin_name = "cargo xtask torture",
@@ -83,9 +84,9 @@ struct Options {
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    // Before any thread is there.
+    // Before any thread is started: a mount namespace belongs to a thread.
     namespace::enter()?;
-    // A worker goes with the thread that started it, so there is to be one only.
+    // One thread only: a worker is killed when the thread ends that started it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
@@ -103,7 +104,7 @@ async fn torture(options: &Options) -> Result<ExitCode> {
     if options.faults == 0 || options.messages == 0 {
         bail!("there is nothing to do without faults or messages: --faults and --messages must be 1 or more");
     }
-    let mut ledger = options.ledger.as_deref().map(Ledger::open).transpose()?;
+    let mut finished = options.ledger.as_deref().map(FinishedSeeds::open).transpose()?;
     let build = build()?;
     let mut report = Report::default();
     for store in StoreName::ALL {
@@ -118,21 +119,21 @@ async fn torture(options: &Options) -> Result<ExitCode> {
             report.leave_out(format!("{}: it meets none of these faults", store.name()));
             continue;
         }
-        for part in parts(options, store) {
-            if let Some(verdict) = ledger.as_ref().and_then(|ledger| ledger.verdict(&part, &build)) {
-                println!("{:<22} in the ledger", part.name());
-                report.add(&part, verdict, &[]);
+        for seed in seeds(options, store) {
+            if let Some(verdict) = finished.as_ref().and_then(|finished| finished.verdict(&seed, &build)) {
+                println!("{:<22} in the ledger", seed.name());
+                report.add(&seed, verdict, &[]);
                 continue;
             }
             let started = Instant::now();
-            let done = run::run(&part).await.with_context(|| format!("running {}", part.name()))?;
-            println!("{}", report::line(&part, &done.verdict, started.elapsed()));
-            report.add(&part, &done.verdict, &done.complaints);
-            // A seed that has not met every fault is not finished.
-            if let Some(ledger) = ledger.as_mut().filter(|_| done.left_out.is_empty()) {
-                ledger.add(&part, &build, &done.verdict)?;
+            let result = run::run(&seed).await.with_context(|| format!("running {}", seed.name()))?;
+            println!("{}", report::line(&seed, &result.verdict, started.elapsed()));
+            report.add(&seed, &result.verdict, &result.violations);
+            // A seed without some of its faults is not finished.
+            if let Some(finished) = finished.as_mut().filter(|_| result.left_out.is_empty()) {
+                finished.add(&seed, &build, &result.verdict)?;
             }
-            for why in done.left_out {
+            for why in result.left_out {
                 report.leave_out(why);
             }
         }
@@ -141,7 +142,7 @@ async fn torture(options: &Options) -> Result<ExitCode> {
     Ok(if report.is_good(in_ci()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Why a database cannot be had, if so.
+/// Why a database is not available.
 fn missing(store: StoreName, may_install: bool) -> Result<Option<String>> {
     if store != StoreName::Postgres || postgres::find()?.is_some() {
         return Ok(None);
@@ -152,15 +153,15 @@ fn missing(store: StoreName, may_install: bool) -> Result<Option<String>> {
     Ok(postgres::install().err().map(|error| format!("PostgreSQL: {error:#}")))
 }
 
-/// The seeds of a run: of 100 faults at most, and one for each mode at least.
-fn parts(options: &Options, store: StoreName) -> Vec<Part> {
+/// The seeds of a run: each with up to 100 faults, and at least one for each mode.
+fn seeds(options: &Options, store: StoreName) -> Vec<SeedSettings> {
     let modes = options.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
     let count = options.faults.div_ceil(SEED_FAULTS).max(modes.len()).min(options.faults);
-    let part = |number: usize| Part {
+    let seed = |number: usize| SeedSettings {
         store,
         mode: modes[number % modes.len()],
         seed: options.seed + number as u64,
-        // What does not come out even goes to the first ones.
+        // The first seeds get the remainder.
         faults: options.faults / count + usize::from(number < options.faults % count),
         messages: options.messages.div_ceil(count as u64),
         only: options.only.clone(),
@@ -168,10 +169,10 @@ fn parts(options: &Options, store: StoreName) -> Vec<Part> {
         verbose: options.verbose,
         may_install: !options.no_install,
     };
-    (0..count).map(part).collect()
+    (0..count).map(seed).collect()
 }
 
-/// Tells one build of the worker from another.
+/// A hash of the worker's program.
 fn build() -> Result<String> {
     let worker = std::env::current_exe()?.with_file_name("torture-worker");
     let program = std::fs::read(&worker)
@@ -185,33 +186,33 @@ fn build() -> Result<String> {
 mod tests {
     use super::*;
 
-    fn parts_of(arguments: &[&str]) -> Vec<(Mode, u64, usize, u64)> {
+    fn seeds_of(arguments: &[&str]) -> Vec<(Mode, u64, usize, u64)> {
         let options = Options::parse_from([&["torture"], arguments].concat());
-        let parts = parts(&options, StoreName::Sqlite);
-        parts.iter().map(|part| (part.mode, part.seed, part.faults, part.messages)).collect()
+        let seeds = seeds(&options, StoreName::Sqlite);
+        seeds.iter().map(|seed| (seed.mode, seed.seed, seed.faults, seed.messages)).collect()
     }
 
     #[test]
     fn a_long_run_is_made_of_seeds_of_a_hundred_faults() {
-        let parts = parts_of(&["--faults", "1000", "--messages", "2000000", "--seed", "7"]);
-        assert_eq!(parts.len(), 10);
-        assert!(parts.iter().all(|part| (part.2, part.3) == (100, 200_000)));
-        assert_eq!(parts.iter().map(|part| part.1).collect::<Vec<_>>(), (7..17).collect::<Vec<_>>());
+        let seeds = seeds_of(&["--faults", "1000", "--messages", "2000000", "--seed", "7"]);
+        assert_eq!(seeds.len(), 10);
+        assert!(seeds.iter().all(|seed| (seed.2, seed.3) == (100, 200_000)));
+        assert_eq!(seeds.iter().map(|seed| seed.1).collect::<Vec<_>>(), (7..17).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_short_run_tries_every_mode() {
-        let parts = parts_of(&["--faults", "10", "--messages", "100"]);
-        assert_eq!(parts.iter().map(|part| part.0).collect::<Vec<_>>(), Mode::ALL);
-        assert_eq!(parts.iter().map(|part| part.2).sum::<usize>(), 10);
+    fn a_short_run_has_a_seed_for_every_mode() {
+        let seeds = seeds_of(&["--faults", "10", "--messages", "100"]);
+        assert_eq!(seeds.iter().map(|seed| seed.0).collect::<Vec<_>>(), Mode::ALL);
+        assert_eq!(seeds.iter().map(|seed| seed.2).sum::<usize>(), 10);
     }
 
     #[test]
     fn one_fault_is_one_seed() {
         assert_eq!(
-            parts_of(&["--faults", "1", "--messages", "5", "--mode", "spill"]),
+            seeds_of(&["--faults", "1", "--messages", "5", "--mode", "spill"]),
             [(Mode::Spill, 1, 1, 5)]
         );
-        assert_eq!(parts_of(&["--faults", "1", "--messages", "5"]).len(), 1);
+        assert_eq!(seeds_of(&["--faults", "1", "--messages", "5"]).len(), 1);
     }
 }

@@ -1,14 +1,14 @@
-//! A view of the file systems of one's own, so that a small disk goes away with the last process that uses it.
+//! A private mount namespace, so that a small disk is removed with the last process that uses it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Result;
 
-/// Set where this has been done.
+/// Set in a process that runs in the namespace.
 const INSIDE: &str = "ONCEBOX_TORTURE_INSIDE";
 
-/// Starts this program again in a mount namespace of its own, if that is allowed and possible; goes on without otherwise.
+/// Starts this program again in a private mount namespace if that is possible; continues without one otherwise.
 pub(crate) fn enter() -> Result<()> {
     if std::env::var_os(INSIDE).is_some() || !rustix::process::geteuid().is_root() {
         return Ok(());

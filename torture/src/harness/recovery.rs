@@ -1,41 +1,41 @@
-//! Whether everybody is at work again after a fault. Messages alone do not tell: what one worker can no longer take, others do.
+//! Whether all workers work again after a fault. Acknowledged messages alone do not show it: other workers take over the work.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Who has done nothing new since the last fault.
+/// The workers that have not made progress since the last fault.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    awaited: BTreeSet<usize>,
+    waiting_for: BTreeSet<usize>,
     since: Instant,
 }
 
 impl Recovery {
-    /// Nobody is awaited.
+    /// All workers have made progress.
     pub(crate) fn complete() -> Self {
-        Self { awaited: BTreeSet::new(), since: Instant::now() }
+        Self { waiting_for: BTreeSet::new(), since: Instant::now() }
     }
 
-    /// A fault is over: all of these are awaited.
+    /// A fault is over: all workers must make progress.
     pub(crate) fn of(workers: usize, now: Instant) -> Self {
-        Self { awaited: (0..workers).collect(), since: now }
+        Self { waiting_for: (0..workers).collect(), since: now }
     }
 
-    /// A worker has acknowledged a message, with this word. Copies of what is done say nothing of its ability to write.
-    pub(crate) fn acknowledged(&mut self, worker: usize, word: &str) {
-        if word.split('+').any(|outcome| matches!(outcome, "done" | "accepted")) {
-            self.awaited.remove(&worker);
+    /// A worker has acknowledged a message, with these outcomes. Duplicates do not show that it can write.
+    pub(crate) fn acknowledged(&mut self, worker: usize, outcomes: &str) {
+        if outcomes.split('+').any(|outcome| matches!(outcome, "done" | "accepted")) {
+            self.waiting_for.remove(&worker);
         }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.awaited.is_empty()
+        self.waiting_for.is_empty()
     }
 
-    /// Those who have done nothing for longer than this; nobody waits for them any more.
-    pub(crate) fn give_up(&mut self, patience: Duration, now: Instant) -> BTreeSet<usize> {
-        match now.duration_since(self.since) > patience {
-            true => std::mem::take(&mut self.awaited),
+    /// Removes and returns the workers without progress for longer than `limit`.
+    pub(crate) fn take_overdue(&mut self, limit: Duration, now: Instant) -> BTreeSet<usize> {
+        match now.duration_since(self.since) > limit {
+            true => std::mem::take(&mut self.waiting_for),
             false => BTreeSet::new(),
         }
     }
@@ -45,20 +45,20 @@ impl Recovery {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(90);
+    const LIMIT: Duration = Duration::from_secs(90);
 
     #[test]
-    fn everybody_has_to_do_something_new() {
+    fn every_worker_must_handle_or_accept_a_new_message() {
         let now = Instant::now();
         let mut recovery = Recovery::of(3, now);
         recovery.acknowledged(0, "accepted");
         recovery.acknowledged(1, "duplicate+done");
-        for word in ["known", "duplicate+duplicate", "queued"] {
-            recovery.acknowledged(2, word);
+        for outcomes in ["known", "duplicate+duplicate", "queued"] {
+            recovery.acknowledged(2, outcomes);
         }
         assert!(!recovery.is_complete());
-        assert_eq!(recovery.give_up(PATIENCE, now + PATIENCE), BTreeSet::new());
-        assert_eq!(recovery.give_up(PATIENCE, now + PATIENCE * 2), BTreeSet::from([2]));
+        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT), BTreeSet::new());
+        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT * 2), BTreeSet::from([2]));
         assert!(recovery.is_complete());
     }
 }

@@ -1,4 +1,4 @@
-//! The sum of all seeds, for people and for programs.
+//! The sums of all seeds, for people and for programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::checker::Verdict;
 use crate::database::StoreName;
-use crate::run::Part;
+use crate::seed::SeedSettings;
+use crate::verdict::Verdict;
 
-/// What all seeds have shown.
+/// The results of all seeds.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     stores: BTreeMap<StoreName, Sum>,
-    complaints: Vec<String>,
+    violations: Vec<String>,
     left_out: BTreeSet<String>,
-    /// How to run seeds again that went wrong.
-    again: Vec<String>,
+    /// Commands that run the seeds with violations again.
+    commands: Vec<String>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -26,7 +26,7 @@ struct Sum {
     verdict: Verdict,
     seeds: Vec<u64>,
     violations: u64,
-    /// With 95 % certainty, fewer than this share of messages are harmed (the rule of three).
+    /// With 95 % confidence, less than this share of messages is affected by a violation (the rule of three).
     upper_bound: Option<f64>,
 }
 
@@ -38,17 +38,17 @@ impl Sum {
     }
 }
 
-/// Nothing was seen in so many messages: 3/n. With violations there is no such bound.
+/// 3/n for n messages without a violation. With violations there is no such bound.
 #[allow(clippy::cast_precision_loss, reason = "a bound of three digits")]
 fn upper_bound(verdict: &Verdict) -> Option<f64> {
     (verdict.violations() == 0 && verdict.messages > 0).then(|| 3.0 / verdict.messages as f64)
 }
 
 /// One line for one seed.
-pub(crate) fn line(part: &Part, verdict: &Verdict, took: Duration) -> String {
+pub(crate) fn line(settings: &SeedSettings, verdict: &Verdict, took: Duration) -> String {
     format!(
         "{:<22} {:>7} messages {:>8} deliveries {:>4} faults {:>3} violations, commits unknown {} recovered {}, {:.0} s",
-        part.name(),
+        settings.name(),
         verdict.messages,
         verdict.deliveries,
         verdict.faults,
@@ -60,14 +60,14 @@ pub(crate) fn line(part: &Part, verdict: &Verdict, took: Duration) -> String {
 }
 
 impl Report {
-    pub(crate) fn add(&mut self, part: &Part, verdict: &Verdict, complaints: &[String]) {
-        let sum = self.stores.entry(part.store).or_default();
+    pub(crate) fn add(&mut self, settings: &SeedSettings, verdict: &Verdict, violations: &[String]) {
+        let sum = self.stores.entry(settings.store).or_default();
         sum.add(verdict);
-        sum.seeds.push(part.seed);
-        if !complaints.is_empty() {
-            self.complaints
-                .extend(complaints.iter().map(|complaint| format!("{}: {complaint}", part.name())));
-            self.again.push(part.command());
+        sum.seeds.push(settings.seed);
+        if !violations.is_empty() {
+            let name = settings.name();
+            self.violations.extend(violations.iter().map(|violation| format!("{name}: {violation}")));
+            self.commands.push(settings.command());
         }
     }
 
@@ -75,7 +75,7 @@ impl Report {
         self.left_out.insert(why);
     }
 
-    /// Whether nothing is wrong; in CI nothing may be left out either.
+    /// Whether there are no violations, and in CI no left-out faults either.
     pub(crate) fn is_good(&self, in_ci: bool) -> bool {
         let is_good = |sum: &Sum| sum.violations == 0 && sum.verdict.messages > 0;
         (self.left_out.is_empty() || !in_ci) && self.stores.values().all(is_good)
@@ -86,10 +86,10 @@ impl Report {
             println!("\n{}", store.name());
             print_sum(sum);
         }
-        for complaint in &self.complaints {
-            println!("VIOLATION {complaint}");
+        for violation in &self.violations {
+            println!("VIOLATION {violation}");
         }
-        for command in &self.again {
+        for command in &self.commands {
             println!("The same again, leaving history and database to look at: {command}");
         }
         for why in &self.left_out {
@@ -144,22 +144,13 @@ fn print_sum(sum: &Sum) {
 
 #[cfg(test)]
 mod tests {
-    use oncebox_torture::plan::Mode;
+    use oncebox_torture::scenario::Mode;
 
     use super::*;
+    use crate::seed::tests::settings;
 
-    fn part(store: StoreName, seed: u64) -> Part {
-        Part {
-            store,
-            mode: Mode::Inline,
-            seed,
-            faults: 1,
-            messages: 1,
-            only: Vec::new(),
-            keep: None,
-            verbose: false,
-            may_install: false,
-        }
+    fn inline(store: StoreName, seed: u64) -> SeedSettings {
+        settings(store, Mode::Inline, seed)
     }
 
     #[test]
@@ -167,9 +158,9 @@ mod tests {
         let mut report = Report::default();
         let verdict =
             Verdict { messages: 300, faults: 2, effects: 600, commits_unknown: 1, ..Verdict::default() };
-        report.add(&part(StoreName::Sqlite, 1), &verdict, &[]);
-        report.add(&part(StoreName::Postgres, 1), &verdict, &[]);
-        report.add(&part(StoreName::Postgres, 2), &verdict, &[]);
+        report.add(&inline(StoreName::Sqlite, 1), &verdict, &[]);
+        report.add(&inline(StoreName::Postgres, 1), &verdict, &[]);
+        report.add(&inline(StoreName::Postgres, 2), &verdict, &[]);
         let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
         for name in [
             "messages",
@@ -193,12 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_or_in_ci_a_left_out_fault_is_not_good() {
+    fn a_violation_or_in_ci_a_left_out_fault_is_a_failure() {
         let mut report = Report::default();
-        report.add(&part(StoreName::Sqlite, 1), &Verdict { messages: 1, ..Verdict::default() }, &[]);
+        report.add(&inline(StoreName::Sqlite, 1), &Verdict { messages: 1, ..Verdict::default() }, &[]);
         report.leave_out("disk_full: no".into());
         assert!(report.is_good(false) && !report.is_good(true));
-        report.add(&part(StoreName::Sqlite, 2), &Verdict { messages: 1, lost: 1, ..Verdict::default() }, &[]);
+        report.add(
+            &inline(StoreName::Sqlite, 2),
+            &Verdict { messages: 1, lost: 1, ..Verdict::default() },
+            &[],
+        );
         assert!(!report.is_good(false));
     }
 }

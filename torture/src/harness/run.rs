@@ -1,498 +1,479 @@
-//! One seed: a database, workers, a source, faults, and what came of it.
+//! One seed, from the empty database to the verdict.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use oncebox_servers::process::Signal;
-use oncebox_torture::chance::Chance;
-use oncebox_torture::plan::{Mode, Plan};
+use oncebox_servers::process::{Signal, describe};
+use oncebox_torture::event::{Backlog, TortureEvent};
+use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
+use oncebox_torture::scenario::{Mode, Scenario};
+use oncebox_workload::deliverer::{Deliverer, Delivery, DeliveryResult};
+use oncebox_workload::random::Random;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
-use crate::checker::{Found, Verdict, check};
+use crate::checker::check;
 use crate::clock::FakeClock;
-use crate::database::{Database, StoreName};
-use crate::deliverer::Deliverer;
+use crate::database::Database;
 use crate::disk::Disk;
 use crate::fault::{Fault, Schedule};
-use crate::history::{Answer, Event, History, read};
-use crate::inflict::Ongoing;
+use crate::history::{Event, History, read};
+use crate::injection::ActiveFault;
 use crate::keep;
 use crate::recovery::Recovery;
-use crate::workers::{Heard, Start, Worker};
+use crate::seed::{SeedResult, SeedSettings};
+use crate::workers::{Worker, WorkerOutput, WorkerSettings};
 
-/// One of them has a clock of its own.
+/// The worker with a clock of its own.
 pub(crate) const WITH_CLOCK: usize = 0;
-/// One of them has two connections only.
+/// The worker with a small connection pool.
 pub(crate) const WITH_SMALL_POOL: usize = 1;
 const WORKERS: usize = 4;
 const CONNECTIONS: u32 = 8;
-/// Without any answer for so long, something is stuck.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// A run without progress for this time is stuck.
+const STALL_LIMIT: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_millis(10);
-/// A worker that cannot start while the database is away is started again.
+/// The maximum time for a worker to report the backlog.
+const BACKLOG_LIMIT: Duration = Duration::from_secs(5);
+/// The pause before a worker that could not start is started again: the database may be down.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
-/// In a row; the database is never away for so long.
+/// The maximum number of failed starts in a row. No fault lasts that long.
 const FAILED_STARTS_MAX: u32 = 100;
+/// Messages that are added while faults are still to come: they must happen under load.
+const MORE_MESSAGES: u64 = 1_000;
 const MEBIBYTE: u64 = 1 << 20;
 
-/// What a seed is run with.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub(crate) store: StoreName,
-    pub(crate) mode: Mode,
-    pub(crate) seed: u64,
-    pub(crate) faults: usize,
-    pub(crate) messages: u64,
-    /// Only these faults, if there are any here.
-    pub(crate) only: Vec<Fault>,
-    pub(crate) keep: Option<PathBuf>,
-    /// Tells of every fault as it happens.
-    pub(crate) verbose: bool,
-    /// Whether what is missing may be installed.
-    pub(crate) may_install: bool,
-}
-
-/// What came of it, and what is wrong, in words.
-#[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) verdict: Verdict,
-    pub(crate) complaints: Vec<String>,
-    /// Faults that cannot happen on this machine, and why.
-    pub(crate) left_out: Vec<String>,
-}
-
-/// Whether a worker can take deliveries.
+/// Whether a worker takes deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Station {
-    /// It has not said that it is ready.
+pub(crate) enum WorkerState {
+    /// It has not reported that it is ready.
     Starting,
     Open,
     /// It was asked to end.
-    Leaving,
+    Ending,
     /// It will kill itself, and works until then.
     Doomed,
     /// It was killed.
     Killed,
 }
 
-impl Station {
+impl WorkerState {
     fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Doomed)
     }
+
+    /// Whether a worker in this state is expected to end with this status.
+    fn is_end_expected(self, status: ExitStatus) -> bool {
+        match self {
+            Self::Open => false,
+            Self::Ending => status.success(),
+            // Without a database it cannot start.
+            Self::Starting | Self::Doomed | Self::Killed => true,
+        }
+    }
 }
 
-/// A place for a worker, and who has it.
+/// The worker with a certain number. When it has ended, another process takes its place.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct Slot {
     pub(crate) worker: Worker,
-    pub(crate) station: Station,
+    pub(crate) state: WorkerState,
 }
 
-/// Everything that a run consists of.
+/// Everything that takes part in a run.
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(crate) plan: Plan,
+    pub(crate) scenario: Scenario,
     pub(crate) database: Database,
-    pub(crate) posts: Vec<Post>,
-    pub(crate) source: Deliverer,
-    pub(crate) chance: Chance,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) deliverer: Deliverer,
+    pub(crate) random: Random,
     pub(crate) clock: Option<FakeClock>,
     pub(crate) history: History,
     log: PathBuf,
-    /// What was heard last: clocks, and how far the log is worked off.
-    pub(crate) clock_read: Option<i64>,
+    /// The last report of the worker with a clock of its own.
+    pub(crate) clock_seconds: Option<u64>,
+    /// Calls that were cancelled.
     pub(crate) cancelled: u64,
+    /// Sessions whose prepared statements were dropped.
     pub(crate) deallocated: u64,
-    /// Bodies that handlers have run through, at all workers together.
+    /// Handler calls of all workers.
     pub(crate) bodies: u64,
+    /// Commits whose result was lost.
+    pub(crate) commits_unknown: u64,
+    /// How often many processes have started at once.
     pub(crate) starters: usize,
     /// Columns that were added to the table of effects.
     pub(crate) columns: usize,
-    unknown: u64,
     failed_starts: u32,
-    status: Option<[u64; 3]>,
-    hear: mpsc::UnboundedSender<Heard>,
-    heard: mpsc::UnboundedReceiver<Heard>,
+    backlog: Option<Backlog>,
+    output_sender: mpsc::UnboundedSender<WorkerOutput>,
+    output: mpsc::UnboundedReceiver<WorkerOutput>,
     schedule: Schedule,
-    ongoing: Option<Ongoing>,
+    active_fault: Option<ActiveFault>,
     recovery: Recovery,
-    last_answer: Instant,
+    last_progress: Instant,
     verbose: bool,
 }
 
 /// Runs a seed.
-pub(crate) async fn run(part: &Part) -> Result<Done> {
-    let plan = Plan { mode: part.mode, seed: part.seed };
-    let scratch = tempfile::Builder::new().prefix("oncebox-torture-").tempdir()?;
-    // Room for twice the messages: more are sent while faults are still to come.
-    let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + part.messages * 8 * 1024)?;
-    let clock = FakeClock::create(scratch.path(), part.may_install);
-    let mut possible = Fault::of(part.store);
-    possible.retain(|fault| part.only.is_empty() || part.only.contains(fault));
-    let mut left_out = Vec::new();
-    if let Some(why) = no_small_disk.filter(|_| possible.contains(&Fault::DiskFull)) {
-        possible.retain(|fault| *fault != Fault::DiskFull);
-        left_out.push(format!("{}: {why}", Fault::DiskFull.id()));
-    }
-    if let Err(error) = &clock
-        && possible.contains(&Fault::ClockJump)
-    {
-        possible.retain(|fault| *fault != Fault::ClockJump);
-        left_out.push(format!("{}: {error:#}", Fault::ClockJump.id()));
-    }
-    let database = Database::start(part.store, disk).await?;
-    let (hear, heard) = mpsc::unbounded_channel();
-    let mut run = Run {
-        plan,
-        database,
-        posts: Vec::new(),
-        source: Deliverer::new(plan, WORKERS, part.messages),
-        chance: Chance::new(part.seed ^ 0xfa),
-        clock: clock.ok(),
-        history: History::create(scratch.path().join("history"))?,
-        log: scratch.path().join("workers.log"),
-        clock_read: None,
-        cancelled: 0,
-        deallocated: 0,
-        bodies: 0,
-        starters: 0,
-        columns: 0,
-        unknown: 0,
-        failed_starts: 0,
-        status: None,
-        hear,
-        heard,
-        schedule: Schedule::new(part.seed, part.faults, part.messages, &possible),
-        ongoing: None,
-        recovery: Recovery::complete(),
-        last_answer: Instant::now(),
-        verbose: part.verbose,
-    };
+pub(crate) async fn run(settings: &SeedSettings) -> Result<SeedResult> {
+    let folder = tempfile::Builder::new().prefix("oncebox-torture-").tempdir()?;
+    // Twice the space of the messages: more are sent while faults are still to come.
+    let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + settings.messages * 8 * 1024)?;
+    let clock = FakeClock::create(folder.path(), settings.may_install);
+    let no_clock = clock.as_ref().err().map(|error| format!("{error:#}"));
+    let unavailable = [(Fault::DiskFull, no_small_disk), (Fault::ClockJump, no_clock)];
+    let (possible, left_out) = possible_faults(settings, unavailable);
+    let database = Database::start(settings.store, disk).await?;
+    let mut run = Run::new(settings, database, clock.ok(), folder.path(), &possible)?;
     for number in 0..WORKERS {
-        let post = run.start_worker(number)?;
-        run.posts.push(post);
+        let slot = run.start_worker(number)?;
+        run.slots.push(slot);
     }
     run.deliver_all().await?;
-    run.drain().await?;
-    run.dismiss().await?;
+    run.work_off().await?;
+    run.end_workers().await?;
 
     let Run { mut database, history, log, .. } = run;
     let history = history.finish()?;
-    let (effects, markers) = database.effects().await?;
-    let found = Found { effects, markers };
-    let (verdict, complaints) = check(plan, read(&history)?, &found)?;
-    if let Some(folder) = &part.keep {
+    let effects = database.effects().await?;
+    let (verdict, violations) = check(settings.scenario(), read(&history)?, &effects)?;
+    if let Some(folder) = &settings.keep {
         database.stop()?;
-        let kept = keep::Kept { history: &history, log: &log, database: database.disk().path() };
-        keep::keep(&folder.join(part.name()), part, kept, &found, &verdict)?;
+        let files = keep::Files { history: &history, log: &log, database: database.disk().path() };
+        keep::keep(&folder.join(settings.name()), settings, files, &effects, &verdict)?;
     }
-    Ok(Done { verdict, complaints, left_out })
+    Ok(SeedResult { verdict, violations, left_out })
 }
 
-impl Part {
-    /// What it is called in reports and folders.
-    pub(crate) fn name(&self) -> String {
-        format!("{}-{}-{}", self.store.name(), self.mode.name(), self.seed)
+/// The faults that can happen, and why others cannot.
+fn possible_faults(
+    settings: &SeedSettings,
+    unavailable: [(Fault, Option<String>); 2],
+) -> (Vec<Fault>, Vec<String>) {
+    let mut possible = Fault::of(settings.store);
+    possible.retain(|fault| settings.only.is_empty() || settings.only.contains(fault));
+    let mut left_out = Vec::new();
+    for (fault, reason) in unavailable {
+        if let Some(reason) = reason.filter(|_| possible.contains(&fault)) {
+            possible.retain(|other| *other != fault);
+            left_out.push(format!("{}: {reason}", fault.id()));
+        }
     }
-
-    /// What runs this seed alone.
-    pub(crate) fn command(&self) -> String {
-        let Self { store, mode, seed, faults, messages, only, .. } = self;
-        let only: Vec<&str> = only.iter().map(|fault| fault.id()).collect();
-        let only = if only.is_empty() { String::new() } else { format!(" --only {}", only.join(",")) };
-        format!(
-            "cargo xtask torture --store {} --mode {} --seed {seed} --faults {faults} --messages {messages}{only} --keep torture-{}",
-            store.name(),
-            mode.name(),
-            self.name()
-        )
-    }
+    (possible, left_out)
 }
 
 impl Run {
-    fn start_worker(&self, number: usize) -> Result<Post> {
+    fn new(
+        settings: &SeedSettings,
+        database: Database,
+        clock: Option<FakeClock>,
+        folder: &Path,
+        possible: &[Fault],
+    ) -> Result<Self> {
+        let (scenario, seed) = (settings.scenario(), settings.seed);
+        let (output_sender, output) = mpsc::unbounded_channel();
+        Ok(Self {
+            scenario,
+            database,
+            slots: Vec::new(),
+            deliverer: Deliverer::new(scenario.plan(), WORKERS, settings.messages),
+            random: Random::new(seed, "faults"),
+            clock,
+            history: History::create(folder.join("history.jsonl"))?,
+            log: folder.join("workers.log"),
+            clock_seconds: None,
+            cancelled: 0,
+            deallocated: 0,
+            bodies: 0,
+            commits_unknown: 0,
+            starters: 0,
+            columns: 0,
+            failed_starts: 0,
+            backlog: None,
+            output_sender,
+            output,
+            schedule: Schedule::new(seed, settings.faults, settings.messages, possible),
+            active_fault: None,
+            recovery: Recovery::complete(),
+            last_progress: Instant::now(),
+            verbose: settings.verbose,
+        })
+    }
+
+    fn start_worker(&self, number: usize) -> Result<Slot> {
         let environment = match &self.clock {
             Some(clock) if number == WITH_CLOCK => clock.environment().to_vec(),
             _ => Vec::new(),
         };
-        let start = Start {
+        let settings = WorkerSettings {
             url: self.database.url(),
             schema: self.database.schema().into(),
-            plan: self.plan,
+            scenario: self.scenario,
             connections: if number == WITH_SMALL_POOL { self.small_pool() } else { CONNECTIONS },
             environment,
             log: self.log.clone(),
         };
-        let worker = Worker::start(number, &start, self.hear.clone())?;
-        Ok(Post { worker, station: Station::Starting })
+        let worker = Worker::start(number, &settings, self.output_sender.clone())?;
+        Ok(Slot { worker, state: WorkerState::Starting })
     }
 
-    /// Two connections; or what an inbox with a log asks for on PostgreSQL, and is refused without.
+    /// Two connections, or the minimum of an inbox with a log on PostgreSQL.
     fn small_pool(&self) -> u32 {
-        if self.database.proxy().is_some() && self.plan.mode != Mode::Inline { 4 } else { 2 }
+        if self.database.proxy().is_some() && self.scenario.mode != Mode::Inline { 4 } else { 2 }
     }
 
-    /// Where complaints of processes go.
+    /// The file for the standard error of workers.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
 
     /// The workers that take deliveries.
     pub(crate) fn open(&self) -> Vec<usize> {
-        let is_open = |number: &usize| self.posts[*number].station.is_open();
-        (0..self.posts.len()).filter(is_open).collect()
+        let is_open = |number: &usize| self.slots[*number].state.is_open();
+        (0..self.slots.len()).filter(is_open).collect()
     }
 
-    /// One of the workers that take deliveries, by chance.
-    pub(crate) fn somebody(&mut self) -> Option<usize> {
+    /// A random worker that takes deliveries.
+    pub(crate) fn random_worker(&mut self) -> Option<usize> {
         let open = self.open();
-        (!open.is_empty()).then(|| open[self.chance.below(open.len())])
+        self.random.choose(&open)
     }
 
-    /// Kills a worker at once.
+    /// Sends a command to a worker.
+    pub(crate) fn send(&self, worker: usize, command: WorkerCommand) -> Result<()> {
+        self.slots[worker].worker.send(command)
+    }
+
+    /// Kills a worker.
     pub(crate) fn kill(&mut self, worker: usize) {
-        self.posts[worker].station = Station::Killed;
-        self.posts[worker].worker.signal(Signal::KILL);
+        self.slots[worker].state = WorkerState::Killed;
+        self.slots[worker].worker.signal(Signal::KILL);
     }
 
-    /// Asks a worker to finish what is in hand and end.
-    pub(crate) fn ask_to_leave(&mut self, worker: usize) {
-        self.posts[worker].station = Station::Leaving;
-        self.posts[worker].worker.signal(Signal::TERM);
+    /// Asks a worker to finish its in-flight work and end.
+    pub(crate) fn terminate(&mut self, worker: usize) {
+        self.slots[worker].state = WorkerState::Ending;
+        self.slots[worker].worker.signal(Signal::TERM);
     }
 
-    /// Whether a commit's answer was lost since this was last forgotten.
-    pub(crate) fn heard_of_unknown(&self) -> bool {
-        self.unknown > 0
+    /// The time since the last first acknowledgement of a message.
+    pub(crate) fn time_without_progress(&self) -> Duration {
+        self.last_progress.elapsed()
     }
 
-    /// Begins to listen for lost answers anew.
-    pub(crate) fn forget_unknown(&mut self) {
-        self.unknown = 0;
-    }
-
-    /// For how long nothing new was acknowledged.
-    pub(crate) fn silence(&self) -> Duration {
-        self.last_answer.elapsed()
-    }
-
-    /// Until every message is acknowledged and every fault has happened.
+    /// Runs until every message is acknowledged and every fault has happened.
     async fn deliver_all(&mut self) -> Result<()> {
         loop {
             self.deliver()?;
-            self.bring_about().await?;
-            let is_over = self.schedule.left() == 0 && self.ongoing.is_none() && self.recovery.is_complete();
-            if self.source.is_exhausted() && !is_over {
-                // Faults are to happen under load.
-                self.source.extend(1_000);
+            self.inject_faults().await?;
+            let faults_are_over =
+                self.schedule.left() == 0 && self.active_fault.is_none() && self.recovery.is_complete();
+            if self.deliverer.is_exhausted() && !faults_are_over {
+                self.deliverer.extend(MORE_MESSAGES);
             }
-            if self.source.is_done() && is_over {
+            if self.deliverer.is_done() && faults_are_over {
                 return Ok(());
             }
-            for worker in self.recovery.give_up(PATIENCE, Instant::now()) {
-                self.history.write(&Event::Idle { worker })?;
+            for worker in self.recovery.take_overdue(STALL_LIMIT, Instant::now()) {
+                self.history.add(TortureEvent::Idle { worker })?;
             }
-            if self.silence() > PATIENCE {
-                // The checker finds what was never answered.
-                return self.history.write(&Event::Silent { faults: self.schedule.left() });
+            if self.time_without_progress() > STALL_LIMIT {
+                return self.history.add(TortureEvent::Stalled { faults: self.schedule.left() });
             }
-            self.listen().await?;
+            self.receive().await?;
         }
     }
 
     fn deliver(&mut self) -> Result<()> {
         let open = self.open();
-        let deliveries = self.source.deliveries(&open, Instant::now());
-        self.hand_over(&deliveries)
+        let deliveries = self.deliverer.deliveries(&open, u64::MAX, Instant::now());
+        self.send_deliveries(&deliveries)
     }
 
-    /// Gives copies to workers.
-    pub(crate) fn hand_over(&mut self, deliveries: &[crate::deliverer::Delivery]) -> Result<()> {
+    /// Sends copies of messages to workers.
+    pub(crate) fn send_deliveries(&mut self, deliveries: &[Delivery]) -> Result<()> {
         for delivery in deliveries {
-            if delivery.is_first {
-                self.history.write(&Event::Sent { id: delivery.id })?;
-            }
-            self.history.write(&Event::Delivered { id: delivery.id, worker: delivery.worker })?;
-            let line = format!("deliver {} {}", delivery.id, delivery.attempt);
-            self.posts[delivery.worker].worker.tell(&line);
+            self.history.add_all(Event::of_delivery(delivery, self.scenario.plan()))?;
+            let Delivery { number, worker, message, copy } = *delivery;
+            self.send(worker, WorkerCommand::Deliver { delivery: number, message, copy })?;
         }
         Ok(())
     }
 
-    /// Lets the next fault happen when its time has come, one at a time.
-    async fn bring_about(&mut self) -> Result<()> {
-        if let Some(mut ongoing) = self.ongoing.take() {
-            if ongoing.is_over(self).await? {
-                self.tell("end", ongoing.fault());
-                self.history.write(&Event::Fault { id: ongoing.fault().id().into() })?;
-                self.recovery = Recovery::of(self.posts.len(), Instant::now());
+    /// Begins and ends faults on schedule, one at a time.
+    async fn inject_faults(&mut self) -> Result<()> {
+        if let Some(mut active) = self.active_fault.take() {
+            if active.is_over(self).await? {
+                self.print("end", active.fault());
+                self.history.add(TortureEvent::Fault { id: active.fault().id().into() })?;
+                self.recovery = Recovery::of(self.slots.len(), Instant::now());
             } else {
-                self.ongoing = Some(ongoing);
+                self.active_fault = Some(active);
             }
             return Ok(());
         }
-        // Whoever died last is to be back first, or soon nobody is left; and everybody at work again, or nobody would notice
-        // who is not.
-        let all_open = self.posts.iter().all(|post| post.station == Station::Open);
+        // All workers must work again, or a worker that does not recover from one fault would be hidden by the next.
+        let all_open = self.slots.iter().all(|slot| slot.state == WorkerState::Open);
         if all_open
             && self.recovery.is_complete()
-            && let Some(fault) = self.schedule.due(self.source.acknowledged())
+            && let Some(fault) = self.schedule.due(self.deliverer.acknowledged())
         {
-            self.tell("begin", fault);
-            self.ongoing = Some(Ongoing::begin(fault, self).await?);
+            self.print("begin", fault);
+            self.active_fault = Some(ActiveFault::begin(fault, self).await?);
         }
         Ok(())
     }
 
-    fn tell(&self, what: &str, fault: Fault) {
+    fn print(&self, what: &str, fault: Fault) {
         if self.verbose {
-            eprintln!("{:>8} acknowledged: {what} {}", self.source.acknowledged(), fault.id());
+            eprintln!("{:>8} acknowledged: {what} {}", self.deliverer.acknowledged(), fault.id());
         }
     }
 
-    /// Hears what there is to hear, and waits a moment for it.
-    async fn listen(&mut self) -> Result<()> {
-        if let Ok(Some(heard)) = timeout(TICK, self.heard.recv()).await {
-            self.hear_one(heard).await?;
-            while let Ok(heard) = self.heard.try_recv() {
-                self.hear_one(heard).await?;
-            }
+    /// Handles all output of the workers, and waits a moment for the first.
+    async fn receive(&mut self) -> Result<()> {
+        let mut next = timeout(TICK, self.output.recv()).await.ok().flatten();
+        while let Some(output) = next {
+            self.handle_output(output).await?;
+            next = self.output.try_recv().ok();
         }
         Ok(())
     }
 
-    async fn hear_one(&mut self, heard: Heard) -> Result<()> {
-        let Heard { worker, line } = heard;
+    async fn handle_output(&mut self, WorkerOutput { worker, line }: WorkerOutput) -> Result<()> {
         let Some(line) = line else { return self.replace(worker).await };
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["settled", id, answer, word] => {
-                let id = id.parse()?;
-                let answer = Answer::named(answer).with_context(|| format!("not understood: {line}"))?;
-                self.cancelled += u64::from(word == "cancelled");
-                if answer == Answer::Ack {
-                    self.recovery.acknowledged(worker, word);
-                }
-                self.history.write(&Event::Settled { id, worker, answer, word: word.into() })?;
-                if self.source.settled(worker, id, answer, Instant::now()) {
-                    self.last_answer = Instant::now();
+        let report = serde_json::from_str(&line);
+        match report.with_context(|| format!("invalid line of worker {worker}: {line}"))? {
+            WorkerReport::Ready => {
+                let state = &mut self.slots[worker].state;
+                if *state == WorkerState::Starting {
+                    *state = WorkerState::Open;
                 }
             }
-            ["body" | "unknown" | "recovered" | "dead", ..] => {
-                self.unknown += u64::from(words[0] == "unknown");
-                self.bodies += u64::from(words[0] == "body");
-                let event = Event::parse(&line).with_context(|| format!("not understood: {line}"))?;
-                self.history.write(&event)?;
+            WorkerReport::Settled { delivery, result, outcome } => {
+                self.settle(worker, delivery, result, outcome)?;
             }
-            ["ready"] => {
-                if self.posts[worker].station == Station::Starting {
-                    self.posts[worker].station = Station::Open;
+            WorkerReport::Event(event) => {
+                match event {
+                    TortureEvent::Body { .. } => self.bodies += 1,
+                    TortureEvent::CommitsUnknown { commits } => self.commits_unknown += commits,
+                    _ => {}
                 }
+                self.history.add(event)?;
             }
-            ["status", waiting, tasks, dead] => {
-                self.status = Some([waiting.parse()?, tasks.parse()?, dead.parse()?]);
-            }
-            ["clock", seconds] => self.clock_read = Some(seconds.parse()?),
-            ["deallocated"] => self.deallocated += 1,
-            ["revived", _] => {}
-            _ => bail!("worker {worker} said what nobody understands: {line}"),
+            WorkerReport::Deallocated => self.deallocated += 1,
+            WorkerReport::Backlog(backlog) => self.backlog = Some(backlog),
+            WorkerReport::Clock(seconds) => self.clock_seconds = Some(seconds),
         }
         Ok(())
     }
 
-    /// A worker is gone: another one takes its place.
+    fn settle(
+        &mut self,
+        worker: usize,
+        delivery: u64,
+        result: DeliveryResult,
+        outcome: String,
+    ) -> Result<()> {
+        let settled = self.deliverer.settle(worker, delivery, result, Instant::now());
+        let settled =
+            settled.with_context(|| format!("worker {worker} does not have the delivery {delivery}"))?;
+        self.cancelled += u64::from(outcome == "cancelled");
+        if result == DeliveryResult::Ack {
+            self.recovery.acknowledged(worker, &outcome);
+        }
+        if settled.is_first_ack {
+            self.last_progress = Instant::now();
+        }
+        self.history.add_all(Event::of_result(&settled, outcome))
+    }
+
+    /// Replaces a worker that has ended by another one.
     async fn replace(&mut self, number: usize) -> Result<()> {
-        let station = self.posts[number].station;
-        self.failed_starts = if station == Station::Starting { self.failed_starts + 1 } else { 0 };
+        let state = self.slots[number].state;
+        self.failed_starts = if state == WorkerState::Starting { self.failed_starts + 1 } else { 0 };
         if self.failed_starts > FAILED_STARTS_MAX {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            bail!("workers cannot start: {}", log.lines().last().unwrap_or("they do not say why"));
+            bail!("workers cannot start: {}", log.lines().last().unwrap_or("they reported no error"));
         }
-        if station == Station::Starting {
+        if state == WorkerState::Starting {
             sleep(RESTART_PAUSE).await;
         }
-        let post = self.start_worker(number)?;
-        let gone = std::mem::replace(&mut self.posts[number], post);
-        let how = gone.worker.ended().await?;
-        let how = match station {
-            Station::Open => how,
-            // There was no database to start on.
-            Station::Starting => format!("as asked: {how} before it was ready"),
-            Station::Leaving if how == "ended with exit code 0" => format!("as asked: {how}"),
-            Station::Leaving => how,
-            Station::Doomed | Station::Killed => format!("as asked: {how}"),
-        };
-        self.history.write(&Event::Gone { worker: number, how })?;
-        self.source.gone(number);
-        Ok(())
+        let slot = self.start_worker(number)?;
+        let ended = std::mem::replace(&mut self.slots[number], slot);
+        let status = ended.worker.wait().await?;
+        self.deliverer.worker_ended(number);
+        self.add_end(number, status, state.is_end_expected(status))
     }
 
-    /// Waits until the log is worked off. What failed for good is healed and tried again.
-    async fn drain(&mut self) -> Result<()> {
-        if self.plan.mode == Mode::Inline {
+    fn add_end(&mut self, worker: usize, status: ExitStatus, is_expected: bool) -> Result<()> {
+        self.history.add(TortureEvent::WorkerEnded { worker, status: describe(status), is_expected })
+    }
+
+    /// Waits until the log is worked off. Messages that failed permanently are retried, and succeed from now on.
+    async fn work_off(&mut self) -> Result<()> {
+        if self.scenario.mode == Mode::Inline {
             return Ok(());
         }
-        let mut last = (Instant::now(), None);
-        while last.0.elapsed() < PATIENCE {
-            for post in &self.posts {
-                post.worker.tell("heal");
-            }
-            self.status = None;
-            let asked = self.somebody();
-            if let Some(worker) = asked {
-                self.posts[worker].worker.tell("revive");
-                self.posts[worker].worker.tell("status");
-            }
-            let until = Instant::now() + Duration::from_secs(5);
-            while self.status.is_none() && Instant::now() < until {
-                self.listen().await?;
-            }
+        let (mut changed, mut last) = (Instant::now(), None);
+        while changed.elapsed() < STALL_LIMIT {
+            let backlog = self.query_backlog().await?;
             if self.verbose {
-                eprintln!("waiting, tasks, dead: {:?}", self.status);
+                eprintln!("backlog: {backlog:?}");
             }
-            match self.status {
-                Some([0, 0, 0]) => return Ok(()),
-                status if status != last.1 => last = (Instant::now(), status),
-                _ => {}
+            if backlog.is_some_and(Backlog::is_empty) {
+                return Ok(());
+            }
+            if backlog != last {
+                (changed, last) = (Instant::now(), backlog);
             }
             sleep(TICK * 10).await;
         }
-        let [waiting, tasks, dead] = last.1.unwrap_or_default();
-        self.history.write(&Event::Left { waiting, tasks, dead })
+        self.history.add(TortureEvent::BacklogLeft(last.unwrap_or_default()))
+    }
+
+    /// Lets a worker retry all dead letters and report the backlog.
+    async fn query_backlog(&mut self) -> Result<Option<Backlog>> {
+        for worker in 0..self.slots.len() {
+            self.send(worker, WorkerCommand::StopPermanentFailures)?;
+        }
+        self.backlog = None;
+        if let Some(worker) = self.random_worker() {
+            self.send(worker, WorkerCommand::RetryDeadLetters)?;
+            self.send(worker, WorkerCommand::ReportBacklog)?;
+        }
+        let deadline = Instant::now() + BACKLOG_LIMIT;
+        while self.backlog.is_none() && Instant::now() < deadline {
+            self.receive().await?;
+        }
+        Ok(self.backlog)
     }
 
     /// Asks all workers to end, and waits for it.
-    async fn dismiss(&mut self) -> Result<()> {
-        for post in &mut self.posts {
-            post.station = Station::Leaving;
-            post.worker.signal(Signal::TERM);
+    async fn end_workers(&mut self) -> Result<()> {
+        for worker in 0..self.slots.len() {
+            self.terminate(worker);
         }
-        let mut left: BTreeSet<usize> = (0..self.posts.len()).collect();
-        let deadline = Instant::now() + PATIENCE;
-        while !left.is_empty() {
-            let heard = timeout(deadline.saturating_duration_since(Instant::now()), self.heard.recv()).await;
-            match heard {
-                Ok(Some(Heard { worker, line: None })) => _ = left.remove(&worker),
-                Ok(Some(heard)) => self.hear_one(heard).await?,
-                Ok(None) => break,
-                Err(_elapsed) => {
-                    for &worker in &left {
-                        let how = "did not end when it was asked to".to_owned();
-                        self.history.write(&Event::Gone { worker, how })?;
-                    }
-                    break;
-                }
+        let mut running: BTreeSet<usize> = (0..self.slots.len()).collect();
+        let deadline = tokio::time::Instant::now() + STALL_LIMIT;
+        while !running.is_empty() {
+            match timeout_at(deadline, self.output.recv()).await {
+                Ok(Some(WorkerOutput { worker, line: None })) => _ = running.remove(&worker),
+                Ok(Some(output)) => self.handle_output(output).await?,
+                Ok(None) | Err(_) => break,
             }
         }
-        for (worker, post) in self.posts.drain(..).enumerate() {
-            post.worker.signal(Signal::KILL);
-            let how = post.worker.ended().await?;
-            let is_clean = how == "ended with exit code 0" || left.contains(&worker);
-            let how = if is_clean { format!("as asked: {how}") } else { how };
-            self.history.write(&Event::Gone { worker, how })?;
+        for (number, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
+            if running.contains(&number) {
+                slot.worker.signal(Signal::KILL);
+            }
+            let status = slot.worker.wait().await?;
+            self.add_end(number, status, status.success())?;
         }
         Ok(())
     }

@@ -1,60 +1,75 @@
-//! Many processes that start at once where there is no table yet.
+//! Many processes that start at once on an empty database.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use oncebox_servers::process::Signal;
-use oncebox_torture::plan::{Mode, Plan};
+use oncebox_torture::event::TortureEvent;
+use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
+use oncebox_torture::scenario::{Mode, Scenario};
+use oncebox_workload::deliverer::DeliveryResult;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::checker::STARTERS;
-use crate::history::Event;
 use crate::run::Run;
-use crate::workers::{Heard, Start, Worker};
+use crate::workers::{Worker, WorkerOutput, WorkerSettings};
 
-/// Numbers that the source never gives to messages.
-const FIRST_ID: u64 = 1 << 40;
+/// A number that the source never gives to messages.
+const FIRST_MESSAGE: u64 = 1 << 40;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Starts them, lets all of them take the same message, and writes down what came of it.
+/// Starts them, delivers the same message to all of them, and adds the result to the history.
 pub(crate) async fn start(run: &mut Run) -> Result<()> {
     let number = run.starters;
     run.starters += 1;
-    let id = FIRST_ID + number as u64;
-    let (url, schema) = run.database.empty_place(number).await?;
-    let plan = Plan { mode: Mode::Inline, ..run.plan };
-    let start =
-        Start { url, schema, plan, connections: 2, environment: Vec::new(), log: run.log().to_owned() };
-    let (hear, mut heard) = mpsc::unbounded_channel();
+    let message = FIRST_MESSAGE + number as u64;
+    let (url, schema) = run.database.create_empty(number).await?;
+    let settings = WorkerSettings {
+        url,
+        schema,
+        scenario: Scenario { mode: Mode::Inline, ..run.scenario },
+        connections: 2,
+        environment: Vec::new(),
+        log: run.log().to_owned(),
+    };
+    let (output_sender, output) = mpsc::unbounded_channel();
     let mut workers = Vec::new();
     for starter in 0..usize::try_from(STARTERS)? {
-        workers.push(Worker::start(starter, &start, hear.clone())?);
+        workers.push(Worker::start(starter, &settings, output_sender.clone())?);
     }
-    drop(hear);
+    // The channel closes when all of them have ended.
+    drop(output_sender);
+    let ready = deliver(&workers, output, message).await?;
+    for worker in workers {
+        worker.signal(Signal::KILL);
+        worker.wait().await?;
+    }
+    let effects = run.database.remove_empty(number, message).await?;
+    run.history.add(TortureEvent::Starters { ready, effects: u64::try_from(effects)? })
+}
+
+/// Delivers the message to each worker until it is acknowledged. Returns how many workers have acknowledged it.
+async fn deliver(
+    workers: &[Worker],
+    mut output: mpsc::UnboundedReceiver<WorkerOutput>,
+    message: u64,
+) -> Result<u64> {
+    // No failure is planned for the third copy.
+    let delivery = WorkerCommand::Deliver { delivery: 1, message, copy: 3 };
     let deadline = Instant::now() + LIMIT;
-    let (mut ready, mut settled) = (0, 0);
-    while let Ok(Some(Heard { worker, line })) = timeout_at(deadline, heard.recv()).await {
-        let line = line.unwrap_or_default();
-        match line.split(' ').collect::<Vec<_>>()[..] {
-            ["ready"] => {
-                ready += 1;
-                // The third try is one that works.
-                workers[worker].tell(&format!("deliver {id} 3"));
-            }
-            ["settled", _, "ack", ..] => {
-                settled += 1;
+    let mut acknowledged = 0;
+    while let Ok(Some(WorkerOutput { worker, line })) = timeout_at(deadline, output.recv()).await {
+        let Some(line) = line else { continue };
+        let report = serde_json::from_str(&line);
+        match report.with_context(|| format!("invalid line of starter {worker}: {line}"))? {
+            WorkerReport::Settled { result: DeliveryResult::Ack, .. } => {
+                acknowledged += 1;
                 workers[worker].signal(Signal::TERM);
             }
-            ["settled", ..] => workers[worker].tell(&format!("deliver {id} 3")),
+            WorkerReport::Ready | WorkerReport::Settled { .. } => workers[worker].send(delivery)?,
             _ => {}
         }
     }
-    for worker in workers {
-        worker.signal(Signal::KILL);
-        worker.ended().await?;
-    }
-    let effects = run.database.clear_place(number, id).await?;
-    let ready = if settled == STARTERS { ready } else { settled.min(ready) };
-    run.history.write(&Event::Started { ready, effects: u64::try_from(effects)? })
+    Ok(acknowledged)
 }

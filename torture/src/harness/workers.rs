@@ -2,50 +2,55 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
-use oncebox_servers::process::{Signal, describe};
-use oncebox_torture::plan::Plan;
+use oncebox_servers::process::Signal;
+use oncebox_torture::protocol::WorkerCommand;
+use oncebox_torture::scenario::Scenario;
 use rustix::process::{Pid, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-/// What a worker was started with.
+/// The settings of a worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Start {
+pub(crate) struct WorkerSettings {
     pub(crate) url: String,
     pub(crate) schema: String,
-    pub(crate) plan: Plan,
+    pub(crate) scenario: Scenario,
     pub(crate) connections: u32,
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Where its complaints go.
+    /// The file for its standard error.
     pub(crate) log: PathBuf,
 }
 
-/// Something that a worker said, or its end.
+/// A line that a worker has written, or its end.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct WorkerOutput {
     pub(crate) worker: usize,
-    /// Nothing more will come, if nothing is here.
+    /// `None` if the worker has ended.
     pub(crate) line: Option<String>,
 }
 
-/// A process that is alive, or was until now.
+/// A process that runs, or ran until now.
 #[derive(Debug)]
 pub(crate) struct Worker {
     child: Child,
-    tell: mpsc::UnboundedSender<String>,
+    input: mpsc::UnboundedSender<String>,
 }
 
 impl Worker {
-    /// Starts a process. What it says comes in at `hear`, under its number.
-    pub(crate) fn start(worker: usize, start: &Start, hear: mpsc::UnboundedSender<Heard>) -> Result<Self> {
-        let Start { url, schema, plan, connections, environment, log } = start;
+    /// Starts a process. Its output is sent under its number.
+    pub(crate) fn start(
+        worker: usize,
+        settings: &WorkerSettings,
+        output: mpsc::UnboundedSender<WorkerOutput>,
+    ) -> Result<Self> {
+        let WorkerSettings { url, schema, scenario, connections, environment, log } = settings;
         let log = File::options().create(true).append(true).open(log).context("opening the workers' log")?;
         let mut child = Command::new(program()?)
-            .args([url, plan.mode.name(), &plan.seed.to_string(), &connections.to_string(), schema])
+            .args([url, scenario.mode.name(), &scenario.seed.to_string(), &connections.to_string(), schema])
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .env("RUST_BACKTRACE", "0")
@@ -55,32 +60,34 @@ impl Worker {
             .kill_on_drop(true)
             .spawn()
             .context("starting a worker")?;
-        let mut input = child.stdin.take().context("a worker's input")?;
-        let mut output = BufReader::new(child.stdout.take().context("a worker's output")?).lines();
-        let (tell, mut told) = mpsc::unbounded_channel::<String>();
-        // Whoever is stopped does not read; the harness must not wait for him.
+        let mut stdin = child.stdin.take().context("a worker without standard input")?;
+        let stdout = child.stdout.take().context("a worker without standard output")?;
+        let (input, mut commands) = mpsc::unbounded_channel::<String>();
+        // A stopped worker does not read; the harness must not wait for it.
         tokio::spawn(async move {
-            while let Some(line) = told.recv().await {
-                if input.write_all(line.as_bytes()).await.is_err() {
+            while let Some(command) = commands.recv().await {
+                if stdin.write_all(command.as_bytes()).await.is_err() {
                     return;
                 }
             }
         });
         tokio::spawn(async move {
-            while let Ok(Some(line)) = output.next_line().await {
-                let _ = hear.send(Heard { worker, line: Some(line) });
+            let mut lines = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                let _ = output.send(WorkerOutput { worker, line: Some(line) });
             }
-            let _ = hear.send(Heard { worker, line: None });
+            let _ = output.send(WorkerOutput { worker, line: None });
         });
-        Ok(Self { child, tell })
+        Ok(Self { child, input })
     }
 
-    /// Tells it something; the dead do not listen.
-    pub(crate) fn tell(&self, line: &str) {
-        let _ = self.tell.send(format!("{line}\n"));
+    /// Sends a command. A worker that has ended does not receive it.
+    pub(crate) fn send(&self, command: WorkerCommand) -> Result<()> {
+        let _ = self.input.send(format!("{}\n", serde_json::to_string(&command)?));
+        Ok(())
     }
 
-    /// Sends a signal, if it is still there.
+    /// Sends a signal, if the process still runs.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(pid) = pid {
@@ -88,14 +95,14 @@ impl Worker {
         }
     }
 
-    /// Waits for its end, which must be near; how it ended.
-    pub(crate) async fn ended(mut self) -> Result<String> {
-        Ok(describe(self.child.wait().await.context("waiting for a worker")?))
+    /// Waits for its end.
+    pub(crate) async fn wait(mut self) -> Result<ExitStatus> {
+        self.child.wait().await.context("waiting for a worker")
     }
 }
 
-/// Beside this program.
+/// The worker's program is in the same folder as this one.
 fn program() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("where this program is")?;
-    Ok(this.with_file_name("torture-worker"))
+    let harness = std::env::current_exe().context("finding this program")?;
+    Ok(harness.with_file_name("torture-worker"))
 }

@@ -1,92 +1,110 @@
-//! Deliveries in hand.
+//! The deliveries in flight.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
 use anyhow::Result;
-use oncebox::{Envelope, Inbox, Report, Settlement};
-use oncebox_torture::chance::fate;
-use oncebox_torture::plan::{ACCOUNTS, Kind, Mode, Plan};
-use oncebox_torture::point::KillPoint;
+use oncebox::{Envelope, Error, Inbox, Report, Settlement};
+use oncebox_torture::kill_point::KillPoint;
+use oncebox_torture::protocol::WorkerReport;
+use oncebox_torture::scenario::{MessageKind, Mode, Scenario};
+use oncebox_workload::deliverer::DeliveryResult;
+use oncebox_workload::random::draw;
 use tokio::task::JoinSet;
 
 use crate::Store;
-use crate::effects::Effects;
+use crate::effects::EffectStore;
 use crate::handlers::{Letter, Order};
 use crate::points::Points;
-use crate::say::say;
+use crate::report::report;
 
-/// Calls that are dropped half way are polled this often at most.
+/// The maximum number of polls of a call that is cancelled.
 const POLLS_MAX: u64 = 6;
 
-/// The deliveries that this process has in hand.
-pub(crate) struct Calls<S: Effects> {
+/// The deliveries in flight of this process.
+pub(crate) struct Calls<S: EffectStore> {
     inbox: Inbox<Store<S>>,
-    plan: Plan,
+    scenario: Scenario,
     points: Points,
     to_cancel: u64,
     running: JoinSet<()>,
 }
 
-impl<S: Effects> Calls<S> {
-    pub(crate) fn new(inbox: Inbox<Store<S>>, plan: Plan, points: Points) -> Self {
-        Self { inbox, plan, points, to_cancel: 0, running: JoinSet::new() }
+impl<S: EffectStore> Calls<S> {
+    pub(crate) fn new(inbox: Inbox<Store<S>>, scenario: Scenario, points: Points) -> Self {
+        Self { inbox, scenario, points, to_cancel: 0, running: JoinSet::new() }
     }
 
-    /// Drops the next so many calls half way.
+    /// Cancels that many of the next calls before they are complete.
     pub(crate) fn cancel(&mut self, calls: u64) {
         self.to_cancel = calls;
     }
 
-    /// Hands a delivery to the inbox, and its answer to the source.
-    pub(crate) fn begin(&mut self, id: u64, attempt: u32) -> Result<()> {
-        let envelope = match self.plan.kind(id) {
-            Kind::Order => Envelope::of(&Order { id, account: id % ACCOUNTS })?,
-            Kind::Letter => Envelope::of(&Letter { id })?,
+    /// Passes a delivery to the inbox, and reports its result.
+    pub(crate) fn begin(&mut self, delivery: u64, message: u64, copy: u32) -> Result<()> {
+        let envelope = match self.scenario.kind(message) {
+            MessageKind::Order => {
+                Envelope::of(&Order { id: message, account: self.scenario.plan().account(message) })?
+            }
+            MessageKind::Letter => Envelope::of(&Letter { id: message })?,
         };
-        let envelope = envelope.with_attempt(attempt);
-        let cancelled = self.to_cancel > 0;
-        self.to_cancel = self.to_cancel.saturating_sub(1);
-        let polls = if cancelled { 1 + fate(&[id, self.to_cancel]) % POLLS_MAX } else { u64::MAX };
-        let (inbox, mode, points) = (self.inbox.clone(), self.plan.mode, self.points.clone());
+        let envelope = envelope.with_attempt(copy);
+        let polls = self.polls(message);
+        let (inbox, mode, points) = (self.inbox.clone(), self.scenario.mode, self.points.clone());
         self.running.spawn(async move {
-            let answer = polled(polls, answer(&inbox, mode, envelope)).await;
+            let (result, outcome) = match polled(polls, handle(&inbox, mode, envelope)).await {
+                Some(Ok(handled)) => handled,
+                Some(Err(error)) => (DeliveryResult::Retry, format!("{:?}", error.kind())),
+                None => (DeliveryResult::Retry, "cancelled".to_owned()),
+            };
             points.pass(KillPoint::BeforeAnswer);
-            say(&format!("settled {id} {}", answer.as_deref().unwrap_or("retry cancelled")));
+            report(&WorkerReport::Settled { delivery, result, outcome });
         });
         while self.running.try_join_next().is_some() {}
         Ok(())
     }
 
-    /// Waits for all of them.
+    /// The maximum number of polls of the next call.
+    fn polls(&mut self, message: u64) -> u64 {
+        if self.to_cancel == 0 {
+            return u64::MAX;
+        }
+        self.to_cancel -= 1;
+        1 + draw(self.scenario.seed, "polls", &[message, self.to_cancel]) % POLLS_MAX
+    }
+
+    /// Waits for all deliveries.
     pub(crate) async fn finish(mut self) {
         while self.running.join_next().await.is_some() {}
     }
 }
 
-async fn answer<S: Effects>(inbox: &Inbox<Store<S>>, mode: Mode, envelope: Envelope) -> String {
-    let answered = match mode {
-        Mode::Inline | Mode::Spill => inbox.process(envelope).await.map(|report| settled(&report)),
-        Mode::Stored => inbox.accept(envelope).await.map(|accept| {
-            let word = if accept.is_new() { "accepted" } else { "known" };
-            format!("ack {word}")
-        }),
-    };
-    answered.unwrap_or_else(|error| format!("retry {:?}", error.kind()))
+async fn handle<S: EffectStore>(
+    inbox: &Inbox<Store<S>>,
+    mode: Mode,
+    envelope: Envelope,
+) -> Result<(DeliveryResult, String), Error> {
+    match mode {
+        Mode::Inline | Mode::Spill => Ok(result_of(&inbox.process(envelope).await?)),
+        Mode::Stored => {
+            let outcome = if inbox.accept(envelope).await?.is_new() { "accepted" } else { "known" };
+            Ok((DeliveryResult::Ack, outcome.to_owned()))
+        }
+    }
 }
 
-fn settled(report: &Report) -> String {
-    let settlement = match report.settlement() {
-        Settlement::Ack => "ack",
-        Settlement::Retry { .. } => "retry",
-        Settlement::Reject => "reject",
+fn result_of(report: &Report) -> (DeliveryResult, String) {
+    let result = match report.settlement() {
+        Settlement::Ack => DeliveryResult::Ack,
+        Settlement::Retry { .. } => DeliveryResult::Retry,
+        Settlement::Reject => DeliveryResult::Reject,
     };
-    let words: Vec<&str> = report.outcomes().map(|(_, outcome)| outcome.name()).collect();
-    format!("{settlement} {}", words.join("+"))
+    let outcomes: Vec<&str> = report.outcomes().map(|(_, outcome)| outcome.name()).collect();
+    (result, outcomes.join("+"))
 }
 
-/// Polls a future so often at most, and drops it then, as a caller does that goes away.
+/// Polls a future up to that often, and drops it then, as a caller does that is cancelled.
 async fn polled<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -1,33 +1,32 @@
-//! What handlers do in the database.
+//! The statements of the handlers.
 
 use oncebox::store::Store;
 use oncebox::{LogStore, PostgresStore, SqliteStore};
 use sqlx::Row;
 
-/// One row and no search; there is one, since the handler has just written it.
+/// Any row, so that no search is needed. There is one, because the handler has just written it.
 const ANY_EFFECT: &str = "select * from effect limit 1";
 
-/// A store on which a handler can write its effect.
-pub(crate) trait Effects: LogStore {
-    /// Writes that a handler took effect on a message. Nothing keeps a second row out.
+/// A store with a table of effects beside its own tables.
+pub(crate) trait EffectStore: LogStore {
+    /// Writes the effect of a handler on a message. The table has no unique constraint.
     fn effect(
         conn: &mut <Self as Store>::Conn,
         handler: &'static str,
         id: i64,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Reads all columns of an effect, whatever they are by now: a prepared statement like this one does not survive a
-    /// change of the table on PostgreSQL.
+    /// Reads all columns of an effect. On PostgreSQL such a prepared statement fails after a change of the table.
     fn read_back(conn: &mut <Self as Store>::Conn) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Drops the prepared statements of this session behind the driver's back, as poolers do. SQLite has no sessions.
+    /// Drops the prepared statements of this session without the driver's knowledge, as poolers do. SQLite has no sessions.
     fn deallocate(conn: &mut <Self as Store>::Conn) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Proves that the transaction is still open.
+    /// Succeeds only if the transaction is still open.
     fn prove(conn: &mut <Self as Store>::Conn) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-impl Effects for SqliteStore {
+impl EffectStore for SqliteStore {
     async fn effect(
         conn: &mut sqlx::SqliteConnection,
         handler: &'static str,
@@ -38,7 +37,7 @@ impl Effects for SqliteStore {
     }
 
     async fn read_back(conn: &mut sqlx::SqliteConnection) -> Result<(), sqlx::Error> {
-        // The driver's thread dies of a cached statement that has another column by now. Without it there is no row.
+        // The driver's thread panics on a cached statement with an added column; then there is no row.
         let row = sqlx::query(ANY_EFFECT).fetch_optional(conn).await?.ok_or(sqlx::Error::WorkerCrashed)?;
         row.try_get::<i64, _>("id").map(drop)
     }
@@ -52,7 +51,7 @@ impl Effects for SqliteStore {
     }
 }
 
-impl Effects for PostgresStore {
+impl EffectStore for PostgresStore {
     async fn effect(
         conn: &mut sqlx::PgConnection,
         handler: &'static str,

@@ -1,20 +1,22 @@
-//! The handlers, and what goes wrong in them by plan.
+//! The handlers, with their planned failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use oncebox::{Attempt, BoxError, Failure, InboxBuilder, Message};
-use oncebox_torture::plan::{BOOKS, LEDGER, MAIL, Mode, Plan, STATEMENT, Trouble};
-use oncebox_torture::point::KillPoint;
+use oncebox_torture::event::TortureEvent;
+use oncebox_torture::kill_point::KillPoint;
+use oncebox_torture::protocol::WorkerReport;
+use oncebox_torture::scenario::{BOOKS, LEDGER, MAIL, Mode, PlannedFailure, STATEMENT, Scenario};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
-use crate::effects::Effects;
+use crate::effects::EffectStore;
 use crate::points::Points;
-use crate::say::{nanos, say};
+use crate::report::{monotonic_nanos, report};
 
-/// How long a slow body takes.
+/// How long a slow handler takes.
 const SLOW: Duration = Duration::from_millis(20);
 
 #[derive(Serialize, Deserialize, Message)]
@@ -30,98 +32,100 @@ pub(crate) struct Letter {
     pub(crate) id: u64,
 }
 
-/// What all handlers know.
+/// What all handlers share.
 #[derive(Clone, Debug)]
-pub(crate) struct Scene {
-    plan: Plan,
+pub(crate) struct HandlerContext {
+    scenario: Scenario,
     points: Points,
-    is_healed: Arc<AtomicBool>,
+    is_permanent_stopped: Arc<AtomicBool>,
 }
 
-impl Scene {
-    pub(crate) fn new(plan: Plan, points: Points) -> Self {
-        Self { plan, points, is_healed: Arc::default() }
+impl HandlerContext {
+    pub(crate) fn new(scenario: Scenario, points: Points) -> Self {
+        Self { scenario, points, is_permanent_stopped: Arc::default() }
     }
 
-    /// What failed for good works from now on.
-    pub(crate) fn heal(&self) {
-        self.is_healed.store(true, Ordering::SeqCst);
+    /// Lets messages succeed that failed permanently.
+    pub(crate) fn stop_permanent_failures(&self) {
+        self.is_permanent_stopped.store(true, Ordering::SeqCst);
     }
 
-    async fn write<S: Effects>(
+    async fn write<S: EffectStore>(
         &self,
         handler: &'static str,
         id: u64,
         attempt: u32,
         conn: &mut <S as oncebox::store::Store>::Conn,
     ) -> Result<(), Failure> {
-        let enter = nanos();
-        let deallocates = self.points.is_to_deallocate();
-        // Half of the time the handler's own statements are the first to be missed, else those of the inbox.
+        let enter = monotonic_nanos();
+        let deallocates = self.points.must_deallocate();
+        // For half of the messages the handler's own statements fail first, for the others those of the inbox.
         if deallocates && id.is_multiple_of(2) {
             deallocate::<S>(conn).await?;
         }
         S::effect(conn, handler, i64::try_from(id)?).await?;
         S::read_back(conn).await?;
         self.points.pass(KillPoint::InBody);
-        if self.plan.is_slow(handler, id) {
+        if self.scenario.is_slow(handler, id) {
             tokio::time::sleep(SLOW).await;
             S::prove(conn).await?;
         }
         if deallocates && !id.is_multiple_of(2) {
             deallocate::<S>(conn).await?;
         }
-        say(&format!("body {id} {handler} {enter} {}", nanos()));
-        self.end(handler, id, attempt)
+        self.end(handler, id, attempt, enter)
     }
 
     async fn post(&self, id: u64, attempt: u32) -> Result<(), Failure> {
-        let enter = nanos();
+        let enter = monotonic_nanos();
         self.points.pass(KillPoint::InBody);
-        if self.plan.is_slow(MAIL, id) {
+        if self.scenario.is_slow(MAIL, id) {
             tokio::time::sleep(SLOW).await;
         }
-        say(&format!("body {id} {MAIL} {enter} {}", nanos()));
-        self.end(MAIL, id, attempt)
+        self.end(MAIL, id, attempt, enter)
     }
 
-    fn end(&self, handler: &str, id: u64, attempt: u32) -> Result<(), Failure> {
-        match self.plan.trouble(handler, id, attempt, self.is_healed.load(Ordering::SeqCst)) {
+    /// Reports that the handler has run, and fails by plan.
+    fn end(&self, handler: &str, message: u64, attempt: u32, enter: u64) -> Result<(), Failure> {
+        let leave = monotonic_nanos();
+        report(&WorkerReport::Event(TortureEvent::Body { message, handler: handler.into(), enter, leave }));
+        let is_permanent_stopped = self.is_permanent_stopped.load(Ordering::SeqCst);
+        match self.scenario.failure(handler, message, attempt, is_permanent_stopped) {
             None => Ok(()),
-            Some(Trouble::Passing) => Err(BoxError::from("not this time").into()),
-            Some(Trouble::Lasting) => Err(Failure::permanent("it cannot work until it is healed")),
+            Some(PlannedFailure::Transient) => Err(BoxError::from("a planned transient failure").into()),
+            Some(PlannedFailure::Permanent) => Err(Failure::permanent("a planned permanent failure")),
         }
     }
 }
 
-async fn deallocate<S: Effects>(conn: &mut <S as oncebox::store::Store>::Conn) -> Result<(), Failure> {
+async fn deallocate<S: EffectStore>(conn: &mut <S as oncebox::store::Store>::Conn) -> Result<(), Failure> {
     S::deallocate(conn).await?;
-    say("deallocated");
+    report(&WorkerReport::Deallocated);
     Ok(())
 }
 
-/// The handlers of the plan's mode.
-pub(crate) fn with_handlers<S: Effects>(
+/// Adds the handlers of the scenario's mode.
+pub(crate) fn with_handlers<S: EffectStore>(
     builder: InboxBuilder<Store<S>>,
-    scene: &Scene,
+    context: &HandlerContext,
 ) -> InboxBuilder<Store<S>> {
     let writing = |handler: &'static str| {
-        let scene = scene.clone();
+        let context = context.clone();
         async move |order: Order,
                     Attempt(attempt): Attempt,
                     conn: &mut <S as oncebox::store::Store>::Conn|
                     -> Result<(), Failure> {
-            scene.write::<S>(handler, order.id, attempt, conn).await
+            context.write::<S>(handler, order.id, attempt, conn).await
         }
     };
     let builder = builder.on(BOOKS, writing(BOOKS));
-    if scene.plan.mode != Mode::Stored {
+    if context.scenario.mode != Mode::Stored {
         return builder.on(LEDGER, writing(LEDGER));
     }
-    let scene = scene.clone();
+    let context = context.clone();
     let post = move |letter: Letter, Attempt(attempt): Attempt| {
-        let scene = scene.clone();
-        async move { scene.post(letter.id, attempt).await }
+        let context = context.clone();
+        async move { context.post(letter.id, attempt).await }
     };
     builder.on_with(STATEMENT, writing(STATEMENT), |options| options.ordered()).on_with(
         MAIL,

@@ -1,29 +1,19 @@
-//! The process that faults happen to: takes deliveries from standard input and answers on standard output.
+//! The process that faults happen to: reads commands from standard input and reports on standard output, as
+//! `oncebox_torture::protocol` defines them.
 //!
 //! ```text
 //! torture-worker URL MODE SEED POOL SCHEMA
-//! > deliver ID ATTEMPT       < settled ID ack|retry|reject WORD
-//! > die POINT                kills itself at the next passage of the point
-//! > lose N                   loses the answers of the next N commits
-//! > cancel N                 drops the next N calls half way
-//! > deallocate N             the next N handler calls drop the prepared statements of their session: < deallocated
-//! > heal                     what failed for good works from now on
-//! > revive                   < dead ID HANDLER ERROR for each dead letter, < revived N: they are tried again
-//! > status                   < status WAITING TASKS DEAD
-//! > clock                    < clock SECONDS, as this process reads it
-//! < body ID HANDLER ENTER LEAVE      a body, and when its transaction was open for certain
-//! < unknown N / < recovered N
 //! ```
 //!
-//! `SIGTERM` lets it finish what is in hand.
+//! On `SIGTERM` it finishes its in-flight work.
 
-#![allow(clippy::print_stderr, reason = "a program that speaks to a person")]
+#![allow(clippy::print_stderr, reason = "its standard error is a log for people")]
 
 mod calls;
 mod effects;
 mod handlers;
 mod points;
-mod say;
+mod report;
 mod stores;
 
 use std::convert::Infallible;
@@ -33,8 +23,9 @@ use anyhow::{Context, Result, bail};
 use oncebox::store::Select;
 use oncebox::{Inbox, InboxBuilder, Mode as InboxMode, Retry};
 use oncebox_testing::Faulty;
-use oncebox_torture::plan::{LEASE, Mode, Plan};
-use oncebox_torture::point::KillPoint;
+use oncebox_torture::event::{Backlog, TortureEvent};
+use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
+use oncebox_torture::scenario::{LEASE, Mode, Scenario};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,15 +33,15 @@ use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::calls::Calls;
-use crate::effects::Effects;
-use crate::handlers::{Scene, with_handlers};
+use crate::effects::EffectStore;
+use crate::handlers::{HandlerContext, with_handlers};
 use crate::points::Points;
-use crate::say::{Telling, say};
+use crate::report::{CommitReporter, report};
 
 const LANES: u16 = 8;
 const BATCH: usize = 32;
-/// The maximum number of dead letters that are reported and revived at once.
-const LETTERS: u32 = 500;
+/// The maximum number of dead letters that are reported and retried at once.
+const DEAD_LETTERS: u32 = 500;
 
 type Store<S> = Faulty<S, Points>;
 
@@ -68,43 +59,43 @@ async fn main() {
     end(1)
 }
 
-/// Ends at once: the thread that reads standard input would be waited for.
+/// `exit`, because the runtime would wait for the thread that reads standard input.
 fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
 async fn start() -> Result<Infallible> {
-    // Even a stopped worker goes with its harness.
+    // Even a stopped worker must end with its harness.
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process to its parent")?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, mode, seed, pool, schema] = &arguments[..] else {
         bail!("usage: torture-worker URL MODE SEED POOL SCHEMA");
     };
-    let mode = Mode::named(mode).with_context(|| format!("there is no mode {mode}"))?;
-    let plan = Plan { mode, seed: seed.parse().context("the seed")? };
+    let mode = Mode::named(mode).with_context(|| format!("unknown mode {mode}"))?;
+    let scenario = Scenario { mode, seed: seed.parse().context("the seed")? };
     let pool = pool.parse().context("the size of the pool")?;
-    metrics::set_global_recorder(Telling).ok().context("counting unknown commits")?;
+    metrics::set_global_recorder(CommitReporter).ok().context("counting unknown commits")?;
     match url.starts_with("postgres:") {
-        true => work(stores::postgres(url, pool, schema).await?, plan).await,
-        false => work(stores::sqlite(url, pool).await?, plan).await,
+        true => work(stores::postgres(url, pool, schema).await?, scenario).await,
+        false => work(stores::sqlite(url, pool).await?, scenario).await,
     }
 }
 
-async fn work<S: Effects>(store: S, plan: Plan) -> Result<Infallible> {
+async fn work<S: EffectStore>(store: S, scenario: Scenario) -> Result<Infallible> {
     let points = Points::default();
-    let scene = Scene::new(plan, points.clone());
+    let context = HandlerContext::new(scenario, points.clone());
     let builder = Inbox::builder(Faulty::new(store, points.clone()));
-    let inbox = with_handlers::<S>(in_mode(builder, plan.mode), &scene).build().await?;
+    let inbox = with_handlers::<S>(in_mode(builder, scenario.mode), &context).build().await?;
     let (stop, stopped) = watch::channel(false);
-    let working = (plan.mode != Mode::Inline).then(|| {
+    let working = (scenario.mode != Mode::Inline).then(|| {
         let (inbox, mut stopped) = (inbox.clone(), stopped.clone());
         tokio::spawn(
             async move { inbox.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await },
         )
     });
     let mut terminated = signal(SignalKind::terminate()).context("listening to signals")?;
-    let mut calls = Calls::new(inbox.clone(), plan, points.clone());
-    say("ready");
+    let mut calls = Calls::new(inbox.clone(), scenario, points.clone());
+    report(&WorkerReport::Ready);
 
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {
@@ -113,20 +104,20 @@ async fn work<S: Effects>(store: S, plan: Plan) -> Result<Infallible> {
             _ = terminated.recv() => break,
         };
         let Some(line) = line else { break };
-        match line.split(' ').collect::<Vec<_>>()[..] {
-            ["deliver", id, attempt] => calls.begin(id.parse()?, attempt.parse()?)?,
-            ["die", point] => points.die_at(KillPoint::named(point).context("a point to die at")?),
-            ["lose", commits] => points.lose_answers(commits.parse()?),
-            ["cancel", number] => calls.cancel(number.parse()?),
-            ["deallocate", calls] => points.deallocate(calls.parse()?),
-            ["heal"] => scene.heal(),
-            ["revive"] => revive(&inbox).await,
-            ["status"] => tell_status(&inbox).await,
-            ["clock"] => {
+        let command = serde_json::from_str(&line).with_context(|| format!("invalid command: {line}"))?;
+        match command {
+            WorkerCommand::Deliver { delivery, message, copy } => calls.begin(delivery, message, copy)?,
+            WorkerCommand::KillAt(point) => points.kill_at(point),
+            WorkerCommand::LoseCommitResults(commits) => points.lose_results(commits),
+            WorkerCommand::CancelCalls(number) => calls.cancel(number),
+            WorkerCommand::Deallocate(number) => points.deallocate(number),
+            WorkerCommand::StopPermanentFailures => context.stop_permanent_failures(),
+            WorkerCommand::RetryDeadLetters => retry_dead_letters(&inbox).await,
+            WorkerCommand::ReportBacklog => report_backlog(&inbox).await,
+            WorkerCommand::ReportClock => {
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                say(&format!("clock {}", now.as_secs()));
+                report(&WorkerReport::Clock(now.as_secs()));
             }
-            _ => bail!("not understood: {line}"),
         }
     }
     calls.finish().await;
@@ -138,8 +129,8 @@ async fn work<S: Effects>(store: S, plan: Plan) -> Result<Infallible> {
     end(0)
 }
 
-fn in_mode<S: Effects>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuilder<Store<S>> {
-    // The plan lets the third try work. An outage spends no try, so a few are enough: more would hide faults that do.
+fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuilder<Store<S>> {
+    // The third attempt succeeds by plan. An outage uses up no attempt, so few are enough: more would hide faults that do.
     let retry =
         Retry { max_attempts: 6, first: Duration::from_millis(20), longest: Duration::from_millis(200) };
     let builder = builder.lock_timeout(Duration::from_secs(2));
@@ -148,32 +139,37 @@ fn in_mode<S: Effects>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuil
         Mode::Stored => builder.stored(),
         Mode::Spill => builder.mode(InboxMode::inline().spill()),
     };
-    // After each death as many messages of every lane run one by one as fit into a batch.
+    // After each crash a batch of messages of every lane runs one by one.
     builder.retry(retry).lease(LEASE).poll_every(Duration::from_millis(100)).lanes(LANES).work_batch(BATCH)
 }
 
-async fn revive<S: Effects>(inbox: &Inbox<Store<S>>) {
-    // The harness asks until nothing is left.
-    let letters = inbox.operators().dead_letters(Select::all(), LETTERS).await.unwrap_or_default();
-    let mut revived = 0;
-    for letter in letters {
-        let key = letter.key.map(|key| key.to_string()).unwrap_or_default();
-        say(&format!("dead {key} {} {}", letter.handler, letter.error.replace('\n', " ")));
-        // Those that were reported, and no others.
+/// Reports and retries dead letters. The harness repeats this until there are none, so an error is not fatal.
+async fn retry_dead_letters<S: EffectStore>(inbox: &Inbox<Store<S>>) {
+    for letter in inbox.operators().dead_letters(Select::all(), DEAD_LETTERS).await.unwrap_or_default() {
+        let Some(message) = letter.key.and_then(|key| key.to_string().parse().ok()) else {
+            eprintln!("a dead letter without a message's number as its key");
+            continue;
+        };
+        let (handler, error) = (letter.handler.clone(), letter.error);
+        report(&WorkerReport::Event(TortureEvent::DeadLetter { message, handler, error }));
+        // Only the one that was reported.
         let reported = Select::all().handler(letter.handler).at(letter.place);
-        revived += inbox.operators().retry_dead(reported, "torture").await.unwrap_or_default();
+        if let Err(error) = inbox.operators().retry_dead(reported, "torture").await {
+            eprintln!("no retry: {error}");
+        }
     }
-    say(&format!("revived {revived}"));
 }
 
-async fn tell_status<S: Effects>(inbox: &Inbox<Store<S>>) {
+async fn report_backlog<S: EffectStore>(inbox: &Inbox<Store<S>>) {
     match inbox.operators().handler_statuses().await {
         Ok(statuses) => {
-            let sum = statuses
-                .iter()
-                .fold((0, 0, 0), |(lag, tasks, dead), of| (lag + of.lag, tasks + of.tasks, dead + of.dead));
-            say(&format!("status {} {} {}", sum.0, sum.1, sum.2));
+            let backlog = statuses.iter().fold(Backlog::default(), |sum, status| Backlog {
+                lag: sum.lag + status.lag,
+                tasks: sum.tasks + status.tasks,
+                dead: sum.dead + status.dead,
+            });
+            report(&WorkerReport::Backlog(backlog));
         }
-        Err(error) => eprintln!("no status: {error}"),
+        Err(error) => eprintln!("no backlog: {error}"),
     }
 }

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Short, since nobody learns of a half-open connection sooner; an answer that only comes late is asked for again.
+/// Short, because a half-open connection is not detected sooner. A response that is only late is requested again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -20,7 +20,7 @@ pub(crate) async fn sqlite(path: &str, connections: u32) -> Result<SqliteStore> 
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT);
-    // The first one creates the file and its journal, as users do.
+    // The first connection creates the file and its journal, as in a user's program.
     drop(SqliteStore::connect(path).await?);
     let pool = SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false);
     let store = SqliteStore::new(pool.connect_with(options).await?);
@@ -29,7 +29,7 @@ pub(crate) async fn sqlite(path: &str, connections: u32) -> Result<SqliteStore> 
 }
 
 pub(crate) async fn postgres(url: &str, connections: u32, schema: &str) -> Result<PostgresStore> {
-    let options = PgConnectOptions::from_str(url).context("the address of the database")?;
+    let options = PgConnectOptions::from_str(url).context("the URL of the database")?;
     let pool = PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)

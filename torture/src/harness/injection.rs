@@ -1,0 +1,292 @@
+//! How each fault is injected, and when it is over.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use oncebox_servers::process::Signal;
+use oncebox_torture::protocol::WorkerCommand;
+use oncebox_torture::scenario::LEASE;
+
+use crate::database::HeldConnection;
+use crate::fault::Fault;
+use crate::run::{Run, WITH_CLOCK, WITH_SMALL_POOL, WorkerState};
+use crate::starters;
+
+/// The number of copies of one message at once.
+const COPIES: usize = 64;
+/// The minimum jump of a clock, too large to be a delay, and the maximum that is added to it.
+const JUMP_SECONDS: (u64, usize) = (600, 6 * 60 * 60);
+/// The maximum difference between the clock that was set and the clock that is read.
+const CLOCK_TOLERANCE_SECONDS: u64 = 60;
+/// The time between two reads of a clock. The library that fakes it reads its setting once a second.
+const CLOCK_PAUSE: Duration = Duration::from_millis(200);
+/// A fault that has not happened by then is injected again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// The disk stays full until no message was acknowledged for this time.
+const FULL: Duration = Duration::from_millis(600);
+/// The maximum time that a lock is held.
+const LOCKED_MS: usize = 800;
+/// The maximum time that a server is down.
+const DOWN_MS: usize = 400;
+/// The number of messages that are acknowledged while a snapshot is held.
+const SNAPSHOT_MESSAGES: u64 = 1_000;
+/// The number of calls that are cancelled.
+const CANCELLED_CALLS: u64 = 20;
+/// The number of handler calls of all workers after which a lasting change has had its effect.
+const AFFECTED_CALLS: u64 = 500;
+/// The maximum time to wait for them: the next fault comes even if no handler makes progress.
+const AFFECTED_LIMIT: Duration = Duration::from_secs(10);
+/// The maximum number of handler calls that drop the prepared statements of their session.
+const DEALLOCATIONS: usize = 8;
+
+/// A fault that has begun.
+#[derive(Debug)]
+pub(crate) struct ActiveFault {
+    fault: Fault,
+    since: Instant,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is over.
+    Over,
+    /// It could not begin; it is injected again.
+    NotYet,
+    /// A worker is killed, or will kill itself.
+    Killing { worker: usize },
+    /// A lock is held until that time.
+    Locked { until: Instant, held: HeldConnection },
+    /// The disk is full until all workers are affected.
+    Full { _held: Option<HeldConnection> },
+    /// A worker is stopped until that time.
+    Stopped { worker: usize, until: Instant },
+    /// A snapshot is held until that many messages are acknowledged.
+    Snapshot { until: u64, held: HeldConnection },
+    /// A connection will be cut after a commit; that many were before.
+    Cutting { before: u32 },
+    /// Connections will be silent; that many were before.
+    Silencing { before: u32 },
+    /// Results of commits will be lost; that many were before.
+    LosingResults { before: u64 },
+    /// Calls will be cancelled; that many were before.
+    Cancelling { before: u64 },
+    /// Sessions will lose their prepared statements; that many had lost them before.
+    Deallocating { before: u64 },
+    /// A clock was set to be that far off.
+    Jumping { seconds: i64, queried: Instant },
+    /// A lasting change affects handlers until they were called that often.
+    Changed { until: u64 },
+    /// Workers are restarted one after the other.
+    Rolling { worker: usize },
+}
+
+impl ActiveFault {
+    pub(crate) fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// Begins a fault.
+    pub(crate) async fn begin(fault: Fault, run: &mut Run) -> Result<Self> {
+        let state = begin(fault, run).await.with_context(|| format!("injecting {}", fault.id()))?;
+        Ok(Self { fault, since: Instant::now(), state })
+    }
+
+    /// Whether it has happened and is over.
+    pub(crate) async fn is_over(&mut self, run: &mut Run) -> Result<bool> {
+        let now = Instant::now();
+        let is_over = match &mut self.state {
+            State::Over => true,
+            State::NotYet => false,
+            State::Killing { worker } => {
+                !matches!(run.slots[*worker].state, WorkerState::Doomed | WorkerState::Killed)
+            }
+            State::Locked { until, .. } | State::Stopped { until, .. } => *until <= now,
+            State::Full { .. } => self.since.elapsed() > FULL && run.time_without_progress() > FULL,
+            State::Snapshot { until, .. } => run.deliverer.acknowledged() >= *until,
+            State::Cutting { before } => run.database.proxy().is_some_and(|proxy| proxy.cuts() > *before),
+            State::Silencing { before } => {
+                run.database.proxy().is_some_and(|proxy| proxy.silences() > *before)
+            }
+            State::LosingResults { before } => run.commits_unknown > *before,
+            State::Cancelling { before } => run.cancelled > *before,
+            State::Deallocating { before } => {
+                if run.deallocated > *before {
+                    self.state = State::Changed { until: run.bodies + AFFECTED_CALLS };
+                    self.since = now;
+                }
+                false
+            }
+            State::Changed { until } => run.bodies >= *until || self.since.elapsed() > AFFECTED_LIMIT,
+            State::Jumping { seconds, queried } => {
+                if now.duration_since(*queried) > CLOCK_PAUSE {
+                    *queried = now;
+                    run.send(WITH_CLOCK, WorkerCommand::ReportClock)?;
+                }
+                let expected = seconds_now().saturating_add_signed(*seconds);
+                run.clock_seconds.is_some_and(|read| read.abs_diff(expected) < CLOCK_TOLERANCE_SECONDS)
+            }
+            State::Rolling { worker } => return Ok(restart_next(worker, run)),
+        };
+        if is_over {
+            self.end(run).await?;
+        } else if self.since.elapsed() > RETRY_AFTER && self.may_be_injected_again() {
+            *self = Self::begin(self.fault, run).await?;
+        }
+        Ok(is_over)
+    }
+
+    fn may_be_injected_again(&self) -> bool {
+        matches!(
+            self.state,
+            State::NotYet
+                | State::Full { .. }
+                | State::Cutting { .. }
+                | State::Silencing { .. }
+                | State::LosingResults { .. }
+                | State::Cancelling { .. }
+                | State::Deallocating { .. }
+        )
+    }
+
+    /// Restores the state before the fault.
+    async fn end(&mut self, run: &mut Run) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Stopped { worker, .. } => run.slots[worker].worker.signal(Signal::CONT),
+            State::Locked { held, .. } | State::Snapshot { held, .. } => drop(held),
+            _ => {}
+        }
+        if self.fault == Fault::DiskFull {
+            run.database.disk().clear()?;
+            run.database.recover().await?;
+        }
+        Ok(())
+    }
+}
+
+async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
+    let now = Instant::now();
+    let Some(worker) = run.random_worker() else { return Ok(State::NotYet) };
+    Ok(match fault {
+        Fault::KillAt(point) => {
+            run.slots[worker].state = WorkerState::Doomed;
+            run.send(worker, WorkerCommand::KillAt(point))?;
+            State::Killing { worker }
+        }
+        Fault::KillRandom => {
+            run.kill(worker);
+            State::Killing { worker }
+        }
+        Fault::KillDatabase => {
+            if run.database.proxy().is_none() {
+                for worker in 0..run.slots.len() {
+                    run.kill(worker);
+                }
+            }
+            let pause = random_ms(run, DOWN_MS);
+            run.database.kill_and_restart(pause).await?;
+            State::Over
+        }
+        Fault::TerminateBackend => {
+            let number = run.random.below(1_000);
+            if run.database.terminate_backend(number).await? { State::Over } else { State::NotYet }
+        }
+        Fault::HoldWriteLock => {
+            let held = run.database.hold_write_lock().await?;
+            State::Locked { until: now + random_ms(run, LOCKED_MS), held }
+        }
+        Fault::StopBeyondLease => {
+            run.slots[worker].worker.signal(Signal::STOP);
+            State::Stopped { worker, until: now + LEASE * 3 / 2 + random_ms(run, 1_000) }
+        }
+        Fault::CutAfterCommit => match run.database.proxy() {
+            Some(proxy) => {
+                let before = proxy.cuts();
+                proxy.cut_after_commits(1 + u32::try_from(run.random.below(3))?);
+                State::Cutting { before }
+            }
+            None => {
+                let commits = 1 + u32::try_from(run.random.below(3))?;
+                run.send(worker, WorkerCommand::LoseCommitResults(commits))?;
+                State::LosingResults { before: run.commits_unknown }
+            }
+        },
+        Fault::HalfOpen => {
+            let proxy = run.database.proxy().context("no proxy for half-open connections")?;
+            let before = proxy.silences();
+            match run.random.below(4) {
+                0 => proxy.silence_all(),
+                1 => proxy.silence_newcomers(1),
+                2 => proxy.silence_after_commits(1),
+                _ => proxy.silence_after_requests(u32::try_from(run.random.below(20))?),
+            }
+            State::Silencing { before }
+        }
+        Fault::DiskFull => {
+            let held = run.database.use_up_log().await?;
+            run.database.disk().fill()?;
+            State::Full { _held: held }
+        }
+        Fault::PoolOfTwo => {
+            let copies = run.deliverer.burst(WITH_SMALL_POOL, COPIES);
+            run.send_deliveries(&copies)?;
+            if copies.is_empty() { State::NotYet } else { State::Over }
+        }
+        Fault::HeldSnapshot => {
+            let held = run.database.hold_snapshot().await?;
+            State::Snapshot { until: run.deliverer.acknowledged() + SNAPSHOT_MESSAGES, held }
+        }
+        Fault::CancelCallers => {
+            run.send(worker, WorkerCommand::CancelCalls(CANCELLED_CALLS))?;
+            State::Cancelling { before: run.cancelled }
+        }
+        Fault::ClockJump => {
+            let jump = i64::try_from(JUMP_SECONDS.0 + run.random.below(JUMP_SECONDS.1) as u64)?;
+            let seconds = if run.random.one_in(2) { -jump } else { jump };
+            run.clock.as_ref().context("no clock that can be set")?.set(seconds)?;
+            run.clock_seconds = None;
+            State::Jumping { seconds, queried: now }
+        }
+        Fault::TwentyStarters => {
+            starters::start(run).await?;
+            State::Over
+        }
+        Fault::RollingRestart => {
+            run.terminate(0);
+            State::Rolling { worker: 0 }
+        }
+        Fault::AlterTable => {
+            run.columns += 1;
+            match run.database.add_column(run.columns).await? {
+                true => State::Changed { until: run.bodies + AFFECTED_CALLS },
+                false => State::NotYet,
+            }
+        }
+        Fault::DeallocateAll => {
+            let calls = 1 + u32::try_from(run.random.below(DEALLOCATIONS))?;
+            run.send(worker, WorkerCommand::Deallocate(calls))?;
+            State::Deallocating { before: run.deallocated }
+        }
+    })
+}
+
+/// Restarts the next worker when the one before is open again. Returns whether all were restarted.
+fn restart_next(worker: &mut usize, run: &mut Run) -> bool {
+    if run.slots[*worker].state != WorkerState::Open {
+        return false;
+    }
+    *worker += 1;
+    let is_over = *worker == run.slots.len();
+    if !is_over {
+        run.terminate(*worker);
+    }
+    is_over
+}
+
+fn random_ms(run: &mut Run, limit: usize) -> Duration {
+    Duration::from_millis(run.random.below(limit) as u64)
+}
+
+fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
