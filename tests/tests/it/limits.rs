@@ -501,7 +501,7 @@ async fn an_accepted_message_is_handled_or_dead_and_its_lane_goes_on<F: LogFixtu
                 case.is_within_limits().then_some(()).ok_or_else(|| "it is accepted beyond a limit".into())
             }
             // Short keys come again.
-            Ok(Accept::Duplicate | Accept::KeyReuse) => Ok(()),
+            Ok(Accept::Duplicate { .. } | Accept::KeyReuse { .. }) => Ok(()),
             Err(error) if !is_for_good(&error) => {
                 Err(format!("the sender is to send it again: {:?}, {}", error.kind(), chain(&error)))
             }

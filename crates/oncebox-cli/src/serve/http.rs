@@ -135,26 +135,9 @@ async fn accept<S: LogStore>(
         accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")));
     gateway.trouble.note(&accepted, Instant::now());
     let accepted = accepted?;
-    let (status, place) = match accepted {
-        Accept::Accepted { lane, pos } => (Status::Accepted, Some((lane, pos))),
-        Accept::Duplicate | Accept::KeyReuse => {
-            // Where the first one is helps people only: no answer is no reason to refuse.
-            let first = match &key {
-                Some(key) => {
-                    match timeout(LOOK_UP_TIMEOUT, gateway.inbox.operators().find_message(&kind, key.clone()))
-                        .await
-                    {
-                        Ok(Ok(place)) => place,
-                        _ => None,
-                    }
-                }
-                None => None,
-            };
-            (Status::Duplicate, first.map(|place| (place.lane, place.pos)))
-        }
-    };
+    let status = if accepted.is_new() { Status::Accepted } else { Status::Duplicate };
     let key = key.map(|key| shown_key(&source, key.as_bytes())).unwrap_or_default();
-    let (lane, position) = place.unzip();
+    let (lane, position) = accepted.place().map(|place| (place.lane, place.pos)).unzip();
     Ok(Kept { status, source: source.name, kind, key, lane, position })
 }
 

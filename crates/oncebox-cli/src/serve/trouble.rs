@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(trouble.text(now), None, "a message that nobody could keep says nothing");
         trouble.note(&failed(ErrorKind::Unavailable), now);
         assert!(trouble.text(now).unwrap().contains("the disk is full"));
-        trouble.note(&Ok(Accept::Duplicate), now);
+        trouble.note(&Ok(Accept::Duplicate { place: None }), now);
         assert_eq!(trouble.text(now), None);
 
         trouble.note(&failed(ErrorKind::Unavailable), now);

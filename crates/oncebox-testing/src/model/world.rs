@@ -128,7 +128,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 };
                 let again =
                     self.inbox.accept(Envelope::new(&self.kind, key.as_bytes()).with_key(&*key)).await;
-                if !matches!(again, Ok(Accept::Duplicate)) {
+                if !matches!(again, Ok(Accept::Duplicate { .. })) {
                     return Err(format!("a copy of {key} is {again:?}"));
                 }
             }

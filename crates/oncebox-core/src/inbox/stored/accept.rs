@@ -27,15 +27,34 @@ pub enum Accept {
         pos: i64,
     },
     /// It was accepted before.
-    Duplicate,
+    Duplicate {
+        /// Where the first one sits, or sat; `None` for a key that was imported.
+        place: Option<Place>,
+    },
     /// Its key was accepted before, with another body.
-    KeyReuse,
+    KeyReuse {
+        /// Where the first one sits, or sat; `None` for a key that was imported.
+        place: Option<Place>,
+    },
 }
 
 impl Accept {
     /// Whether it is new.
     pub fn is_new(&self) -> bool {
         matches!(self, Self::Accepted { .. })
+    }
+
+    /// Whether the same message was accepted before.
+    pub fn is_duplicate(&self) -> bool {
+        matches!(self, Self::Duplicate { .. })
+    }
+
+    /// The place of the message in the log, or of the first one with its key.
+    pub fn place(&self) -> Option<Place> {
+        match *self {
+            Self::Accepted { lane, pos } => Some(Place { lane, pos }),
+            Self::Duplicate { place } | Self::KeyReuse { place } => place,
+        }
     }
 }
 
@@ -104,17 +123,17 @@ impl<S: LogStore> Intake<S> {
                 observer.accepted(kind);
                 Ok(Accept::Accepted { lane, pos })
             }
-            Appended::Known { fingerprint: Some(first), .. } if first != fingerprint => {
+            Appended::Known { fingerprint: Some(first), place } if first != fingerprint => {
                 observer.count(observe::KEY_REUSE, ACCEPT);
                 tracing::warn!(kind, "a key came again with another body");
                 match self.engine.settings.key_reuse {
-                    KeyReuse::Skip => Ok(Accept::KeyReuse),
+                    KeyReuse::Skip => Ok(Accept::KeyReuse { place }),
                     KeyReuse::Reject => Err(Rejection::KeyReuse.to_error()),
                 }
             }
-            Appended::Known { .. } => {
+            Appended::Known { place, .. } => {
                 observer.count(observe::DUPLICATES, ACCEPT);
-                Ok(Accept::Duplicate)
+                Ok(Accept::Duplicate { place })
             }
         }
     }
