@@ -3,6 +3,7 @@
 //! - [`Harness`]: does a handler take effect once, with copies and crashes?
 //! - [`conformance!`]: does a store keep its promises?
 //! - [`Faulty`]: a real store with something happening at named points.
+//! - [`one_handler`]: a handler on a log, driven through a store's roles without the engine.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ pub mod conformance;
 mod faulty;
 mod harness;
 mod model;
+pub mod one_handler;
 
 pub use conformance::{Capabilities, Fixture};
 pub use faulty::{Faults, Faulty, Point, crash, is_crash};

@@ -242,7 +242,7 @@ pub trait Work: Store {
 
     /// Locks a lane for a handler, and by a later statement takes its tasks that are due and not held back out of the table:
     /// what is not put back by [`settle`](Work::settle) is done. Those of one ordering key are in the order of their positions.
-    /// Otherwise as [`take`](Work::take).
+    /// If there are none it may be `None` too. Otherwise as [`take`](Work::take).
     fn take_tasks(
         &self,
         tx: &mut Self::Tx,

@@ -2,101 +2,77 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{
-    Action, Completion, DeadLetters, End, NewProcess, ProcessId, Processes, Select, SetApart, Settled, Work,
-};
+use oncebox_core::store::{Action, End, ProcessId, Select, SetApart};
 use oncebox_sqlite::SqliteStore;
+use oncebox_testing::one_handler::{
+    LATER, LEASE, OneHandler, again, apart, dead, failed_again, failure, set_apart, untried,
+};
 use uuid::Uuid;
 
-use crate::one_handler::{LATER, OneHandler, apart, failure, message, place};
+use crate::fixture::{self, Sqlite};
 
-const LEASE: Duration = Duration::from_secs(10);
-
-/// A log as a process sees it whose clock is hours ahead.
-async fn ahead(log: &OneHandler) -> OneHandler {
-    let store = SqliteStore::new(log.store.pool().clone());
-    store.travel(LATER * 6);
-    log.seen_by(store)
-}
-
-async fn enter(log: &OneHandler) -> ProcessId {
-    let id = ProcessId(Uuid::now_v7());
-    let (name, handlers) = ("elsewhere 1 first".to_owned(), vec![log.handler]);
-    log.store.enter(&NewProcess { id, name, handlers, lease: LEASE, in_hand: 3 }).await.unwrap();
-    id
+/// A log, and the same one as a process sees it whose clock is hours ahead.
+async fn with_one_ahead() -> (OneHandler<Sqlite>, OneHandler<Sqlite>) {
+    let log = OneHandler::new(fixture::in_a_file("clocks").await.unwrap()).await;
+    let there = log.seen_by(log.fixture.through(SqliteStore::new(log.fixture.store.pool().clone())));
+    there.travel(LATER * 6);
+    (log, there)
 }
 
 /// Whoever asks has listened for a lease by a clock that does not jump.
 #[tokio::test]
 async fn a_process_that_died_with_its_clock_ahead_is_taken_for_dead() {
-    let log = OneHandler::new().await;
-    let there = ahead(&log).await;
-    let process = enter(&there).await;
-    log.append(0, &[message("a", "1")]).await;
-    there.lease(process, &[failure(1, 0, "x")]).await;
-    let peers = log.store.peers(ProcessId(Uuid::nil())).await.unwrap();
+    let (log, there) = with_one_ahead().await;
+    let process = there.enter().await;
+    log.append_keys(0, &["1"]).await;
+    there.lease(process, &[untried(1)]).await.unwrap();
+    let peers = log.peers(ProcessId(Uuid::nil())).await;
     assert!(peers[0].silent_for > LEASE, "{:?}", peers[0]);
-    assert_eq!(log.store.bury_process(process, false).await.unwrap(), Some(1));
+    assert_eq!(log.bury_process(process).await, Some(1));
     assert_eq!(log.runnable().await, [1]);
 }
 
 #[tokio::test]
 async fn a_task_waits_as_long_as_it_was_to_wait() {
-    let log = OneHandler::new().await;
-    let there = ahead(&log).await;
+    let (log, there) = with_one_ahead().await;
     log.append_keys(0, &["at once", "later", "in order", "at its time"]).await;
     let later = SetApart { due_in: LATER, ..failure(2, 1, "x") };
-    let scheduled = SetApart { due_in: LATER, scheduled: true, error: None, ..failure(4, 0, "") };
-    let tasks = vec![failure(1, 1, "x"), later, apart(3, "k", Duration::ZERO), scheduled];
-    there.pass(0, &Settled { apart: tasks, dead: vec![] }).await;
+    let scheduled = SetApart { due_in: LATER, scheduled: true, ..untried(4) };
+    let tasks = [failure(1, 1, "x"), later, apart(3, "k", Duration::ZERO), scheduled];
+    there.pass(0, &set_apart(tasks)).await;
     assert!(log.runnable().await.is_empty());
 
     // Said by whoever begins to work, and with every sign of life.
-    let process = enter(&log).await;
+    let process = log.enter().await;
     assert_eq!(log.runnable().await, [1, 3]);
-    log.store.travel(LATER);
-    assert_eq!(log.runnable().await, [1, 3, 2], "one has a time of its own");
-    log.store.travel(LATER * 6);
-    assert_eq!(log.runnable().await, [1, 3, 2, 4]);
+    log.travel(LATER);
+    assert_eq!(log.runnable().await, [1, 2, 3], "one has a time of its own");
+    log.travel(LATER * 6);
+    assert_eq!(log.runnable().await, [1, 2, 3, 4]);
 
-    there.store.travel(LATER * 6);
-    let fence = there.lease(process, &[failure(1, 1, "x")]).await;
+    there.travel(LATER * 6);
+    let fence = there.lease_tasks(process, 1, again).await;
     let end = End::Retry { failures: 2, due_in: LATER * 9, error: None };
-    let ended = Completion { handler: log.handler, place: place(0, 1), fence, end };
-    assert_eq!(there.store.complete(&[ended]).await.unwrap(), [true]);
-    log.store.beat_process(process).await.unwrap();
-    assert_eq!(log.runnable().await, [3, 2, 4]);
-    log.store.travel(LATER * 9);
-    assert_eq!(log.runnable().await, [3, 2, 4, 1]);
+    assert!(there.complete(1, fence, end).await);
+    log.beat(process).await;
+    assert_eq!(log.runnable().await, [2, 3, 4]);
+    log.travel(LATER * 9);
+    assert_eq!(log.runnable().await, [1, 2, 3, 4]);
 }
 
 /// What runs again on an operator's word runs at once.
 #[tokio::test]
 async fn dead_letters_of_the_future_can_be_dealt_with() {
-    let log = OneHandler::new().await;
-    let there = ahead(&log).await;
+    let (log, there) = with_one_ahead().await;
     there.bury(&[("1", "e"), ("2", "e"), ("3", "e")]).await;
-    let now = std::time::UNIX_EPOCH + Duration::from_millis(log.now_ms().await.unsigned_abs());
-    let letters = log.store.dead_letters(&Select::all(), 10).await.unwrap();
-    assert!(letters.iter().all(|letter| letter.died_at > now));
-    let mut after = None;
-    let mut steps = Vec::new();
-    loop {
-        let step = log.store.act(&Select::all(), &Action::Retry, "ann", after, 2).await.unwrap();
-        steps.push(step.letters);
-        if after.is_none() {
-            // One dies again meanwhile, and is not met a second time.
-            let (mut tx, tasks) = log.take_tasks(0, 1).await;
-            assert_eq!(tasks[0].place.pos, 1);
-            let dead = vec![failure(1, 2, "e")];
-            log.store.settle(&mut tx, log.taker(0), &Settled { apart: vec![], dead }).await.unwrap();
-            log.store.finish(tx, None).await.unwrap();
-        }
-        after = step.next;
-        if step.letters < 2 {
-            break;
-        }
-    }
-    assert_eq!(steps, [2, 1]);
+    let now = log.now().await;
+    assert!(log.dead_letters().await.iter().all(|letter| letter.died_at > now));
+    let first = log.act_after(&Select::all(), &Action::Retry, None, 2).await;
+    assert_eq!(first.letters, 2);
+    // One dies again meanwhile, and is not met a second time.
+    let died = log.work_tasks(0, 1, |tasks| dead([failed_again(&tasks[0], "e")])).await;
+    assert_eq!(died[0].place.pos, 1);
+    let second = log.act_after(&Select::all(), &Action::Retry, first.next, 2).await;
+    assert_eq!(second.letters, 1);
     assert_eq!(log.runnable().await, [2, 3]);
 }

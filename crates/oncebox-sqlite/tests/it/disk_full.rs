@@ -6,11 +6,10 @@ use std::error::Error as StdError;
 use oncebox_core::Error;
 use oncebox_core::store::{LaneChoice, Log, NewMessage, Registry};
 use oncebox_sqlite::SqliteStore;
+use oncebox_testing::one_handler::{FOUR_LANES, message};
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tempfile::TempDir;
-
-use crate::one_handler::{FOUR_LANES, message};
 
 /// More than fits into what is left.
 const LARGE: usize = 200_000;

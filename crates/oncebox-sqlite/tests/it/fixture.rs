@@ -35,6 +35,11 @@ impl Sqlite {
         path_in(self.folder.as_ref().expect("a database in memory has no path"))
     }
 
+    /// The same database through another store.
+    pub(crate) fn through(&self, store: SqliteStore) -> Self {
+        Self { store, ..self.clone() }
+    }
+
     async fn new(store: SqliteStore, folder: Option<Arc<TempDir>>) -> Self {
         store.migrate().await.unwrap();
         sqlx::query("create table effect (name text not null)").execute(store.pool()).await.unwrap();

@@ -8,6 +8,7 @@
 mod claims;
 mod effects;
 mod keys;
+mod log;
 mod messages;
 mod retention;
 mod stored;
@@ -37,6 +38,7 @@ use serde::{Deserialize, Serialize};
 pub use claims::*;
 pub use effects::*;
 pub use keys::*;
+pub use log::*;
 pub use messages::*;
 pub use retention::*;
 pub use stored::*;
@@ -260,6 +262,82 @@ macro_rules! conformance {
             a_note_that_is_given_back_counts_for_nothing
             random_operations_agree_with_the_model
             every_transition_happens
+            positions_have_no_gaps_and_known_keys_get_none
+            a_large_batch_is_appended_whole_and_known_whole
+            a_message_is_read_back_as_it_was_appended
+            imported_keys_are_known_without_a_place
+            a_batch_is_taken_again_until_it_is_finished
+            limits_end_a_batch
+            a_lane_with_too_many_open_tasks_gives_no_messages
+            a_failed_message_becomes_a_task_and_a_dead_letter_with_its_history
+            a_scheduled_message_has_no_history
+            tasks_are_taken_the_longest_due_first
+            only_tasks_of_one_ordering_key_wait_for_each_other
+            an_unordered_handler_holds_nothing_back
+            a_task_in_flight_holds_its_ordering_key
+            a_dead_letter_holds_the_tasks_behind_it
+            a_skipped_dead_letter_holds_no_task
+            a_scheduled_task_holds_its_ordering_key_when_it_is_due
+            tasks_behind_one_that_cannot_run_wait
+            messages_behind_a_task_of_their_ordering_key_are_held
+            messages_behind_a_skipped_dead_letter_are_not_held
+            a_handler_may_change_what_dead_letters_hold
+            the_next_due_time_is_that_of_a_task_that_can_run
+            free_tasks_are_found_behind_many_parked_ones
+            free_tasks_are_found_behind_skipped_dead_letters
+            free_tasks_are_found_among_many_due_ones
+            only_the_newest_fence_ends_a_task
+            fences_only_grow
+            a_failed_lease_keeps_what_its_task_had
+            a_handler_that_spills_has_tasks_without_progress
+            a_process_is_known_while_it_is_at_work
+            a_process_that_leaves_frees_its_tasks
+            a_process_is_buried_once_when_its_lease_has_expired
+            every_crash_behind_a_note_counts
+            care_ends_with_the_last_suspect_message
+            no_care_is_needed_where_nothing_waited
+            a_later_crash_does_not_shorten_care
+            a_note_is_forgotten_with_the_commit
+            the_first_copy_is_set_apart_and_the_next_is_known
+            without_a_marker_every_copy_is_set_apart
+            a_known_copy_has_the_result_of_the_first
+            a_message_with_no_tries_left_is_spilled_as_a_dead_letter
+            a_spilled_message_is_done_when_its_dead_letter_is_discarded
+            a_spilled_message_is_done_when_its_dead_letter_is_marked
+            a_spilled_dead_letter_runs_again_unless_its_marker_is_done
+            a_spill_behind_a_running_copy_is_busy
+            a_spilled_message_is_for_its_handler_alone
+            pruning_does_not_wait_for_a_handler_that_spills
+            a_mixed_handler_s_lane_passes_spilled_messages
+            from_inline_to_mixed_a_handler_starts_where_it_is_told
+            a_handler_stops_spilling_when_nothing_is_set_apart
+            from_stored_to_mixed_passed_messages_are_marked
+            from_mixed_to_stored_no_inline_key_is_forgotten
+            a_refused_change_of_mode_writes_nothing
+            a_handler_cannot_change_between_inline_and_stored
+            a_replay_from_a_place_goes_back_in_its_lane
+            a_replay_from_the_beginning_starts_with_the_oldest_message_left
+            a_replay_from_a_time_starts_with_the_first_message_since
+            a_replay_leaves_spilled_messages_alone
+            a_handler_that_does_not_read_the_log_cannot_be_replayed
+            a_refused_registration_writes_nothing
+            without_a_log_there_are_no_lanes
+            a_handler_starts_in_every_lane_where_it_is_told
+            a_new_handler_s_name_is_its_first_name
+            a_revived_handler_starts_again
+            a_paused_handler_gets_no_work
+            an_inline_handler_cannot_be_paused
+            a_renamed_handler_keeps_what_it_has
+            a_handler_cannot_take_a_name_that_was_another_s
+            every_action_on_a_dead_letter_is_audited
+            a_correction_stays_when_the_message_dies_again
+            an_action_takes_the_first_dead_letters_up_to_its_limit
+            a_survey_reports_handlers_and_messages
+            an_unhandled_kind_is_reported_until_a_handler_reads_it
+            a_survey_reports_what_each_task_waits_for
+            only_messages_that_all_handlers_have_passed_are_pruned
+            messages_are_pruned_by_the_time_they_were_received
+            accept_markers_outlive_their_messages
         }
     };
     (@tests $fixture:path; $($behaviour:ident)*) => {
