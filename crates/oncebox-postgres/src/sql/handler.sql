@@ -88,7 +88,7 @@ insert into "{schema}".handler (name, origin, kinds, mode, state, renamed_to) va
 
 -- name: remove_handler
 -- Removes a handler with all that waits for it; its name stays. The lock rows go last, when nobody works there any more. Markers
--- of what was set apart count as done, so that they are swept.
+-- of what was set apart count as done now, so that they are swept like all others.
 with removed as (
     update "{schema}".handler set state = 'removed'
     where name = $1 and state in ('active', 'paused') returning id, name, origin
@@ -107,7 +107,8 @@ with removed as (
 ), letters as (
     delete from "{schema}".dead d using removed r where d.handler = r.id returning 1
 ), markers as (
-    update "{schema}".marker m set state = 'done' from removed r where m.handler = r.origin and m.state = 'spilled'
+    update "{schema}".marker m set state = 'done', processed_at = clock_timestamp() + $3::int8 * interval '1 ms'
+    from removed r where m.handler = r.origin and m.state = 'spilled'
 )
 insert into "{schema}".audit (at, operator, action, handler, detail)
 select

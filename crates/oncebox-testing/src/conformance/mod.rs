@@ -308,6 +308,7 @@ macro_rules! conformance {
             a_spill_behind_a_running_copy_is_busy
             a_spilled_message_is_for_its_handler_alone
             pruning_does_not_wait_for_a_handler_that_spills
+            spilled_markers_are_done_when_their_handler_is_removed
             a_mixed_handler_s_lane_passes_spilled_messages
             from_inline_to_mixed_a_handler_starts_where_it_is_told
             a_handler_stops_spilling_when_nothing_is_set_apart
@@ -329,6 +330,7 @@ macro_rules! conformance {
             an_inline_handler_cannot_be_paused
             a_renamed_handler_keeps_what_it_has
             a_handler_cannot_take_a_name_that_was_another_s
+            a_removed_handler_leaves_nothing_behind
             every_action_on_a_dead_letter_is_audited
             a_correction_stays_when_the_message_dies_again
             an_action_takes_the_first_dead_letters_up_to_its_limit
