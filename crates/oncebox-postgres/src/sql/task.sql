@@ -71,6 +71,7 @@ with v as materialized (
     update "{schema}".marker k set state = 'done', processed_at = m.at
     from mine m
     where m.ended = 'done' and (k.handler, k.kind, k.key) = (m.marker_handler, m.marker_kind, m.marker_key)
+      and k.state = 'spilled'
     returning k.handler, k.kind, k.key, m.result
 ), recorded as (
     insert into "{schema}".result (handler, kind, key, body)

@@ -289,6 +289,7 @@ macro_rules! conformance {
             only_the_newest_fence_ends_a_task
             fences_only_grow
             a_failed_lease_keeps_what_its_task_had
+            a_completed_lease_settles_its_spilled_marker
             a_handler_that_spills_has_tasks_without_progress
             a_process_is_known_while_it_is_at_work
             a_process_that_leaves_frees_its_tasks
