@@ -7,7 +7,9 @@ select
     l.handler, l.lane,
     coalesce(head.pos > progress.pos, false) as messages,
     coalesce(h.ordered is null and task.due_at <= now.at, false) as tasks,
-    case when h.ordered is null then greatest(floor(extract(epoch from task.due_at - now.at) * 1000)::int8, 0) end as due_in_ms,
+    case when h.ordered is null and task.due_at is not null
+        then greatest(floor(extract(epoch from task.due_at - now.at) * 1000)::int8, 0)
+    end as due_in_ms,
     h.ordered is not null and task.due_at is not null as has_ordered,
     exists (
         select from "{schema}".careful c where c.handler = l.handler and c.lane = l.lane and c.messages_left > 0

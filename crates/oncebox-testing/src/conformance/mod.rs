@@ -269,6 +269,7 @@ macro_rules! conformance {
             a_batch_is_taken_again_until_it_is_finished
             limits_end_a_batch
             a_lane_with_too_many_open_tasks_gives_no_messages
+            a_look_finds_messages_and_due_tasks
             a_failed_message_becomes_a_task_and_a_dead_letter_with_its_history
             a_scheduled_message_has_no_history
             tasks_are_taken_the_longest_due_first
