@@ -30,7 +30,10 @@ impl Survey for PostgresStore {
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms());
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
-        let read = |row: &PgRow| read_message(row, lane(row)?);
+        let read = |row: &PgRow| {
+            let message = read_message(row, lane(row)?)?;
+            Ok(StoredMessage { replay: row.try_get("replay")?, ..message })
+        };
         rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
     }
 

@@ -45,11 +45,15 @@ select
     floor(extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
     floor(extract(epoch from m.due_at) * 1000)::int8 as due_ms,
     greatest(floor(extract(epoch from m.due_at - clock_timestamp()) * 1000)::int8 - $3::int8, 0) as due_in_ms,
-    greatest(floor(extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $3::int8, 0) as waited_ms
+    greatest(floor(extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $3::int8, 0) as waited_ms,
+    exists (
+        select from "{schema}".replay r
+        where r.handler = h.id and r.lane = l.lane and r.epoch = progress.epoch and m.pos > r.after and m.pos <= r.until
+    ) as replay
 from "{schema}".handler h
 join "{schema}".lane l on l.handler = h.id
 cross join lateral (
-    select p.pos from "{schema}".progress p
+    select p.epoch, p.pos from "{schema}".progress p
     where p.handler = h.id and p.lane = l.lane
     order by p.epoch desc, p.pos desc limit 1
 ) as progress

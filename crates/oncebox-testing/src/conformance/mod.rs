@@ -321,6 +321,7 @@ macro_rules! conformance {
             a_replay_from_a_place_goes_back_in_its_lane
             a_replay_from_the_beginning_starts_with_the_oldest_message_left
             a_replay_from_a_time_starts_with_the_first_message_since
+            a_replay_within_a_replay_is_still_one
             a_replay_leaves_spilled_messages_alone
             a_handler_that_does_not_read_the_log_cannot_be_replayed
             a_refused_registration_writes_nothing
