@@ -43,6 +43,13 @@ pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
     }
 }
 
+/// What a function of the schema refuses on purpose, such as a lane that does not exist. No other data would help.
+pub(crate) fn refusal(error: &sqlx::Error) -> Option<Error> {
+    let error = error.as_database_error()?;
+    // invalid_parameter_value
+    (error.code().as_deref() == Some("22023")).then(|| Error::configuration(error.message().to_owned()))
+}
+
 fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error()?.code()
 }

@@ -13,7 +13,8 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
 use crate::fault::{
-    begins_no_writes, classify, failed, is_about_data, is_starting, refused_to_write, takes_no_writes,
+    begins_no_writes, classify, failed, is_about_data, is_starting, refusal, refused_to_write,
+    takes_no_writes,
 };
 use crate::hosts::{Hosts, place};
 use crate::line::{Line, depth};
@@ -181,7 +182,7 @@ impl PostgresStore {
 
     /// Wraps an error of a statement that stands alone, and leaves a server that takes no writes.
     pub(crate) fn failed(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-        move |error| self.left_if(takes_no_writes(&error), doing, error)
+        move |error| refusal(&error).unwrap_or_else(|| self.left_if(takes_no_writes(&error), doing, error))
     }
 
     /// Wraps an error of a statement that begins a transaction, and leaves a server that takes no writes.

@@ -266,6 +266,7 @@ macro_rules! conformance {
             a_large_batch_is_appended_whole_and_known_whole
             a_message_is_read_back_as_it_was_appended
             imported_keys_are_known_without_a_place
+            a_lane_that_does_not_exist_is_refused
             a_batch_is_taken_again_until_it_is_finished
             limits_end_a_batch
             a_lane_with_too_many_open_tasks_gives_no_messages
@@ -307,6 +308,7 @@ macro_rules! conformance {
             a_spilled_message_is_done_when_its_dead_letter_is_discarded
             a_spilled_message_is_done_when_its_dead_letter_is_marked
             a_spilled_dead_letter_runs_again_unless_its_marker_is_done
+            nothing_is_spilled_for_a_removed_handler
             a_spill_behind_a_running_copy_is_busy
             a_spilled_message_is_for_its_handler_alone
             pruning_does_not_wait_for_a_handler_that_spills
