@@ -157,6 +157,12 @@ impl<C: Held> Line<C> {
         self.heard(limit, committed)
     }
 
+    pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        let limit = self.limit()?;
+        let rolled_back = timeout(limit, Manager::rollback(self.connection())).await;
+        self.heard(limit, rolled_back)
+    }
+
     pub(crate) async fn execute<'q>(
         &mut self,
         query: impl Execute<'q, Postgres> + 'q,

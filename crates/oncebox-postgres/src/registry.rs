@@ -58,33 +58,48 @@ impl PostgresStore {
     }
 
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let statements = &self.statements;
         let mut tx = self.begin_line(DOING).await?;
         tx.may_take(LONG);
+        let registered = self.register_in(&mut tx, log, handlers).await;
+        match registered {
+            Ok(_) => tx.commit().await.map_err(failed(DOING))?,
+            // Not later: whoever is refused finds its lanes free. If this fails, the connection is closed.
+            Err(_) => drop(tx.rollback().await),
+        }
+        registered
+    }
+
+    async fn register_in(
+        &self,
+        tx: &mut Line,
+        log: Option<Lanes>,
+        handlers: &[Registration],
+    ) -> Result<Layout, Error> {
+        let statements = &self.statements;
         if let Some(wanted) = log {
             let make = sqlx::query(statements.make_layout.clone());
             let make = make.bind(i32::from(wanted.to_make())).bind(HASH);
             tx.execute(make).await.map_err(failed(DOING))?;
-            check_lanes(wanted.0, self.lanes(&mut tx).await?)?;
+            check_lanes(wanted.0, self.lanes(tx).await?)?;
             tx.execute(sqlx::query(statements.lock_upkeep.clone())).await.map_err(failed(DOING))?;
         }
-        let known = self.known_handlers(&mut tx, handlers).await?;
+        let known = self.known_handlers(tx, handlers).await?;
         for wanted in handlers {
             match wanted.judge(known.iter().find(|known| known.name == wanted.name))? {
                 Verdict::Known(_) => {}
                 Verdict::Reorder(id) => {
-                    self.update_handler(&mut tx, &statements.change_handler, id, wanted).await?;
+                    self.update_handler(tx, &statements.change_handler, id, wanted).await?;
                 }
-                Verdict::Change(id, from) => self.change_mode(&mut tx, id, from, wanted).await?,
+                Verdict::Change(id, from) => self.change_mode(tx, id, from, wanted).await?,
                 Verdict::Revive(id) => {
-                    self.update_handler(&mut tx, &statements.revive_handler, id, wanted).await?;
-                    self.begin_lanes(&mut tx, id, wanted).await?;
+                    self.update_handler(tx, &statements.revive_handler, id, wanted).await?;
+                    self.begin_lanes(tx, id, wanted).await?;
                 }
-                Verdict::New => match self.insert_handler(&mut tx, wanted).await? {
-                    Some(id) => self.begin_lanes(&mut tx, id, wanted).await?,
+                Verdict::New => match self.insert_handler(tx, wanted).await? {
+                    Some(id) => self.begin_lanes(tx, id, wanted).await?,
                     // Another process was faster; what it registered counts.
                     None => {
-                        let there = self.known_handlers(&mut tx, std::slice::from_ref(wanted)).await?;
+                        let there = self.known_handlers(tx, std::slice::from_ref(wanted)).await?;
                         let Verdict::Known(_) = wanted.judge(there.first())? else {
                             return Err(changing(&wanted.name));
                         };
@@ -92,9 +107,8 @@ impl PostgresStore {
                 },
             }
         }
-        let lanes = self.lanes(&mut tx).await?;
-        let known = self.known_handlers(&mut tx, handlers).await?;
-        tx.commit().await.map_err(failed(DOING))?;
+        let lanes = self.lanes(tx).await?;
+        let known = self.known_handlers(tx, handlers).await?;
         Ok(layout(lanes, handlers, &known))
     }
 

@@ -318,6 +318,7 @@ macro_rules! conformance {
             a_handler_stops_spilling_when_nothing_is_set_apart
             from_stored_to_mixed_passed_messages_are_marked
             from_mixed_to_stored_no_inline_key_is_forgotten
+            from_mixed_to_inline_no_message_may_wait
             a_refused_change_of_mode_writes_nothing
             a_handler_cannot_change_between_inline_and_stored
             a_replay_from_a_place_goes_back_in_its_lane
