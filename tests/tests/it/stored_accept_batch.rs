@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use oncebox::{Accept, Envelope, Error, Inbox, LogStore};
+use oncebox::{Envelope, Error, Inbox, LogStore};
 use oncebox_testing::{Faults, Faulty, Point};
 
 use crate::stored_fixture::{LogFixture, REFUSED};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oncebox::store::Select;
-use oncebox::{Accept, Attempt, BoxError, Error, Inbox, LogStore, PostgresStore};
+use oncebox::{Attempt, BoxError, Error, Inbox, LogStore, PostgresStore};
 use oncebox_servers::proxy::FaultyProxy;
 use oncebox_testing::{Faults, Faulty, Fixture, Point};
 

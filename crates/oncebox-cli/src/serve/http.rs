@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
-use oncebox::{Accept, Error, ErrorKind, Inbox, LogStore};
+use oncebox::{Error, ErrorKind, Inbox, LogStore};
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -30,9 +30,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const FORGOTTEN_BYTES: usize = 64 << 20;
 /// The store has so long to answer, before the sender is told to come again.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where the first copy is can be told, if that is known soon.
-const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the routes share.
 pub(super) struct Gateway<S: LogStore> {

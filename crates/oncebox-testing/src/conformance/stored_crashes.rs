@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use oncebox_core::store::Select;
-use oncebox_core::{Accept, Attempt, BoxError, Error, ErrorKind, Inbox, LogStore};
+use oncebox_core::{Attempt, BoxError, Error, ErrorKind, Inbox, LogStore};
 use tokio::sync::Notify;
 
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample};

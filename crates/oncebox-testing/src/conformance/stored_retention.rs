@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use oncebox_core::store::{Place, Select, Upkeep};
-use oncebox_core::{
-    Accept, BoxError, Envelope, Failure, Inbox, InboxBuilder, LogStore, PruneReport, Retention,
-};
+use oncebox_core::{BoxError, Envelope, Failure, Inbox, InboxBuilder, LogStore, PruneReport, Retention};
 
 use super::stored::{Conn, accept_new, one_lane, sample, with_effect};
 use super::{Fixture, Sample};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use oncebox_core::store::{MarkerState, Select, Waits};
 use oncebox_core::{
-    Accept, Attempt, BoxError, EffectId, ErrorKind, Failure, Inbox, InboxBuilder, Key, LogStore, Mode, Once,
-    Outcome, PruneReport, Reply, Report, Retention, Settlement,
+    Attempt, BoxError, EffectId, ErrorKind, Failure, Inbox, InboxBuilder, Key, LogStore, Mode, Once, Outcome,
+    PruneReport, Reply, Report, Retention, Settlement,
 };
 
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample, with_effect};
