@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Batch, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId, Progress, SetApart, Settled,
-    StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
+    Account, Batch, Care, Claims, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
+    Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
 };
 use oncebox_core::{DeadHead, Error, Headers, Key, StoredKey};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -117,9 +117,16 @@ impl Work for PostgresStore {
         rows.iter().map(read).collect::<Result<_, _>>().map(Some).map_err(failed(doing))
     }
 
-    async fn settle(&self, tx: &mut PostgresTx, taker: Taker<'_>, settled: &Settled) -> Result<(), Error> {
+    async fn settle(&self, tx: &mut PostgresTx, taker: Taker<'_>, account: &Account) -> Result<(), Error> {
+        if let Some(place) = account.noted {
+            let forget = sqlx::query(self.statements.forget_attempt.clone())
+                .bind(taker.handler.0)
+                .bind(i32::from(place.lane))
+                .bind(place.pos);
+            tx.line().execute(forget).await.map_err(failed("forget an attempt"))?;
+        }
         for (statement, messages) in
-            [(&self.statements.set_apart, &settled.apart), (&self.statements.bury, &settled.dead)]
+            [(&self.statements.set_apart, &account.apart), (&self.statements.bury, &account.dead)]
         {
             if messages.is_empty() {
                 continue;
@@ -130,30 +137,22 @@ impl Work for PostgresStore {
                 .bind(crashes_of(messages));
             tx.line().execute(write).await.map_err(failed("set messages apart"))?;
         }
-        Ok(())
-    }
-
-    async fn settle_markers(
-        &self,
-        tx: &mut PostgresTx,
-        markers: &[&Unit],
-        state: MarkerState,
-    ) -> Result<(), Error> {
-        let settle = sqlx::query(self.statements.settle_markers.clone())
-            .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
-            .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
-            .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
-            .bind(state.name())
-            .bind(self.clock_offset_ms());
-        tx.line().execute(settle).await.map(drop).map_err(failed("settle markers"))
-    }
-
-    async fn take_back_markers(&self, tx: &mut PostgresTx, markers: &[&Unit]) -> Result<(), Error> {
-        let take_back = sqlx::query(self.statements.take_back_markers.clone())
-            .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
-            .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
-            .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>());
-        tx.line().execute(take_back).await.map(drop).map_err(failed("take claims back"))
+        for (markers, state) in [(&account.spilled, MarkerState::Spilled), (&account.done, MarkerState::Done)]
+        {
+            if markers.is_empty() {
+                continue;
+            }
+            let settle = of_markers(&self.statements.settle_markers, markers)
+                .bind(state.name())
+                .bind(self.clock_offset_ms());
+            tx.line().execute(settle).await.map_err(failed("settle markers"))?;
+        }
+        if !account.unclaimed.is_empty() {
+            let unclaim = of_markers(&self.statements.take_back_markers, &account.unclaimed);
+            tx.line().execute(unclaim).await.map_err(failed("take claims back"))?;
+        }
+        let results: Vec<_> = account.results.iter().map(|(unit, result)| (unit, &result[..])).collect();
+        if results.is_empty() { Ok(()) } else { self.record_results(tx, &results).await }
     }
 
     async fn lease(
@@ -182,7 +181,9 @@ impl Work for PostgresStore {
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
         self.write_completions(completions).await
     }
+}
 
+impl Care for PostgresStore {
     async fn note_attempt(
         &self,
         handler: HandlerId,
@@ -213,19 +214,6 @@ impl Work for PostgresStore {
             .bind(place.pos)
             .bind(process.0);
         self.line(doing).await?.execute(give_back).await.map(drop).map_err(self.failed(doing))
-    }
-
-    async fn forget_attempt(
-        &self,
-        tx: &mut PostgresTx,
-        handler: HandlerId,
-        place: Place,
-    ) -> Result<(), Error> {
-        let forget = sqlx::query(self.statements.forget_attempt.clone())
-            .bind(handler.0)
-            .bind(i32::from(place.lane))
-            .bind(place.pos);
-        tx.line().execute(forget).await.map(drop).map_err(failed("forget an attempt"))
     }
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
@@ -376,4 +364,12 @@ fn from_signed_ms(ms: i64) -> SystemTime {
         Ok(_) => from_ms(ms),
         Err(_) => SystemTime::UNIX_EPOCH - Duration::from_millis(ms.unsigned_abs()),
     }
+}
+
+/// A statement on markers, with what all of them begin with.
+fn of_markers<'m>(statement: &SqlStr, markers: &'m [Unit]) -> Query<'m, Postgres, PgArguments> {
+    sqlx::query(statement.clone())
+        .bind(markers.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
+        .bind(markers.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
+        .bind(markers.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
 }

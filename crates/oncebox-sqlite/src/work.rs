@@ -5,8 +5,8 @@
 use std::sync::LazyLock;
 
 use oncebox_core::store::{
-    Batch, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId, Progress, SetApart, Settled,
-    StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
+    Account, Batch, Care, Claims, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
+    Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
 };
 use oncebox_core::{DeadHead, Error};
 use sqlx::sqlite::SqliteRow;
@@ -65,39 +65,24 @@ impl Work for SqliteStore {
         Ok(tasks)
     }
 
-    async fn settle(&self, tx: &mut SqliteTx, taker: Taker<'_>, settled: &Settled) -> Result<(), Error> {
-        let apart = self.apart(taker, &settled.apart);
-        apart.set_apart(tx.connection(), None).await.map_err(failed("set messages apart"))?;
-        let dead = self.apart(taker, &settled.dead);
-        dead.bury(tx.connection()).await.map_err(failed("keep dead letters"))
-    }
-
-    async fn settle_markers(
-        &self,
-        tx: &mut SqliteTx,
-        markers: &[&Unit],
-        state: MarkerState,
-    ) -> Result<(), Error> {
-        let offset_ms = self.clock_offset_ms();
-        let settle = SETTLE_MARKERS.run(tx.connection(), markers, |update, unit| {
-            update
-                .bind(state.name())
-                .bind(offset_ms)
-                .bind(&unit.handler)
-                .bind(&unit.kind)
-                .bind(unit.key.as_bytes())
-        });
-        settle.await.map(drop).map_err(failed("settle markers"))
-    }
-
-    async fn take_back_markers(&self, tx: &mut SqliteTx, markers: &[&Unit]) -> Result<(), Error> {
+    async fn settle(&self, tx: &mut SqliteTx, taker: Taker<'_>, account: &Account) -> Result<(), Error> {
         let conn = tx.connection();
-        for unit in markers {
-            let take_back = sqlx::query(statements::unclaim()).bind(&unit.handler).bind(&unit.kind);
-            let taken_back = take_back.bind(unit.key.as_bytes()).execute(&mut *conn).await;
-            taken_back.map_err(failed("take claims back"))?;
+        if let Some(place) = account.noted {
+            forget_attempt(&mut *conn, taker.handler, place).await.map_err(failed("take back a note"))?;
         }
-        Ok(())
+        let apart = self.apart(taker, &account.apart);
+        apart.set_apart(&mut *conn, None).await.map_err(failed("set messages apart"))?;
+        let dead = self.apart(taker, &account.dead);
+        dead.bury(&mut *conn).await.map_err(failed("keep dead letters"))?;
+        self.settle_markers(&mut *conn, &account.spilled, MarkerState::Spilled).await?;
+        self.settle_markers(&mut *conn, &account.done, MarkerState::Done).await?;
+        for unit in &account.unclaimed {
+            let unclaim = sqlx::query(statements::unclaim()).bind(&unit.handler).bind(&unit.kind);
+            let unclaimed = unclaim.bind(unit.key.as_bytes()).execute(&mut *conn).await;
+            unclaimed.map_err(failed("take claims back"))?;
+        }
+        let results: Vec<_> = account.results.iter().map(|(unit, result)| (unit, &result[..])).collect();
+        if results.is_empty() { Ok(()) } else { self.record_results(tx, &results).await }
     }
 
     async fn lease(
@@ -144,7 +129,9 @@ impl Work for SqliteStore {
         })
         .await
     }
+}
 
+impl Care for SqliteStore {
     async fn note_attempt(
         &self,
         handler: HandlerId,
@@ -184,10 +171,6 @@ impl Work for SqliteStore {
         .await
     }
 
-    async fn forget_attempt(&self, tx: &mut SqliteTx, handler: HandlerId, place: Place) -> Result<(), Error> {
-        forget_attempt(tx.connection(), handler, place).await.map_err(failed("take back a note"))
-    }
-
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
         self.write("end the care", async |conn| end_care(conn, handler, lane).await).await
     }
@@ -197,6 +180,24 @@ impl SqliteStore {
     fn apart<'a>(&self, taker: Taker<'_>, messages: &'a [SetApart]) -> Apart<'a> {
         let Taker { handler, lane, .. } = taker;
         Apart { handler, lane, messages, offset_ms: self.clock_offset_ms() }
+    }
+
+    async fn settle_markers(
+        &self,
+        conn: &mut SqliteConnection,
+        markers: &[Unit],
+        state: MarkerState,
+    ) -> Result<(), Error> {
+        let offset_ms = self.clock_offset_ms();
+        let settle = SETTLE_MARKERS.run(conn, markers, |update, unit| {
+            update
+                .bind(state.name())
+                .bind(offset_ms)
+                .bind(&unit.handler)
+                .bind(&unit.kind)
+                .bind(unit.key.as_bytes())
+        });
+        settle.await.map(drop).map_err(failed("settle markers"))
     }
 }
 

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Acted, Action, Appended, AuditEntry, Batch, Claimed, Claims, Completion, DeadLetter, DeadLetters, Fault,
-    Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout, Limits, LiveTime, Log,
-    Look, Marker, MarkerState, MessageStatus, NewMessage, NewProcess, Operate, Peer, Place, ProcessId,
-    Processes, Progress, Pruned, Registration, Registry, ReplayFrom, Replayed, Select, SetApart, Settled,
+    Account, Acted, Action, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion, DeadLetter,
+    DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout,
+    Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate, Peer, Place,
+    ProcessId, Processes, Progress, Pruned, Registration, Registry, ReplayFrom, Replayed, Select, SetApart,
     Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit,
     Upkeep, Work, find_cause,
 };
@@ -307,26 +307,9 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         &self,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-        settled: &Settled,
+        account: &Account,
     ) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.settle(tx, taker, settled)
-    }
-
-    fn settle_markers(
-        &self,
-        tx: &mut S::Tx,
-        markers: &[&Unit],
-        state: MarkerState,
-    ) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.settle_markers(tx, markers, state)
-    }
-
-    fn take_back_markers(
-        &self,
-        tx: &mut S::Tx,
-        markers: &[&Unit],
-    ) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.take_back_markers(tx, markers)
+        self.store.settle(tx, taker, account)
     }
 
     fn lease(
@@ -343,6 +326,17 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         self.store.complete(completions)
     }
 
+    async fn finish(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
+        if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
+            self.store.rollback(tx).await;
+            return Err(crash);
+        }
+        self.store.finish(tx, progress).await?;
+        self.faults.at(Point::AfterCommit).await
+    }
+}
+
+impl<S: Care, F: Faults> Care for Faulty<S, F> {
     fn note_attempt(
         &self,
         handler: HandlerId,
@@ -361,26 +355,8 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         self.store.give_back_attempt(handler, place, process)
     }
 
-    fn forget_attempt(
-        &self,
-        tx: &mut S::Tx,
-        handler: HandlerId,
-        place: Place,
-    ) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.forget_attempt(tx, handler, place)
-    }
-
     fn end_care(&self, handler: HandlerId, lane: u16) -> impl Future<Output = Result<(), Error>> + Send {
         self.store.end_care(handler, lane)
-    }
-
-    async fn finish(&self, tx: S::Tx, progress: Option<Progress>) -> Result<(), Error> {
-        if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
-            self.store.rollback(tx).await;
-            return Err(crash);
-        }
-        self.store.finish(tx, progress).await?;
-        self.faults.at(Point::AfterCommit).await
     }
 }
 

@@ -78,7 +78,7 @@ async fn limits_of_zero_are_refused() {
 async fn more_transactions_than_the_pool_can_hold_are_refused() {
     let test = "more_transactions_than_the_pool_can_hold_are_refused";
     let Some(postgres) = crate::postgres::as_owner(test).await else { return };
-    let error = Inbox::builder(postgres.store.clone()).max_in_flight(14).build().await.unwrap_err();
+    let error = Inbox::builder(postgres.store.clone()).max_in_flight(16).build().await.unwrap_err();
     assert!(error.to_string().contains("needs a pool of 17 connections"), "{error}");
-    Inbox::builder(postgres.store.clone()).max_in_flight(13).build().await.unwrap();
+    Inbox::builder(postgres.store.clone()).max_in_flight(15).build().await.unwrap();
 }

@@ -21,7 +21,9 @@ use crate::retention::Retention;
 use crate::store::Registration;
 use crate::{Envelope, Error, Headers, Key, Message, Mode, name};
 
-/// What a pool needs beyond the transactions in flight.
+/// The connections of a pool that inline transactions leave free: upkeep must not wait for handlers. Look-ups have permits.
+const INLINE_SPARE: usize = 1;
+/// What a pool needs beyond its workers: for accepting, upkeep and look-ups.
 const SPARE_CONNECTIONS: usize = 3;
 
 /// What holds for the whole inbox.
@@ -244,8 +246,8 @@ impl<S: InboxStore> InboxBuilder<S> {
     }
 
     /// The maximum number of inline transactions in flight, for all handlers and [`once`](Inbox::once) together. Messages that
-    /// come beyond it wait, and share a transaction where they can. The store's pool without three connections, unless set: those
-    /// are for upkeep and look-ups. Fast handlers use two for each core.
+    /// come beyond it wait, and share a transaction where they can. The store's pool without one connection, unless set: that
+    /// one is for upkeep. Fast handlers use two for each core.
     pub fn max_in_flight(mut self, transactions: usize) -> Self {
         self.settings.max_in_flight = Some(transactions);
         self
@@ -282,15 +284,15 @@ impl<S: InboxStore> InboxBuilder<S> {
         if let Some(max) = self.settings.max_in_flight
             && capacity != usize::MAX
             && capacity > 1
-            && max.saturating_add(SPARE_CONNECTIONS) > capacity
+            && max.saturating_add(INLINE_SPARE) > capacity
         {
             return Err(Error::configuration(format!(
-                "max_in_flight({max}) needs a pool of {} connections, {SPARE_CONNECTIONS} of them for upkeep and look-ups, and \
-                 the pool has {capacity}: give it more, or set less",
-                max.saturating_add(SPARE_CONNECTIONS)
+                "max_in_flight({max}) needs a pool of {} connections, {INLINE_SPARE} of them for upkeep, and the pool has \
+                 {capacity}: give it more, or set less",
+                max.saturating_add(INLINE_SPARE)
             )));
         }
-        let limit = self.settings.max_in_flight.unwrap_or(capacity.saturating_sub(SPARE_CONNECTIONS));
+        let limit = self.settings.max_in_flight.unwrap_or(capacity.saturating_sub(INLINE_SPARE));
         let permits = Permits::new(limit.min(capacity));
         let handlers = self.handlers.len().max(1);
         for handler in &mut self.handlers {

@@ -7,6 +7,7 @@
 //! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
 //! your own. [`statement`] finds SQL statements by name in files that are compiled in.
 
+mod care;
 mod claims;
 mod dead_letters;
 mod inspect;
@@ -25,6 +26,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+pub use care::Care;
 pub use claims::{Claimed, Claims, Unit};
 pub use dead_letters::{Acted, Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
 pub use inspect::{Inspect, Marker, MarkerState};
@@ -40,7 +42,7 @@ pub use registry::{
 pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind, Waits};
 pub use upkeep::{LiveTime, Upkeep};
 pub use work::{
-    Batch, Completion, End, Fence, Look, Progress, SetApart, Settled, StoredMessage, TakeLimits, Taker,
+    Account, Batch, Completion, End, Fence, Look, Progress, SetApart, StoredMessage, TakeLimits, Taker,
     TaskLimits, Waiting, Work,
 };
 

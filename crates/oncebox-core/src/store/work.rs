@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::store::{HandlerId, MarkerState, Place, ProcessId, Store, Unit};
+use crate::store::{HandlerId, Place, ProcessId, Store, Unit};
 use crate::{DeadHead, Error, Headers, Key, Mode};
 
 /// A message in the log, as a handler is to see it.
@@ -158,19 +158,31 @@ pub struct SetApart {
     pub crashes: u32,
 }
 
-/// What became of messages beside the progress.
-#[derive(Clone, Debug, Default)]
-pub struct Settled {
-    /// Messages that are to run later.
+/// The account of a visit: everything that is written beside the progress, after all handlers of the transaction have run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Messages that are to run later: they become tasks.
     pub apart: Vec<SetApart>,
-    /// Messages that used up their attempts.
+    /// Messages that used up their attempts: they become dead letters.
     pub dead: Vec<SetApart>,
+    /// Markers of messages that are set apart: they say known and not done ([`MarkerState::Spilled`](crate::store::MarkerState)).
+    /// A marker that is not there is not made.
+    pub spilled: Vec<Unit>,
+    /// Markers of messages that were set apart: they say done now, at this time. A marker that is not there is not made.
+    pub done: Vec<Unit>,
+    /// Handlers' results, kept beside their markers.
+    pub results: Vec<(Unit, Vec<u8>)>,
+    /// Markers that this transaction has claimed, of messages that did not run: they are deleted.
+    pub unclaimed: Vec<Unit>,
+    /// The message that ran with a note before it, see [`Care::note_attempt`](crate::store::Care::note_attempt): the note is deleted,
+    /// and its lane needs care for one message less.
+    pub noted: Option<Place>,
 }
 
-impl Settled {
+impl Account {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.apart.is_empty() && self.dead.is_empty()
+        *self == Self::default()
     }
 }
 
@@ -250,28 +262,12 @@ pub trait Work: Store {
         limits: TaskLimits,
     ) -> impl Future<Output = Result<Option<Vec<StoredMessage>>, Error>> + Send;
 
-    /// Writes what became of messages, after all handlers of the transaction have run.
+    /// Writes the account of a visit.
     fn settle(
         &self,
         tx: &mut Self::Tx,
         taker: Taker<'_>,
-        settled: &Settled,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Sets these markers to this state: of messages that are set apart ([`MarkerState::Spilled`]), or that were and are done
-    /// now, at this time. Those that are not there are not made.
-    fn settle_markers(
-        &self,
-        tx: &mut Self::Tx,
-        markers: &[&Unit],
-        state: MarkerState,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Takes back markers that this transaction has claimed.
-    fn take_back_markers(
-        &self,
-        tx: &mut Self::Tx,
-        markers: &[&Unit],
+        account: &Account,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Writes messages down as tasks that this process runs outside of a transaction, under a new fence. `None`, and nothing is
@@ -294,33 +290,4 @@ pub trait Work: Store {
     /// Writes down how tasks ended, in one transaction; for each of them whether it was still under its fence. Of one that was
     /// not, nothing is written.
     fn complete(&self, completions: &[Completion]) -> impl Future<Output = Result<Vec<bool>, Error>> + Send;
-
-    /// Notes, durably, that a message is about to run in a lane where a process has died. How many deaths are put down to it:
-    /// 1 for the one that is the reason for the note, and one more for each note before it whose process is gone. `None` if a
-    /// process that is not gone has noted it too. A process that has noted it itself is not counted.
-    fn note_attempt(
-        &self,
-        handler: HandlerId,
-        place: Place,
-        process: ProcessId,
-    ) -> impl Future<Output = Result<Option<u32>, Error>> + Send;
-
-    /// Gives a note back whose message did not run after all: everything is as before it.
-    fn give_back_attempt(
-        &self,
-        handler: HandlerId,
-        place: Place,
-        process: ProcessId,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Takes such a note back inside the message's transaction, and counts one message less to be careful with in that lane.
-    fn forget_attempt(
-        &self,
-        tx: &mut Self::Tx,
-        handler: HandlerId,
-        place: Place,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// There is nothing in a lane now that could have been the reason: no more care is needed there.
-    fn end_care(&self, handler: HandlerId, lane: u16) -> impl Future<Output = Result<(), Error>> + Send;
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oncebox_core::store::{HandlerId, NewProcess, Place, ProcessId, Processes, Select, Work};
+use oncebox_core::store::{Care, HandlerId, NewProcess, Place, ProcessId, Processes, Select};
 use oncebox_core::{Attempt, BoxError, Error, Failure, Inbox, LogStore};
 use uuid::Uuid;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncebox_core::store::{
-    NewMessage, Place, Registration, SetApart, Settled, StoredMessage, TakeLimits, TaskLimits,
+    Account, NewMessage, Place, Registration, SetApart, StoredMessage, TakeLimits, TaskLimits,
 };
 use oncebox_core::{Fingerprint, Headers, Key, Mode, Start};
 
@@ -103,18 +103,18 @@ pub fn failed_again(task: &StoredMessage, error: &str) -> SetApart {
 }
 
 /// Nothing is left to do.
-pub fn all_done() -> Settled {
-    Settled::default()
+pub fn all_done() -> Account {
+    Account::default()
 }
 
 /// These are to run later.
-pub fn set_apart(apart: impl Into<Vec<SetApart>>) -> Settled {
-    Settled { apart: apart.into(), dead: vec![] }
+pub fn set_apart(apart: impl Into<Vec<SetApart>>) -> Account {
+    Account { apart: apart.into(), ..Account::default() }
 }
 
 /// These are dead letters.
-pub fn dead(dead: impl Into<Vec<SetApart>>) -> Settled {
-    Settled { apart: vec![], dead: dead.into() }
+pub fn dead(dead: impl Into<Vec<SetApart>>) -> Account {
+    Account { dead: dead.into(), ..Account::default() }
 }
 
 /// Where messages sit in their lane.

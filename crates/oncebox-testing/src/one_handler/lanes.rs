@@ -4,8 +4,8 @@ use std::slice;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Appended, Batch, Claims, LaneChoice, Log, Look, MarkerState, NewMessage, Progress, Pruned, Settled,
-    Spill, Spilled, Store, StoredMessage, TakeLimits, TaskLimits, Upkeep, Work,
+    Account, Appended, Batch, Claims, LaneChoice, Log, Look, MarkerState, NewMessage, Progress, Pruned,
+    Spill, Spilled, Store, StoredMessage, TakeLimits, TaskLimits, Unit, Upkeep, Work,
 };
 use oncebox_core::{Error, Key, LogStore};
 
@@ -52,12 +52,12 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// Takes everything in a lane and settles it.
-    pub async fn pass(&self, lane: u16, settled: &Settled) -> Batch {
+    pub async fn pass(&self, lane: u16, settled: &Account) -> Batch {
         self.pass_up_to(lane, ALL, settled).await
     }
 
     /// Takes messages of a lane and settles them.
-    pub async fn pass_up_to(&self, lane: u16, limits: TakeLimits, settled: &Settled) -> Batch {
+    pub async fn pass_up_to(&self, lane: u16, limits: TakeLimits, settled: &Account) -> Batch {
         let mut tx = self.begin().await;
         let batch = self.store.take(&mut tx, self.taker(lane), limits).await.unwrap().unwrap();
         self.store.settle(&mut tx, self.taker(lane), settled).await.unwrap();
@@ -67,7 +67,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// Settles messages of a lane that the handler has passed already.
-    pub async fn settle(&self, lane: u16, settled: &Settled) {
+    pub async fn settle(&self, lane: u16, settled: &Account) {
         let mut tx = self.begin().await;
         self.store.settle(&mut tx, self.taker(lane), settled).await.unwrap();
         self.store.commit(tx).await.unwrap();
@@ -105,7 +105,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         &self,
         lane: u16,
         tasks: u32,
-        settled: impl FnOnce(&[StoredMessage]) -> Settled,
+        settled: impl FnOnce(&[StoredMessage]) -> Account,
     ) -> Vec<StoredMessage> {
         let (mut tx, tasks) = self.take_tasks(lane, tasks).await;
         self.store.settle(&mut tx, self.taker(lane), &settled(&tasks)).await.unwrap();
@@ -153,7 +153,8 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     pub async fn claim(&self, key: &str, state: MarkerState) {
         let (mut tx, unit) = (self.begin().await, self.unit(key));
         self.store.claim(&mut tx, slice::from_ref(&unit)).await.unwrap();
-        self.store.settle_markers(&mut tx, &[&unit], state).await.unwrap();
+        let account = settled(vec![unit], state);
+        self.store.settle(&mut tx, self.taker(0), &account).await.unwrap();
         self.store.commit(tx).await.unwrap();
     }
 
@@ -169,7 +170,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     pub async fn settle_markers(&self, keys: &[&str], state: MarkerState) {
         let units: Vec<_> = keys.iter().map(|key| self.unit(key)).collect();
         let mut tx = self.begin().await;
-        self.store.settle_markers(&mut tx, &units.iter().collect::<Vec<_>>(), state).await.unwrap();
+        self.store.settle(&mut tx, self.taker(0), &settled(units, state)).await.unwrap();
         self.store.commit(tx).await.unwrap();
     }
 
@@ -211,5 +212,14 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     /// Opens a transaction, with limits that no test reaches.
     pub async fn begin(&self) -> Tx<F> {
         self.store.begin(LIMITS).await.unwrap()
+    }
+}
+
+/// The account that sets markers to a state.
+fn settled(markers: Vec<Unit>, state: MarkerState) -> Account {
+    match state {
+        MarkerState::Done => Account { done: markers, ..Account::default() },
+        MarkerState::Spilled => Account { spilled: markers, ..Account::default() },
+        MarkerState::Accepted => panic!("no account makes a marker say accepted"),
     }
 }

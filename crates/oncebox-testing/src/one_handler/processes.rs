@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use oncebox_core::LogStore;
 use oncebox_core::store::{
-    Completion, End, Fence, HandlerId, NewProcess, Peer, Place, ProcessId, Processes, SetApart, Store,
-    StoredMessage, Work,
+    Account, Care, Completion, End, Fence, HandlerId, NewProcess, Peer, Place, ProcessId, Processes,
+    SetApart, Store, StoredMessage, Work,
 };
 use uuid::Uuid;
 
@@ -101,14 +101,14 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     /// Takes back the note of a message that has run.
     pub async fn forget_attempt(&self, place: Place) {
         let mut tx = self.begin().await;
-        self.store.forget_attempt(&mut tx, self.handler, place).await.unwrap();
+        self.store.settle(&mut tx, self.taker(place.lane), &noted(place)).await.unwrap();
         self.store.commit(tx).await.unwrap();
     }
 
     /// Takes back the note of a message in a transaction that is rolled back.
     pub async fn forget_attempt_in_vain(&self, place: Place) {
         let mut tx = self.begin().await;
-        self.store.forget_attempt(&mut tx, self.handler, place).await.unwrap();
+        self.store.settle(&mut tx, self.taker(place.lane), &noted(place)).await.unwrap();
         self.store.rollback(tx).await;
     }
 
@@ -122,4 +122,9 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         let waiting = self.look().await.waiting;
         waiting.iter().filter(|waiting| waiting.careful).map(|waiting| waiting.lane).collect()
     }
+}
+
+/// The account of a message that has run with a note before it.
+fn noted(place: Place) -> Account {
+    Account { noted: Some(place), ..Account::default() }
 }

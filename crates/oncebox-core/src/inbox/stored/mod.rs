@@ -4,6 +4,7 @@
 //! transaction. What fails is set apart as a task; what fails for good is a dead letter, which is the operator's.
 
 mod accept;
+mod account;
 mod appender;
 mod care;
 mod completer;
@@ -17,6 +18,7 @@ mod options;
 mod presence;
 mod pruner;
 mod queue;
+mod referee;
 mod setback;
 mod settle;
 mod unknown;
@@ -32,6 +34,7 @@ use tokio::sync::Notify;
 
 pub use accept::Accept;
 pub(crate) use accept::lane_of;
+pub(crate) use account::{chance, error_text};
 use detached::DetachedRuns;
 pub(crate) use detached::DetachedSlots;
 use intake::Intake;
@@ -42,7 +45,6 @@ use presence::Presence;
 pub use pruner::PruneReport;
 use pruner::prune_boxed;
 pub(crate) use pruner::{Prune, Pruning, prune};
-pub(crate) use settle::{chance, error_text};
 pub(crate) use work::unstorable_text;
 pub use worker::WorkReport;
 use worker::Workers;
@@ -51,14 +53,14 @@ use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
 use crate::inbox::units::{SpillInto, spill_boxed};
 use crate::store::{
-    DeadLetter, DeadLetters, HandlerId, Lanes as LaneCount, Log, Operate, Processes, Survey, Work,
+    Care, DeadLetter, DeadLetters, HandlerId, Lanes as LaneCount, Log, Operate, Processes, Survey, Work,
 };
 use crate::{Error, ErrorKind, Retry};
 
 /// A store that keeps messages for later. Implemented by whatever implements the roles.
-pub trait LogStore: InboxStore + Log + Work + Processes + DeadLetters + Operate + Survey {}
+pub trait LogStore: InboxStore + Log + Work + Care + Processes + DeadLetters + Operate + Survey {}
 
-impl<S: InboxStore + Log + Work + Processes + DeadLetters + Operate + Survey> LogStore for S {}
+impl<S: InboxStore + Log + Work + Care + Processes + DeadLetters + Operate + Survey> LogStore for S {}
 
 pub(crate) type OnDead = Arc<dyn Fn(&DeadLetter) + Send + Sync>;
 

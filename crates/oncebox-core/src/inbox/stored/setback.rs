@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use crate::backoff::Retries;
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::settle::Account;
 use crate::inbox::stored::visit::{Course, TASKS_MAX, Taken, Visited, What};
 use crate::inbox::stored::work::{MessageEnd, Ran, VisitTrouble, unstorable};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{Lanes, LogStore};
 use crate::inbox::units::BODY_TRANSIENTS_MAX;
 use crate::outcome::Outcome;
-use crate::store::{Fault, Place, StoredMessage, Taker};
+use crate::store::{Account, Fault, Place, StoredMessage, Taker};
 use crate::{Error, Failure};
 
 /// The maximum time for which a lane is tried that a broken transaction of this process may still hold.
@@ -137,7 +136,8 @@ impl<S: LogStore> Lanes<S> {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
                         // Another copy has done it: it is passed over.
-                        self.write_account(&mut tx, taker, &Account::default(), course).await?;
+                        let account = Account { noted: course.noted, ..Account::default() };
+                        self.settle(&mut tx, taker, &account).await?;
                         self.engine.store.finish(tx, taken.progress).await?;
                         return Ok(Visited::Worked { report: WorkReport::default(), more: true });
                     }
@@ -172,15 +172,15 @@ impl<S: LogStore> Lanes<S> {
             taken.messages.iter_mut().for_each(|message| message.attempts = None);
         }
         let ran = Ran { ended: vec![MessageEnd::Failed(outcome)], bodies: 1, took: Duration::ZERO };
-        let account = self.settle_up(handler, &taken, &ran);
-        self.write_account(&mut tx, taker, &account, course).await?;
+        let (account, report) = self.account(handler, &taken, &ran, course);
+        self.settle(&mut tx, taker, &account).await?;
         self.engine.store.finish(tx, taken.progress).await?;
         if let Some(place) = place {
             handler.lessons().transients.remove(&place);
         }
-        self.observe_visit(handler, &taken, &ran, &account.report);
-        self.tell_of_dead(handler, &taken, &account.settled);
-        Ok(Visited::Worked { report: account.report, more: true })
+        self.observe_visit(handler, &taken, &ran, &report);
+        self.tell_of_dead(handler, &taken, &account);
+        Ok(Visited::Worked { report, more: true })
     }
 
     /// One transaction for each task that is due.

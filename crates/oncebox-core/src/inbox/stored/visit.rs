@@ -4,22 +4,17 @@
 //! what they wrote. The batch is an attempt, as inline: if a handler fails, as much as need be is taken back and
 //! run again with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::Error;
 use crate::backoff::Retries;
 use crate::inbox::faults::Meaning;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
-use crate::inbox::stored::settle::unit_of_message;
 use crate::inbox::stored::work::{MessageEnd, VisitTrouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{Lanes, LogStore};
-use crate::observe;
-use crate::store::{
-    Batch, Claimed, Fault, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unit,
-};
-use crate::{Error, Mode};
+use crate::store::{Batch, Fault, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits};
 
 /// How many tasks one visit takes.
 pub(super) const TASKS_MAX: u32 = 25;
@@ -156,54 +151,6 @@ impl<S: LogStore> Lanes<S> {
         self.work_on(handler, taker, tx, taken, course).await
     }
 
-    /// Where messages come inline too, the handler's own markers decide who runs: what is done already is passed over, and what
-    /// another copy is running now is set apart for a while.
-    pub(super) async fn claim_taken(
-        &self,
-        handler: &Registered<S>,
-        tx: &mut S::Tx,
-        taken: &mut Taken,
-    ) -> Result<(), Error> {
-        if self.engine.mode != Mode::Mixed {
-            return Ok(());
-        }
-        let claims = |message: &StoredMessage| !message.replay && !message.spilled;
-        let mut units: Vec<(usize, Unit)> = taken
-            .messages
-            .iter()
-            .enumerate()
-            .filter(|(_, message)| claims(message))
-            .filter_map(|(n, message)| Some((n, unit_of_message(handler, message, message.key.as_ref()?))))
-            .collect();
-        units.sort_by(|(_, a), (_, b)| (&a.kind, &a.key).cmp(&(&b.kind, &b.key)));
-        if units.is_empty() {
-            return Ok(());
-        }
-        let (numbers, units): (Vec<usize>, Vec<Unit>) = units.into_iter().unzip();
-        let claimed = self.engine.store.claim(tx, &units).await?;
-        let mut known = HashSet::new();
-        let mut busy = HashSet::new();
-        for (n, claimed) in numbers.into_iter().zip(claimed) {
-            match claimed {
-                Claimed::Fresh => {}
-                Claimed::Known(_) => drop(known.insert(n)),
-                Claimed::Busy => drop(busy.insert(n)),
-            }
-        }
-        for _ in &known {
-            self.engine.observer.count(observe::DUPLICATES, &handler.name);
-        }
-        let messages = std::mem::take(&mut taken.messages);
-        for (n, message) in messages.into_iter().enumerate() {
-            match n {
-                n if busy.contains(&n) => taken.busy.push(message),
-                n if known.contains(&n) => {}
-                _ => taken.messages.push(message),
-            }
-        }
-        Ok(())
-    }
-
     pub(super) fn course(&self, handler: &Registered<S>, spot: Spot) -> Course {
         let tasks = spot.what == What::Tasks;
         let time = self.log.settings.batch_time.unwrap_or(match self.engine.store.capacity() {
@@ -299,8 +246,8 @@ impl<S: LogStore> Lanes<S> {
                 progress.pos = taken.messages[last].place.pos;
             }
         }
-        let account = self.settle_up(handler, &taken, &ran);
-        if let Err(error) = self.write_account(&mut tx, taker, &account, course).await {
+        let (account, report) = self.account(handler, &taken, &ran, course);
+        if let Err(error) = self.settle(&mut tx, taker, &account).await {
             store.rollback(tx).await;
             let trouble = match S::is_about_data(&error) {
                 true => {
@@ -335,9 +282,8 @@ impl<S: LogStore> Lanes<S> {
             return self.learn(handler, taker, taken, trouble, course).await;
         }
         handler.batches.state().contention.committed();
-        let report = account.report;
         self.observe_visit(handler, &taken, &ran, &report);
-        self.tell_of_dead(handler, &taken, &account.settled);
+        self.tell_of_dead(handler, &taken, &account);
         let mut lessons = handler.lessons();
         if ran.bodies > 0 {
             lessons.size.took(ran.bodies, ran.took);

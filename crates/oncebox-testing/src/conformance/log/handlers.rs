@@ -1,6 +1,6 @@
 //! What operators do with handlers: pause, rename, remove.
 
-use oncebox_core::store::{HandlerState, MarkerState, Registration, ReplayFrom, Settled};
+use oncebox_core::store::{Account, HandlerState, MarkerState, Registration, ReplayFrom};
 use oncebox_core::{LogStore, Mode};
 
 use super::refused;
@@ -51,7 +51,11 @@ pub async fn an_inline_handler_cannot_be_paused<F: Fixture<Store: LogStore>>(fix
 pub async fn a_renamed_handler_keeps_what_it_has<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2"]).await;
-    log.pass(0, &Settled { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")] }).await;
+    log.pass(
+        0,
+        &Account { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
+    )
+    .await;
     assert!(!log.rename("nobody", "book").await.unwrap());
     assert!(log.rename("ledger", "book").await.unwrap());
     assert_eq!(log.actions().await, [entry("rename", "book")]);
@@ -100,7 +104,11 @@ pub async fn a_handler_cannot_take_a_name_that_was_another_s<F: Fixture<Store: L
 pub async fn a_removed_handler_leaves_nothing_behind<F: Fixture<Store: LogStore>>(fixture: F) {
     let mut log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2"]).await;
-    log.pass(0, &Settled { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")] }).await;
+    log.pass(
+        0,
+        &Account { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
+    )
+    .await;
     log.replay(ReplayFrom::Place(place(0, 2))).await;
     for _ in 0..2 {
         let process = log.enter().await;

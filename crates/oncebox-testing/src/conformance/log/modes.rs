@@ -1,6 +1,6 @@
 //! Modes: a handler changes from one to another through mixed, and no key runs twice.
 
-use oncebox_core::store::{Action, MarkerState, Registration, ReplayFrom, Select, Settled};
+use oncebox_core::store::{Account, Action, MarkerState, Registration, ReplayFrom, Select};
 use oncebox_core::{LogStore, Mode, Start};
 
 use super::refused;
@@ -52,7 +52,8 @@ pub async fn from_stored_to_mixed_passed_messages_are_marked<F: Fixture<Store: L
     let long = "x".repeat(600);
     log.append_keys(1, &[&long]).await;
     log.mark_processed("marked").await;
-    let settled = Settled { apart: vec![failure(3, 1, "x")], dead: vec![failure(4, 1, "x")] };
+    let settled =
+        Account { apart: vec![failure(3, 1, "x")], dead: vec![failure(4, 1, "x")], ..Account::default() };
     log.pass(0, &settled).await;
     log.pass(1, &all_done()).await;
     assert_eq!(log.prune(0, 0, 1, log.now_ms().await + 1).await.deleted, 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{Action, Registration, Select, SetApart, Settled, TaskLimits};
+use oncebox_core::store::{Account, Action, Registration, Select, SetApart, TaskLimits};
 use oncebox_core::{DeadHead, LogStore};
 
 use crate::Fixture;
@@ -164,7 +164,9 @@ async fn held_messages<F: Fixture<Store: LogStore>>(fixture: F, dead_head: DeadH
         keys.iter().zip(1..).map(|(order_by, n)| in_order(&n.to_string(), *order_by)).collect();
     log.append(0, &messages[..3]).await;
     let apart_now = vec![apart(1, "A", LATER), scheduled(3, "C", LATER)];
-    let batch = log.pass(0, &Settled { apart: apart_now, dead: vec![apart(2, "B", NOW)] }).await;
+    let batch = log
+        .pass(0, &Account { apart: apart_now, dead: vec![apart(2, "B", NOW)], ..Account::default() })
+        .await;
     assert!(batch.messages.iter().all(|message| !message.held));
     log.append(0, &messages[3..]).await;
     let held = async || {

@@ -2,12 +2,14 @@
 
 use std::ops::RangeInclusive;
 
-use oncebox_core::store::{ReplayFrom, Replayed, Settled, Spill, Spilled, TakeLimits};
+use oncebox_core::store::{Account, ReplayFrom, Replayed, Spill, Spilled, TakeLimits};
 use oncebox_core::{LogStore, Mode};
 
 use super::refused;
 use crate::Fixture;
-use crate::one_handler::{ALL, LATER, OneHandler, all_done, failure, message, place, positions, set_apart};
+use crate::one_handler::{
+    ALL, LATER, OneHandler, all_done, dead, failure, message, place, positions, set_apart,
+};
 
 /// Passes messages of lane 0; their positions, and whether each is a replay.
 async fn pass<F: Fixture<Store: LogStore>>(log: &OneHandler<F>, messages: u32) -> Vec<(i64, bool)> {
@@ -31,7 +33,7 @@ pub async fn a_replay_from_a_place_goes_back_in_its_lane<F: Fixture<Store: LogSt
     append(&log, 0, 1..=5).await;
     append(&log, 1, 1..=5).await;
     let apart = vec![failure(2, 1, "x"), failure(4, 1, "x")];
-    log.pass(0, &Settled { apart, dead: vec![failure(5, 1, "y")] }).await;
+    log.pass(0, &Account { apart, ..dead([failure(5, 1, "y")]) }).await;
     log.pass(1, &set_apart([failure(4, 1, "x")])).await;
     append(&log, 0, 6..=7).await;
     let replayed = log.replay(ReplayFrom::Place(place(0, 3))).await;
@@ -116,7 +118,8 @@ pub async fn a_replay_leaves_spilled_messages_alone<F: Fixture<Store: LogStore>>
         assert!(matches!(log.spill(&spill).await, Spilled::New(_)));
     }
     append(&log, 0, 4..=4).await;
-    let settled = Settled { apart: vec![failure(4, 1, "x")], dead: vec![failure(1, 1, "x")] };
+    let settled =
+        Account { apart: vec![failure(4, 1, "x")], dead: vec![failure(1, 1, "x")], ..Account::default() };
     let batch = log.pass(0, &settled).await;
     assert_eq!((positions(&batch.messages), batch.reached), (vec![1, 4], 4));
     assert_eq!(log.replay(ReplayFrom::Beginning).await, Replayed { positions: 4, tasks: 1, dead: 1 });

@@ -7,12 +7,12 @@ use crate::backoff::Retries;
 use crate::error::chain;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
-use crate::inbox::stored::settle::{Fate, apart, unit_of_message};
+use crate::inbox::stored::account::{Fate, apart, unit_of_message};
 use crate::inbox::stored::visit::{Spot, What};
 use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
-use crate::store::{Completion, End, Fence, MarkerState, SetApart, Settled, StoredMessage};
+use crate::store::{Account, Completion, End, Fence, SetApart, StoredMessage, Unit};
 use crate::{Error, observe};
 
 impl<S: LogStore> DetachedRuns<S> {
@@ -32,12 +32,11 @@ impl<S: LogStore> DetachedRuns<S> {
         let end = match ended {
             Ok(result) => {
                 report.done = 1;
-                let marker = message.key.as_ref().filter(|_| message.spilled);
-                End::Done { marker: marker.map(|key| unit_of_message(handler, &message, key)), result }
+                End::Done { marker: spilled_marker(handler, &message), result }
             }
             Err(outcome) => {
                 observer.count(observe::FAILED, name);
-                let fate = match (fence, self.lanes.fate(handler, failures, &outcome)) {
+                let fate = match (fence, self.lanes.rules(handler).fate(failures, &outcome)) {
                     // There is no second time.
                     (None, Fate::Retry { error, .. }) => Fate::Dead { error },
                     (_, fate) => fate,
@@ -149,22 +148,18 @@ impl<S: LogStore> DetachedRuns<S> {
         let store = &self.lanes.engine.store;
         let mut tx = self.lanes.engine.store.begin(course.limits).await?;
         let dead = SetApart { failures, error: Some(error.to_owned()), ..apart(message, Duration::ZERO) };
-        let settled = Settled { dead: vec![dead], ..Settled::default() };
-        let written = async {
-            store.settle(&mut tx, taker, &settled).await?;
-            match message.key.as_ref().filter(|_| message.spilled) {
-                // It said done before the run. An operator may let it run again.
-                Some(key) => {
-                    let marker = unit_of_message(handler, message, key);
-                    store.settle_markers(&mut tx, &[&marker], MarkerState::Spilled).await
-                }
-                None => Ok(()),
-            }
-        };
-        if let Err(error) = written.await {
+        // Its marker said done before the run. An operator may let it run again.
+        let spilled = spilled_marker(handler, message).into_iter().collect();
+        let account = Account { dead: vec![dead], spilled, ..Account::default() };
+        if let Err(error) = self.lanes.settle(&mut tx, taker, &account).await {
             store.rollback(tx).await;
             return Err(error);
         }
         store.commit(tx).await.map(|()| true)
     }
+}
+
+/// The marker of a message that was set apart.
+fn spilled_marker<S: LogStore>(handler: &Registered<S>, message: &StoredMessage) -> Option<Unit> {
+    if message.spilled { unit_of_message(&handler.origin, message) } else { None }
 }

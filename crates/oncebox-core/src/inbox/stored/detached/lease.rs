@@ -12,13 +12,14 @@ use crate::Error;
 use crate::error::chain;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
+use crate::inbox::stored::account::apart;
 use crate::inbox::stored::care::{CRASHES_MAX, died};
 use crate::inbox::stored::presence::Process;
-use crate::inbox::stored::settle::{Account, apart};
 use crate::inbox::stored::visit::{Spot, Taken, Visited, What};
 use crate::inbox::stored::work::{MessageEnd, Order, Ran};
+use crate::inbox::stored::worker::WorkReport;
 use crate::store::{
-    Completion, End, Fault, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
+    Account, Completion, End, Fault, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
 };
 
 /// Positions that are looked at for messages to lease, and bytes of bodies.
@@ -32,6 +33,7 @@ struct Landing {
     taken: Taken,
     ran: Ran,
     account: Account,
+    report: WorkReport,
     leases: Vec<SetApart>,
     fence: Option<Fence>,
 }
@@ -138,23 +140,23 @@ impl<S: LogStore> DetachedRuns<S> {
             self.lanes.engine.store.rollback(tx).await;
             return Ok(Visited::Idle);
         }
-        let mut account = self.lanes.settle_up(handler, &taken, &ran);
+        let (mut account, mut report) = self.lanes.account(handler, &taken, &ran, &course);
         // Those that go back because of their company have not been tried.
         for (message, _) in
             taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, MessageEnd::Again))
         {
-            let back = account.settled.apart.iter_mut().find(|back| back.pos == message.place.pos);
+            let back = account.apart.iter_mut().find(|back| back.pos == message.place.pos);
             if let Some(back) = back {
                 back.due_in = Duration::ZERO;
             }
         }
         // What is to run is not done yet, unless it is never to run again.
-        account.report.done = 0;
+        report.done = 0;
         if !slots.settings.at_most_once {
             account.done.clear();
         }
         let written = async {
-            self.lanes.write_account(&mut tx, taker, &account, &course).await?;
+            self.lanes.settle(&mut tx, taker, &account).await?;
             match slots.settings.at_most_once || leases.is_empty() {
                 true => Ok(Some(None)),
                 false => {
@@ -175,7 +177,8 @@ impl<S: LogStore> DetachedRuns<S> {
             }
         };
         // From here on it takes its course, whoever waits for it: what is leased must run.
-        let landing = Landing { index: handler.index, lane: taker.lane, taken, ran, account, leases, fence };
+        let landing =
+            Landing { index: handler.index, lane: taker.lane, taken, ran, account, report, leases, fence };
         let (runs, present) = (self.clone(), self.lanes.presence.stay());
         let landed = tokio::spawn(async move {
             let landed = runs.land(tx, landing, &process, permits, &company).await;
@@ -196,7 +199,7 @@ impl<S: LogStore> DetachedRuns<S> {
         permits: Vec<OwnedSemaphorePermit>,
         company: &Company,
     ) -> Result<Visited, Error> {
-        let Landing { index, lane, taken, ran, account, leases, fence } = landing;
+        let Landing { index, lane, taken, ran, account, report, leases, fence } = landing;
         let handler = &self.lanes.engine.handlers[index];
         if let Err(error) = self.lanes.engine.store.finish(tx, taken.progress).await {
             if let (Fault::Connection, Some(fence)) = (S::classify(&error), fence) {
@@ -204,7 +207,7 @@ impl<S: LogStore> DetachedRuns<S> {
             }
             return Err(error);
         }
-        self.lanes.tell_of_dead(handler, &taken, &account.settled);
+        self.lanes.tell_of_dead(handler, &taken, &account);
         let more = taken.has_more();
         let is_leased = |ended: &MessageEnd| matches!(ended, MessageEnd::Done(_));
         let messages: Vec<StoredMessage> = taken
@@ -214,7 +217,7 @@ impl<S: LogStore> DetachedRuns<S> {
             .filter_map(|(message, ended)| is_leased(ended).then_some(message))
             .collect();
         self.start(handler, process, Leased { messages, fence }, permits, company);
-        Ok(Visited::Worked { report: account.report, more })
+        Ok(Visited::Worked { report, more })
     }
 
     async fn take_to_lease(

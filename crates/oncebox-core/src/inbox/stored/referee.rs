@@ -1,0 +1,141 @@
+//! Who decides whether a handler has run for a message of the log: the one place that knows mixed mode.
+
+use std::collections::HashSet;
+
+use crate::inbox::registered::Registered;
+use crate::inbox::stored::account::unit_of_message;
+use crate::inbox::stored::visit::Taken;
+use crate::inbox::stored::{Lanes, LogStore};
+use crate::store::{Claimed, StoredMessage, Unit};
+use crate::{Error, Mode, observe};
+
+/// Who decides whether a handler has run for a message of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Referee {
+    /// Progress and tasks: the message came by the log only.
+    Log,
+    /// The handler's own marker: in mixed mode the same message may come inline too.
+    Marker,
+}
+
+impl Referee {
+    pub(super) fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Mixed => Self::Marker,
+            Mode::Inline { .. } | Mode::Stored => Self::Log,
+        }
+    }
+
+    /// Whether a message must be claimed before it runs. A replay runs on purpose, and a task was claimed before.
+    fn claims(self, message: &StoredMessage) -> bool {
+        self == Self::Marker && !message.replay && !message.spilled
+    }
+
+    /// Whether the marker of a message that is done is set to done. A message that is replayed may have been set apart before.
+    pub(super) fn sets_done(self, message: &StoredMessage) -> bool {
+        message.spilled || (self == Self::Marker && message.replay)
+    }
+
+    /// Whether a result is kept: where there is a marker to keep it beside.
+    pub(super) fn keeps_result(self, message: &StoredMessage) -> bool {
+        message.spilled || self == Self::Marker
+    }
+
+    /// Whether the marker of a message that is set apart is set to spilled.
+    pub(super) fn sets_spilled(self, message: &StoredMessage) -> bool {
+        self == Self::Marker && !message.spilled
+    }
+
+    /// Whether the claim of a message that did not run is deleted.
+    pub(super) fn unclaims(self, message: &StoredMessage) -> bool {
+        self == Self::Marker && !message.replay
+    }
+}
+
+impl<S: LogStore> Lanes<S> {
+    pub(super) fn referee(&self) -> Referee {
+        Referee::of(self.engine.mode)
+    }
+
+    /// Claims messages where markers are the referee. Those that are done already are passed over; those that another copy runs
+    /// now are set apart for a while.
+    pub(super) async fn claim_taken(
+        &self,
+        handler: &Registered<S>,
+        tx: &mut S::Tx,
+        taken: &mut Taken,
+    ) -> Result<(), Error> {
+        let referee = self.referee();
+        let mut units: Vec<(usize, Unit)> = taken
+            .messages
+            .iter()
+            .enumerate()
+            .filter(|(_, message)| referee.claims(message))
+            .filter_map(|(n, message)| Some((n, unit_of_message(&handler.origin, message)?)))
+            .collect();
+        if units.is_empty() {
+            return Ok(());
+        }
+        units.sort_by(|(_, a), (_, b)| (&a.kind, &a.key).cmp(&(&b.kind, &b.key)));
+        let (numbers, units): (Vec<usize>, Vec<Unit>) = units.into_iter().unzip();
+        let claimed = self.engine.store.claim(tx, &units).await?;
+        let (mut known, mut busy) = (HashSet::new(), HashSet::new());
+        for (n, claimed) in numbers.into_iter().zip(claimed) {
+            match claimed {
+                Claimed::Fresh => {}
+                Claimed::Known(_) => {
+                    self.engine.observer.count(observe::DUPLICATES, &handler.name);
+                    known.insert(n);
+                }
+                Claimed::Busy => drop(busy.insert(n)),
+            }
+        }
+        for (n, message) in std::mem::take(&mut taken.messages).into_iter().enumerate() {
+            match n {
+                n if busy.contains(&n) => taken.busy.push(message),
+                n if known.contains(&n) => {}
+                _ => taken.messages.push(message),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::stored::account::tests::message;
+
+    #[test]
+    fn only_in_mixed_mode_markers_decide() {
+        for mode in [Mode::inline(), Mode::inline().spill(), Mode::stored()] {
+            assert_eq!(Referee::of(mode), Referee::Log, "{mode:?}");
+        }
+        assert_eq!(Referee::of(Mode::mixed()), Referee::Marker);
+    }
+
+    /// For each referee: is it claimed, set to done, with a result, set to spilled, unclaimed?
+    #[test]
+    fn markers_follow_their_messages() {
+        let plain = || message(1);
+        let replay = || StoredMessage { replay: true, ..message(1) };
+        let spilled = || StoredMessage { spilled: true, ..message(1) };
+        for (referee, message, expected) in [
+            (Referee::Log, plain(), [false, false, false, false, false]),
+            (Referee::Log, replay(), [false, false, false, false, false]),
+            (Referee::Log, spilled(), [false, true, true, false, false]),
+            (Referee::Marker, plain(), [true, false, true, true, true]),
+            (Referee::Marker, replay(), [false, true, true, true, false]),
+            (Referee::Marker, spilled(), [false, true, true, false, true]),
+        ] {
+            let decided = [
+                referee.claims(&message),
+                referee.sets_done(&message),
+                referee.keeps_result(&message),
+                referee.sets_spilled(&message),
+                referee.unclaims(&message),
+            ];
+            assert_eq!(decided, expected, "{referee:?} {message:?}");
+        }
+    }
+}
