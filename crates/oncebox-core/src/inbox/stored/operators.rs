@@ -4,14 +4,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
+use uuid::Uuid;
 
 use crate::inbox::Inbox;
-use crate::inbox::stored::{LogShared, LogStore, not_stored};
+use crate::inbox::stored::{LogShared, LogStore, PruneReport, Pruning, not_stored, prune};
+use crate::inbox::sweeper::sweep;
+use crate::observe::Observer;
+use crate::retention::{Retention, SweepReport};
 use crate::store::{
-    Acted, Action, AuditEntry, DeadLetter, HandlerId, HandlerStatus, MessageStatus, Place, ReplayFrom,
-    Replayed, Select, StoredMessage, Task, UnhandledKind,
+    Acted, Action, AuditEntry, DeadLetter, Guarantee, HandlerId, HandlerStatus, MessageStatus, Peer, Place,
+    ProcessId, ReplayFrom, Replayed, Select, StoredMessage, Task, UnhandledKind,
 };
 use crate::{Error, ErrorKind, Key, name};
 
@@ -27,6 +32,8 @@ pub struct Operators {
     /// The handlers of this inbox, with their numbers.
     handlers: Arc<[(Arc<str>, HandlerId)]>,
     max_body_bytes: usize,
+    retention: Retention,
+    observer: Observer,
 }
 
 impl<S: LogStore> Inbox<S> {
@@ -40,6 +47,8 @@ impl<S: LogStore> Inbox<S> {
             handlers: engine.handlers.iter().map(|handler| handler.name.clone()).zip(ids).collect(),
             log,
             max_body_bytes: engine.settings.max_body_bytes,
+            retention: engine.settings.retention,
+            observer: engine.observer,
         }
     }
 }
@@ -47,6 +56,38 @@ impl<S: LogStore> Inbox<S> {
 impl Operators {
     fn log(&self) -> Result<&LogShared, Error> {
         self.log.as_deref().ok_or_else(not_stored)
+    }
+
+    /// The name of the store, as in logs.
+    pub fn store_name(&self) -> &'static str {
+        self.store.name()
+    }
+
+    /// The guarantee of the store.
+    pub fn guarantee(&self) -> Guarantee {
+        self.store.guarantee()
+    }
+
+    /// The database's time, which decides when retries are due and leases expire.
+    pub async fn database_time(&self) -> Result<SystemTime, Error> {
+        self.log()?;
+        let since_1970 = Duration::from_millis(self.store.now_ms().await?.try_into().unwrap_or(0));
+        Ok(SystemTime::UNIX_EPOCH + since_1970)
+    }
+
+    /// The number of lanes of the log; 0 until a program has created it.
+    pub async fn lanes(&self) -> Result<u16, Error> {
+        match self.log()?.lanes {
+            // An inbox for operators may be older than the log. The number never changes afterwards.
+            0 => self.store.lanes().await,
+            lanes => Ok(lanes),
+        }
+    }
+
+    /// Processes that run handlers from the log, each with its last heartbeat, also those whose lease has just expired.
+    pub async fn processes(&self) -> Result<Vec<Peer>, Error> {
+        self.log()?;
+        self.store.processes().await
     }
 
     /// Dead letters, the oldest first.
@@ -170,19 +211,28 @@ impl Operators {
         self.store.handler_statuses().await
     }
 
-    /// The next messages that wait for a handler of this inbox.
+    /// The next messages that wait for a handler, of this inbox or of another on the same log.
     pub async fn pending(&self, handler: &str, limit: u32) -> Result<Vec<StoredMessage>, Error> {
         self.log()?;
-        let found = self.handlers.iter().find(|(name, _)| &**name == handler);
-        let Some((_, id)) = found else {
-            return Err(Error::configuration(format!("no handler is registered as {handler:?}")));
-        };
-        self.store.pending(*id, limit).await
+        let handler = self.handler_id(handler).await?;
+        self.store.pending(handler, limit).await
+    }
+
+    async fn handler_id(&self, handler: &str) -> Result<HandlerId, Error> {
+        if let Some((_, id)) = self.handlers.iter().find(|(name, _)| &**name == handler) {
+            return Ok(*id);
+        }
+        let statuses = self.store.handler_statuses().await?;
+        let mut known = statuses.into_iter().map(|status| status.handler);
+        match known.find(|known| known.name == handler) {
+            Some(known) => Ok(known.id),
+            None => Err(Error::configuration(format!("no handler is registered as {handler:?}"))),
+        }
     }
 
     /// Messages of a lane behind a position, each with its state for every handler. From the beginning: behind position 0.
     pub async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
-        let lanes = self.log()?.lanes;
+        let lanes = self.lanes().await?;
         if lane >= lanes {
             return Err(Error::configuration(format!(
                 "there is no lane {lane}: the log has lanes 0 to {}",
@@ -192,9 +242,10 @@ impl Operators {
         self.store.messages(lane, behind, limit).await
     }
 
-    /// The message in a place, with its state for every handler; `None` where there is none any more.
+    /// The message in a place, with its state for every handler; `None` if it was pruned, or never there.
     pub async fn message(&self, place: Place) -> Result<Option<MessageStatus>, Error> {
-        let found = self.messages(place.lane, place.pos - 1, 1).await?;
+        self.log()?;
+        let found = self.store.messages(place.lane, place.pos.saturating_sub(1), 1).await?;
         Ok(found.into_iter().find(|found| found.message.place == place))
     }
 
@@ -214,6 +265,19 @@ impl Operators {
     pub async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         self.log()?;
         self.store.unhandled_kinds().await
+    }
+
+    /// Sweeps expired markers now, whatever the timer says: [`Inbox::sweep`].
+    pub async fn sweep(&self) -> Result<SweepReport, Error> {
+        let keep_messages = self.log()?.settings.keep_messages;
+        self.store.sweep(self.retention, keep_messages, self.observer).await
+    }
+
+    /// Prunes expired messages and accept markers now, whatever the timer says: [`Inbox::prune`].
+    pub async fn prune(&self) -> Result<PruneReport, Error> {
+        let keep_messages = self.log()?.settings.keep_messages;
+        let pruning = Pruning { lanes: self.lanes().await?, keep_messages, retention: self.retention };
+        self.store.prune(pruning, self.observer).await
     }
 }
 
@@ -236,6 +300,11 @@ type Reply<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// A store with a log whose type is forgotten.
 trait ErasedLog: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn guarantee(&self) -> Guarantee;
+    fn now_ms(&self) -> Reply<'_, i64>;
+    fn lanes(&self) -> Reply<'_, u16>;
+    fn processes(&self) -> Reply<'_, Vec<Peer>>;
     fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> Reply<'a, Vec<DeadLetter>>;
     fn act<'a>(
         &'a self,
@@ -261,9 +330,41 @@ trait ErasedLog: Send + Sync {
     fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> Reply<'a, Option<Place>>;
     fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> Reply<'a, Vec<Task>>;
     fn unhandled_kinds(&self) -> Reply<'_, Vec<UnhandledKind>>;
+    fn sweep(
+        &self,
+        retention: Retention,
+        keep_messages: Duration,
+        observer: Observer,
+    ) -> Reply<'_, SweepReport>;
+    fn prune(&self, pruning: Pruning, observer: Observer) -> Reply<'_, PruneReport>;
 }
 
 impl<S: LogStore> ErasedLog for S {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        S::GUARANTEE
+    }
+
+    fn now_ms(&self) -> Reply<'_, i64> {
+        Box::pin(async {
+            let (_live, now_ms) = self.live_time().await?;
+            Ok(now_ms)
+        })
+    }
+
+    fn lanes(&self) -> Reply<'_, u16> {
+        // Without lanes and handlers it registers nothing, and writes nothing.
+        Box::pin(async { Ok(self.register(None, &[]).await?.lanes) })
+    }
+
+    fn processes(&self) -> Reply<'_, Vec<Peer>> {
+        // No process has this id: all are its peers.
+        Box::pin(self.peers(ProcessId(Uuid::nil())))
+    }
+
     fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> Reply<'a, Vec<DeadLetter>> {
         Box::pin(S::dead_letters(self, select, limit))
     }
@@ -326,5 +427,18 @@ impl<S: LogStore> ErasedLog for S {
 
     fn unhandled_kinds(&self) -> Reply<'_, Vec<UnhandledKind>> {
         Box::pin(S::unhandled_kinds(self))
+    }
+
+    fn sweep(
+        &self,
+        retention: Retention,
+        keep_messages: Duration,
+        observer: Observer,
+    ) -> Reply<'_, SweepReport> {
+        Box::pin(sweep(self, retention, keep_messages, observer))
+    }
+
+    fn prune(&self, pruning: Pruning, observer: Observer) -> Reply<'_, PruneReport> {
+        Box::pin(prune(self, pruning, observer))
     }
 }
