@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use oncebox::{Error, ErrorKind, Inbox, LogStore, PostgresStore, SqliteStore};
+use oncebox::{Error, ErrorKind, Inbox, LogStore, Operators, PostgresStore, Retention, SqliteStore};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
 use crate::cli::Common;
@@ -70,6 +70,34 @@ impl Opened {
     pub(crate) async fn migrate(&self) -> Result<()> {
         with_store!(self, store => store.migrate().await).context(Migrating)
     }
+
+    /// The operator's side of the inbox. It creates no lanes, sends no heartbeats and sweeps nothing by itself.
+    pub(crate) async fn operators(&self) -> Result<Operators> {
+        self.operators_keeping(Retention::default(), None).await
+    }
+
+    /// The same, with the retention that its sweep and prune apply.
+    pub(crate) async fn operators_keeping(
+        &self,
+        retention: Retention,
+        keep_messages: Option<Duration>,
+    ) -> Result<Operators> {
+        with_store!(self, store => build_operators(store.clone(), retention, keep_messages).await)
+    }
+}
+
+async fn build_operators<S: LogStore>(
+    store: S,
+    retention: Retention,
+    keep_messages: Option<Duration>,
+) -> Result<Operators> {
+    let mut builder = Inbox::builder(store).for_operators().metrics(false).retention(retention);
+    if let Some(time) = keep_messages {
+        builder = builder.keep_messages(time);
+    }
+    // The programs that accept messages limit their size.
+    let inbox = builder.max_body_bytes(usize::MAX).build().await?;
+    Ok(inbox.operators())
 }
 
 impl Target {
@@ -117,6 +145,11 @@ impl Target {
             _ => return Ok(opened),
         };
         Err(Error::new(ErrorKind::Schema, message).into())
+    }
+
+    /// Opens it for an operator's command; the tables must be there, in the version that this program needs.
+    pub(crate) async fn operators(&self, reason: For) -> Result<Operators> {
+        self.open_ready(reason).await?.operators().await
     }
 
     /// Where tables are looked for, on PostgreSQL.
@@ -307,12 +340,6 @@ fn cannot_even_read(file: &Path) -> String {
         "this user may not write {file}, and it cannot be read without that now: SQLite needs {file}-wal and {file}-shm, and \
          may not make them in {folder}. Look while a program has it open, or as the user that the programs run as"
     )
-}
-
-/// An inbox with no handlers of its own, for looking and acting. It makes no lanes, signs no life and sweeps nothing by itself.
-pub(crate) async fn operators_inbox<S: LogStore>(store: S) -> Result<Inbox<S>> {
-    // How large a body may be is said by those who accept.
-    Ok(Inbox::builder(store).for_operators().metrics(false).max_body_bytes(usize::MAX).build().await?)
 }
 
 #[cfg(test)]

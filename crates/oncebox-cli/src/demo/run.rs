@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use oncebox::Operators;
 use oncebox::store::{HandlerStatus, Select};
-use oncebox::{Inbox, LogStore};
 use oncebox_workload::deliverer::{Deliverer, Delivery, DeliveryResult};
 use oncebox_workload::plan::Plan;
 use tokio::time::sleep;
@@ -17,7 +17,6 @@ use crate::demo::progress::Progress;
 use crate::demo::protocol::{DeliveryRequest, WorkerReport};
 use crate::demo::worker::STORED;
 use crate::demo::workers::{WorkerOutput, Workers};
-use crate::store::{operators_inbox, with_store};
 
 const TICK: Duration = Duration::from_millis(2);
 /// The time between two queries of the backlog.
@@ -44,18 +43,16 @@ pub(super) struct DemoRun {
 impl DemoRun {
     /// Delivers all messages, kills workers on schedule, and waits until the log is worked off.
     pub(super) async fn run(&mut self, database: &DemoDatabase) -> Result<()> {
-        with_store!(&database.opened, store => {
-            let inbox = operators_inbox(store.clone()).await?;
-            self.deliver_all(&inbox).await?;
-            self.work_off(&inbox).await
-        })
+        let operators = database.opened.operators().await?;
+        self.deliver_all(&operators).await?;
+        self.work_off(&operators).await
     }
 
-    async fn deliver_all<S: LogStore>(&mut self, inbox: &Inbox<S>) -> Result<()> {
+    async fn deliver_all(&mut self, operators: &Operators) -> Result<()> {
         let (mut backlog, mut queried) = (0, Instant::now());
         while !(self.deliverer.is_done() && self.kills.left() == 0) {
             if queried.elapsed() >= BACKLOG_EVERY {
-                backlog = status(inbox).await?.map_or(0, |status| status.lag + status.tasks);
+                backlog = status(operators).await?.map_or(0, |status| status.lag + status.tasks);
                 queried = Instant::now();
             }
             self.deliver(backlog)?;
@@ -150,17 +147,16 @@ impl DemoRun {
     ///
     /// A message becomes a dead letter if three workers in a row are killed while they handle it: it could be the cause. Here it is not,
     /// so it is retried, as an operator would.
-    async fn work_off<S: LogStore>(&mut self, inbox: &Inbox<S>) -> Result<()> {
+    async fn work_off(&mut self, operators: &Operators) -> Result<()> {
         let mut before = None;
         loop {
-            let status = status(inbox).await?.with_context(|| format!("there is no handler {STORED}"))?;
+            let status = status(operators).await?.with_context(|| format!("there is no handler {STORED}"))?;
             let left = (status.lag, status.tasks, status.dead);
             if left == (0, 0, 0) {
                 return self.history.add(DemoEvent::WorkedOff);
             }
             if status.dead > 0 {
-                let dead_letters =
-                    inbox.operators().retry_dead(Select::all().handler(STORED), OPERATOR).await?;
+                let dead_letters = operators.retry_dead(Select::all().handler(STORED), OPERATOR).await?;
                 self.history.add(DemoEvent::Revived { dead_letters })?;
             }
             if before.replace(left) != Some(left) {
@@ -189,7 +185,7 @@ impl DemoRun {
 }
 
 /// The status of the handler of stored messages; `None` until a worker has registered it.
-async fn status<S: LogStore>(inbox: &Inbox<S>) -> Result<Option<HandlerStatus>> {
-    let statuses = inbox.operators().handler_statuses().await.context("querying the backlog")?;
+async fn status(operators: &Operators) -> Result<Option<HandlerStatus>> {
+    let statuses = operators.handler_statuses().await.context("querying the backlog")?;
     Ok(statuses.into_iter().find(|status| status.handler.name == STORED))
 }

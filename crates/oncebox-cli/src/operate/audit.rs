@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::AuditEntry;
 use serde_json::json;
 
 use crate::cli::Common;
 use crate::operate::place::shown;
 use crate::output::Output;
-use crate::store::{For, Target, with_store};
+use crate::store::{For, Target};
 use crate::table::Table;
 use crate::times::{ago, rfc3339};
 
@@ -23,13 +23,13 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let opened = Target::of(common)?.open_ready(For::Looking).await?;
-    with_store!(opened, store => list(&store, options.limit, common.output()).await)?;
+    let operators = Target::of(common)?.operators(For::Looking).await?;
+    list(&operators, options.limit, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list<S: LogStore>(store: &S, limit: u32, output: Output) -> Result<()> {
-    let entries = store.audit(limit).await?;
+async fn list(operators: &Operators, limit: u32, output: Output) -> Result<()> {
+    let entries = operators.audit(limit).await?;
     let mut table = Table::new(["when", "operator", "action", "handler", "place", "detail"]);
     for entry in &entries {
         output.object(&for_programs(entry))?;

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use oncebox::Operators;
 use oncebox::store::{Place, ReplayFrom};
-use oncebox::{Inbox, LogStore};
 use serde_json::json;
 
 use crate::cli::Common;
@@ -15,7 +15,7 @@ use crate::operate::known::{self, find_handler};
 use crate::operate::place::parse_place;
 use crate::operate::status::{HandlerField, handler_table};
 use crate::output::Output;
-use crate::store::{For, Target, operators_inbox, with_store};
+use crate::store::{For, Target};
 use crate::times::parse_time;
 
 /// What to do; without anything: list.
@@ -99,35 +99,30 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         None | Some(Action::List { .. }) => For::Looking,
         Some(_) => For::Acting,
     };
-    let opened = Target::of(common)?.open_ready(reason).await?;
-    with_store!(opened, store => act(store, common, options).await)?;
+    let operators = Target::of(common)?.operators(reason).await?;
+    act(&operators, common, options).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn act<S: LogStore>(store: S, common: &Common, options: &Options) -> Result<()> {
-    let output = common.output();
-    let Some(action) = &options.action else { return list(&store, false, output).await };
-    if let Action::List { all } = action {
-        return list(&store, *all, output).await;
-    }
-    let inbox = operators_inbox(store).await?;
-    let operator = common.operator();
-    match action {
-        Action::List { .. } => Ok(()),
-        Action::Pause { name } => {
-            find_handler(inbox.store(), name).await?;
-            let changed = inbox.operators().pause_handler(name, &operator).await?;
+async fn act(operators: &Operators, common: &Common, options: &Options) -> Result<()> {
+    let (operator, output) = (common.operator(), common.output());
+    match &options.action {
+        None => list(operators, false, output).await,
+        Some(Action::List { all }) => list(operators, *all, output).await,
+        Some(Action::Pause { name }) => {
+            find_handler(operators, name).await?;
+            let changed = operators.pause_handler(name, &operator).await?;
             let text = if changed { "is paused: its messages wait" } else { "was paused already" };
             report("pause", name, changed, text, output)
         }
-        Action::Resume { name } => {
-            find_handler(inbox.store(), name).await?;
-            let changed = inbox.operators().resume_handler(name, &operator).await?;
+        Some(Action::Resume { name }) => {
+            find_handler(operators, name).await?;
+            let changed = operators.resume_handler(name, &operator).await?;
             report("resume", name, changed, if changed { "goes on" } else { "was not paused" }, output)
         }
-        Action::Replay(replay) => run_again(&inbox, replay, &operator, output).await,
-        Action::Remove { name, yes } => {
-            let status = find_handler(inbox.store(), name).await?;
+        Some(Action::Replay(replay)) => run_again(operators, replay, &operator, output).await,
+        Some(Action::Remove { name, yes }) => {
+            let status = find_handler(operators, name).await?;
             let (lag, tasks, dead) = (status.lag, status.tasks, status.dead);
             confirm(
                 &format!(
@@ -135,20 +130,23 @@ async fn act<S: LogStore>(store: S, common: &Common, options: &Options) -> Resul
                 ),
                 *yes,
             )?;
-            let changed = inbox.operators().remove_handler(name, &operator).await?;
+            let changed = operators.remove_handler(name, &operator).await?;
             report("remove", name, changed, "is removed: its name stays taken", output)
         }
-        Action::Rename { name, new } => {
-            find_handler(inbox.store(), name).await?;
-            let changed = inbox.operators().rename_handler(name, new, &operator).await?;
+        Some(Action::Rename { name, new }) => {
+            find_handler(operators, name).await?;
+            let changed = operators.rename_handler(name, new, &operator).await?;
             let text = format!("is {new} from now on: programs need the new name when they start again");
             report("rename", name, changed, &text, output)
         }
     }
 }
 
-async fn list<S: LogStore>(store: &S, all: bool, output: Output) -> Result<()> {
-    let handlers = if all { store.handler_statuses().await? } else { known::handlers(store).await? };
+async fn list(operators: &Operators, all: bool, output: Output) -> Result<()> {
+    let handlers = match all {
+        true => operators.handler_statuses().await?,
+        false => known::handlers(operators).await?,
+    };
     for status in &handlers {
         output.object(&HandlerField::new(status))?;
     }
@@ -158,15 +156,10 @@ async fn list<S: LogStore>(store: &S, all: bool, output: Output) -> Result<()> {
     }
 }
 
-async fn run_again<S: LogStore>(
-    inbox: &Inbox<S>,
-    replay: &Replay,
-    operator: &str,
-    output: Output,
-) -> Result<()> {
+async fn run_again(operators: &Operators, replay: &Replay, operator: &str, output: Output) -> Result<()> {
     let name = &replay.name;
-    find_handler(inbox.store(), name).await?;
-    let replayed = inbox.operators().replay(name, replay.from.place(), operator).await?;
+    find_handler(operators, name).await?;
+    let replayed = operators.replay(name, replay.from.place(), operator).await?;
     output.object(&json!({
         "action": "replay",
         "handler": name,

@@ -1,21 +1,21 @@
 //! The handlers that the database knows, by name.
 
 use anyhow::Result;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::{HandlerState, HandlerStatus};
 
 use crate::exit::NotFound;
 
 /// All handlers but those that were removed.
-pub(crate) async fn handlers<S: LogStore>(store: &S) -> Result<Vec<HandlerStatus>> {
-    let mut statuses = store.handler_statuses().await?;
+pub(crate) async fn handlers(operators: &Operators) -> Result<Vec<HandlerStatus>> {
+    let mut statuses = operators.handler_statuses().await?;
     statuses.retain(|status| status.handler.state != HandlerState::Removed);
     Ok(statuses)
 }
 
 /// The handler of that name; else an error that says which ones there are.
-pub(crate) async fn find_handler<S: LogStore>(store: &S, name: &str) -> Result<HandlerStatus> {
-    let statuses = handlers(store).await?;
+pub(crate) async fn find_handler(operators: &Operators, name: &str) -> Result<HandlerStatus> {
+    let statuses = handlers(operators).await?;
     let names: Vec<String> = statuses.iter().map(|status| status.handler.name.clone()).collect();
     let found = statuses.into_iter().find(|status| status.handler.name == name);
     found.ok_or_else(|| NotFound(no_handler(name, &names)).into())

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::{MessageState, MessageStatus, Place, Waits};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::operate::bytes::{BodyField, KeyField, body_text, harmless, key_or_non
 use crate::operate::known::find_handler;
 use crate::operate::place::{parse_place, shown};
 use crate::output::Output;
-use crate::store::{For, Target, with_store};
+use crate::store::{For, Target};
 use crate::table::Table;
 use crate::times::{ago, rfc3339};
 
@@ -84,20 +84,20 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
             "which message? Say `oncebox messages show LANE/POSITION`, or name it by --kind with --key";
         return Err(Usage(text.into()).into());
     }
-    let opened = Target::of(common)?.open_ready(For::Looking).await?;
+    let operators = Target::of(common)?.operators(For::Looking).await?;
     let output = common.output();
-    with_store!(opened, store => match &options.action {
-        Some(Action::Show(options)) => show(&store, options, output).await,
-        Some(Action::List(options)) => list(&store, options, output).await,
-        None => list(&store, &List::default(), output).await,
-    })?;
+    match &options.action {
+        Some(Action::Show(options)) => show(&operators, options, output).await,
+        Some(Action::List(options)) => list(&operators, options, output).await,
+        None => list(&operators, &List::default(), output).await,
+    }?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list<S: LogStore>(store: &S, options: &List, output: Output) -> Result<()> {
+async fn list(operators: &Operators, options: &List, output: Output) -> Result<()> {
     let found = match (&options.handler, options.tasks) {
-        (None, false) => in_lanes(store, options).await?,
-        _ => not_done(store, options).await?,
+        (None, false) => in_lanes(operators, options).await?,
+        _ => not_done(operators, options).await?,
     };
     let mut table = Table::new(["place", "kind", "key", "received", "bytes", "handlers"]).right([4]);
     for status in &found {
@@ -116,8 +116,8 @@ async fn list<S: LogStore>(store: &S, options: &List, output: Output) -> Result<
 }
 
 /// Of one lane, or the oldest of all.
-async fn in_lanes<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageStatus>> {
-    let lanes = lanes(store).await?;
+async fn in_lanes(operators: &Operators, options: &List) -> Result<Vec<MessageStatus>> {
+    let lanes = operators.lanes().await?;
     let range = match options.lane {
         Some(lane) if lane < lanes => lane..lane + 1,
         Some(lane) => return Err(no_lane(lane, lanes)),
@@ -125,7 +125,7 @@ async fn in_lanes<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageS
     };
     let mut found = Vec::new();
     for lane in range {
-        found.extend(store.messages(lane, options.behind, options.limit).await?);
+        found.extend(operators.messages(lane, options.behind, options.limit).await?);
     }
     found.sort_by_key(|status| status.received_at);
     found.truncate(usize::try_from(options.limit).unwrap_or(usize::MAX));
@@ -133,15 +133,15 @@ async fn in_lanes<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageS
 }
 
 /// What one handler is not done with, or all tasks.
-async fn not_done<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageStatus>> {
+async fn not_done(operators: &Operators, options: &List) -> Result<Vec<MessageStatus>> {
     let handler = match &options.handler {
-        Some(name) => Some(find_handler(store, name).await?.handler),
+        Some(name) => Some(find_handler(operators, name).await?.handler),
         None => None,
     };
-    let tasks = store.tasks(handler.as_ref().map(|handler| &*handler.name), options.limit).await?;
+    let tasks = operators.tasks(handler.as_ref().map(|handler| &*handler.name), options.limit).await?;
     let mut places: Vec<Place> = tasks.into_iter().map(|task| task.place).collect();
     if let Some(handler) = handler.filter(|handler| !options.tasks && handler.mode.reads_log()) {
-        let pending = store.pending(handler.id, options.limit).await?;
+        let pending = operators.pending(&handler.name, options.limit).await?;
         places.extend(pending.into_iter().map(|message| message.place));
     }
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
@@ -151,14 +151,9 @@ async fn not_done<S: LogStore>(store: &S, options: &List) -> Result<Vec<MessageS
             break;
         }
         // It may be done by now.
-        found.extend(find(store, place).await?);
+        found.extend(operators.message(place).await?);
     }
     Ok(found)
-}
-
-/// How many lanes the log has. Nothing is registered, and nothing is written.
-async fn lanes<S: LogStore>(store: &S) -> Result<u16> {
-    Ok(store.register(None, &[]).await?.lanes)
 }
 
 fn no_lane(lane: u16, lanes: u16) -> anyhow::Error {
@@ -169,18 +164,13 @@ fn no_lane(lane: u16, lanes: u16) -> anyhow::Error {
     .into()
 }
 
-async fn find<S: LogStore>(store: &S, place: Place) -> Result<Option<MessageStatus>> {
-    let found = store.messages(place.lane, place.pos - 1, 1).await?;
-    Ok(found.into_iter().find(|status| status.message.place == place))
-}
-
-async fn show<S: LogStore>(store: &S, options: &Show, output: Output) -> Result<()> {
+async fn show(operators: &Operators, options: &Show, output: Output) -> Result<()> {
     let place = match (&options.place, &options.kind, &options.key) {
         (Some(place), ..) => *place,
-        (None, Some(kind), Some(key)) => place_of(store, kind, key).await?,
+        (None, Some(kind), Some(key)) => place_of(operators, kind, key).await?,
         _ => return Err(Usage("name a message by LANE/POSITION, or by --kind and --key".into()).into()),
     };
-    let Some(status) = find(store, place).await? else {
+    let Some(status) = operators.message(place).await? else {
         return Err(NotFound(format!(
             "there is no message at {}: it was pruned, or never there",
             shown(place)
@@ -194,9 +184,9 @@ async fn show<S: LogStore>(store: &S, options: &Show, output: Output) -> Result<
     output.say(in_full(&status))
 }
 
-async fn place_of<S: LogStore>(store: &S, kind: &str, key: &str) -> Result<Place> {
+async fn place_of(operators: &Operators, kind: &str, key: &str) -> Result<Place> {
     for key in parse_key(key) {
-        if let Some(place) = store.find_message(kind, &key).await? {
+        if let Some(place) = operators.find_message(kind, key).await? {
             return Ok(place);
         }
     }

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use oncebox::{Inbox, LogStore, Retention};
+use oncebox::{Operators, Retention};
 use serde_json::json;
 
 use crate::cli::Common;
 use crate::config::Config;
 use crate::output::Output;
-use crate::store::{For, with_store};
+use crate::store::For;
 use crate::times::{parse_duration, rfc3339, rough};
 
 /// How long what is kept. Only time with a live process counts.
@@ -30,24 +30,15 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let period = options.retention.or(config.keep_markers).unwrap_or_else(|| Retention::default().period);
     let keep_messages = options.keep_messages.or(config.keep_messages);
     let opened = config.target.open_ready(For::Acting).await?;
-    with_store!(opened, store => prune(store, period, keep_messages, common.output()).await)?;
+    let retention = Retention { period, ..Retention::default() };
+    let operators = opened.operators_keeping(retention, keep_messages).await?;
+    prune(&operators, period, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn prune<S: LogStore>(
-    store: S,
-    period: Duration,
-    keep_messages: Option<Duration>,
-    output: Output,
-) -> Result<()> {
-    let retention = Retention { period, ..Retention::default() };
-    let mut builder = Inbox::builder(store).for_operators().metrics(false).retention(retention);
-    if let Some(time) = keep_messages {
-        builder = builder.keep_messages(time);
-    }
-    let inbox = builder.build().await?;
-    let swept = inbox.sweep().await?;
-    let pruned = inbox.prune().await?;
+async fn prune(operators: &Operators, period: Duration, output: Output) -> Result<()> {
+    let swept = operators.sweep().await?;
+    let pruned = operators.prune().await?;
     let before = swept.before_ms.and_then(time_of);
     output.object(&json!({
         "messages": pruned.messages,

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use oncebox::LogStore;
-use oncebox::store::{HandlerStatus, Peer, ProcessId, UnhandledKind};
+use oncebox::Operators;
+use oncebox::store::{HandlerStatus, Peer, UnhandledKind};
 use serde::Serialize;
 
 use crate::cli::Common;
 use crate::operate::known;
 use crate::output::Output;
-use crate::store::{For, Target, with_store};
+use crate::store::{For, Target};
 use crate::table::Table;
 use crate::times::{ago, rfc3339, rough};
 
@@ -21,17 +21,18 @@ pub(crate) struct Options {}
 
 pub(crate) async fn run(common: &Common, _options: &Options) -> Result<ExitCode> {
     let target = Target::of(common)?;
-    let opened = target.open_ready(For::Looking).await?;
-    with_store!(opened, store => report(&store, &target, common.output()).await)?;
+    let operators = target.operators(For::Looking).await?;
+    report(&operators, &target, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn report<S: LogStore>(store: &S, target: &Target, output: Output) -> Result<()> {
-    let handlers = known::handlers(store).await?;
-    let unhandled = store.unhandled_kinds().await?;
-    let peers = store.peers(nobody()).await?;
-    output.object(&Status::new::<S>(target, &handlers, &unhandled, &peers))?;
-    output.say(format_args!("{}: {}, {}", target.shown(), S::NAME, S::GUARANTEE))?;
+async fn report(operators: &Operators, target: &Target, output: Output) -> Result<()> {
+    let handlers = known::handlers(operators).await?;
+    let unhandled = operators.unhandled_kinds().await?;
+    let peers = operators.processes().await?;
+    output.object(&Status::new(operators, target, &handlers, &unhandled, &peers))?;
+    let (store, guarantee) = (operators.store_name(), operators.guarantee());
+    output.say(format_args!("{}: {store}, {guarantee}", target.shown()))?;
     output.say("")?;
     match handlers.is_empty() {
         true => output.say("No handlers yet: a program registers them when it starts.")?,
@@ -39,11 +40,6 @@ async fn report<S: LogStore>(store: &S, target: &Target, output: Output) -> Resu
     }
     say_unhandled(&unhandled, output)?;
     say_processes(&peers, &handlers, output)
-}
-
-/// A process that there is not: all are others to it.
-pub(crate) fn nobody() -> ProcessId {
-    ProcessId(uuid::Uuid::nil())
 }
 
 /// One line for each handler.
@@ -119,7 +115,8 @@ struct Status<'a> {
 }
 
 impl<'a> Status<'a> {
-    fn new<S: LogStore>(
+    fn new(
+        operators: &Operators,
         target: &Target,
         handlers: &'a [HandlerStatus],
         unhandled: &'a [UnhandledKind],
@@ -136,9 +133,9 @@ impl<'a> Status<'a> {
             lease_ms: millis(peer.lease),
         };
         Self {
-            store: S::NAME,
+            store: operators.store_name(),
             url: target.shown(),
-            guarantee: S::GUARANTEE.to_string(),
+            guarantee: operators.guarantee().to_string(),
             handlers: handlers.iter().map(HandlerField::new).collect(),
             unhandled_kinds: unhandled.collect(),
             processes: peers.iter().map(process).collect(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use clap::Args;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::DeadLetter;
 use serde_json::json;
 
@@ -12,7 +12,6 @@ use super::filters::Filters;
 use crate::cli::Common;
 use crate::exit::{NotFound, Usage};
 use crate::operate::confirm::confirm;
-use crate::store::operators_inbox;
 
 /// Some of them, or all.
 #[derive(Args, Debug)]
@@ -89,25 +88,25 @@ fn question(letters: &[DeadLetter], filters: &Filters) -> String {
 }
 
 /// Asks first.
-pub(super) async fn discard<S: LogStore>(store: S, discard: &Discard, common: &Common) -> Result<()> {
+pub(super) async fn discard(operators: &Operators, discard: &Discard, common: &Common) -> Result<()> {
     let filters = &discard.which.filters;
-    filters.check(&store).await?;
-    let letters = store.dead_letters(&filters.select(), COUNTED + 1).await?;
+    filters.check(operators).await?;
+    let letters = operators.dead_letters(filters.select(), COUNTED + 1).await?;
     if letters.is_empty() {
         return Err(none_matches(filters));
     }
     confirm(&question(&letters, filters), discard.yes)?;
-    run(store, Deed::Discard, &discard.which, common).await
+    run(operators, Deed::Discard, &discard.which, common).await
 }
 
-pub(super) async fn run<S: LogStore>(store: S, deed: Deed, which: &Which, common: &Common) -> Result<()> {
+pub(super) async fn run(operators: &Operators, deed: Deed, which: &Which, common: &Common) -> Result<()> {
     let filters = &which.filters;
-    filters.check(&store).await?;
-    let (inbox, operator) = (operators_inbox(store).await?, common.operator());
+    filters.check(operators).await?;
+    let (select, operator) = (filters.select(), common.operator());
     let letters = match deed {
-        Deed::Retry => inbox.operators().retry_dead(filters.select(), &operator).await?,
-        Deed::Discard => inbox.operators().discard_dead(filters.select(), &operator).await?,
-        Deed::MarkProcessed => inbox.operators().mark_dead_processed(filters.select(), &operator).await?,
+        Deed::Retry => operators.retry_dead(select, &operator).await?,
+        Deed::Discard => operators.discard_dead(select, &operator).await?,
+        Deed::MarkProcessed => operators.mark_dead_processed(select, &operator).await?,
     };
     if letters == 0 {
         return Err(none_matches(filters));

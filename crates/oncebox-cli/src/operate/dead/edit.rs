@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::{Place, Select};
 use serde_json::json;
 
@@ -13,7 +13,6 @@ use super::show::none_at;
 use crate::cli::Common;
 use crate::operate::known::find_handler;
 use crate::operate::place::{parse_place, shown};
-use crate::store::operators_inbox;
 
 #[derive(Args, Debug)]
 pub(super) struct Edit {
@@ -28,18 +27,17 @@ pub(super) struct Edit {
     body: PathBuf,
 }
 
-pub(super) async fn run<S: LogStore>(store: S, edit: &Edit, common: &Common) -> Result<()> {
+pub(super) async fn run(operators: &Operators, edit: &Edit, common: &Common) -> Result<()> {
     let Edit { place, handler, body } = edit;
-    find_handler(&store, handler).await?;
+    find_handler(operators, handler).await?;
     let select = Select::all().at(*place).handler(handler);
-    if store.dead_letters(&select, 1).await?.is_empty() {
+    if operators.dead_letters(select.clone(), 1).await?.is_empty() {
         return Err(none_at(*place, Some(handler)));
     }
     let body = read(body)?;
     let bytes = body.len();
-    let inbox = operators_inbox(store).await?;
-    if inbox.operators().edit_dead(select, body, &common.operator()).await? == 0 {
-        // Somebody else was faster.
+    if operators.edit_dead(select, body, &common.operator()).await? == 0 {
+        // Another operator was faster.
         return Err(none_at(*place, Some(handler)));
     }
     let output = common.output();

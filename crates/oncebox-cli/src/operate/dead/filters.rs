@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::Args;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::{Place, Select};
 
 use crate::operate::known::find_handler;
@@ -64,9 +64,9 @@ impl Filters {
     }
 
     /// A handler that there is not is a mistake, and no reason to find nothing.
-    pub(super) async fn check<S: LogStore>(&self, store: &S) -> Result<()> {
+    pub(super) async fn check(&self, operators: &Operators) -> Result<()> {
         if let Some(handler) = &self.handler {
-            find_handler(store, handler).await?;
+            find_handler(operators, handler).await?;
         }
         Ok(())
     }

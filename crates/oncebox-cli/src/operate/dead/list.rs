@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use oncebox::LogStore;
+use oncebox::Operators;
 
 use super::filters::Filters;
 use super::letter::LetterField;
@@ -32,9 +32,9 @@ impl Default for List {
     }
 }
 
-pub(super) async fn run<S: LogStore>(store: &S, list: &List, output: Output) -> Result<()> {
-    list.filters.check(store).await?;
-    let letters = store.dead_letters(&list.filters.select(), list.limit).await?;
+pub(super) async fn run(operators: &Operators, list: &List, output: Output) -> Result<()> {
+    list.filters.check(operators).await?;
+    let letters = operators.dead_letters(list.filters.select(), list.limit).await?;
     let mut table = Table::new(["place", "handler", "kind", "key", "died", "tries", "error"]).right([5]);
     for letter in &letters {
         output.object(&LetterField::new(letter))?;

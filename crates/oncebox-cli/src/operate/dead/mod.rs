@@ -11,10 +11,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use oncebox::LogStore;
+use oncebox::Operators;
+
+use act::Deed;
 
 use crate::cli::Common;
-use crate::store::{For, Target, with_store};
+use crate::store::{For, Target};
 
 /// What to do; without anything: list.
 #[derive(Args, Debug)]
@@ -48,8 +50,8 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
         None | Some(Action::List(_) | Action::Show(_)) => For::Looking,
         Some(_) => For::Acting,
     };
-    let opened = target.open_ready(reason).await?;
-    with_store!(opened, store => act_on(store, &target, common, options).await)?;
+    let operators = target.operators(reason).await?;
+    act_on(&operators, &target, common, options).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,14 +67,14 @@ impl Action {
     }
 }
 
-async fn act_on<S: LogStore>(store: S, target: &Target, common: &Common, options: &Options) -> Result<()> {
+async fn act_on(operators: &Operators, target: &Target, common: &Common, options: &Options) -> Result<()> {
     match &options.action {
-        None => list::run(&store, &list::List::default(), common.output()).await,
-        Some(Action::List(list)) => list::run(&store, list, common.output()).await,
-        Some(Action::Show(show)) => show::run(&store, show, target, common.output()).await,
-        Some(Action::Retry(which)) => act::run(store, act::Deed::Retry, which, common).await,
-        Some(Action::MarkProcessed(which)) => act::run(store, act::Deed::MarkProcessed, which, common).await,
-        Some(Action::Discard(discard)) => act::discard(store, discard, common).await,
-        Some(Action::Edit(edit)) => edit::run(store, edit, common).await,
+        None => list::run(operators, &list::List::default(), common.output()).await,
+        Some(Action::List(list)) => list::run(operators, list, common.output()).await,
+        Some(Action::Show(show)) => show::run(operators, show, target, common.output()).await,
+        Some(Action::Retry(which)) => act::run(operators, Deed::Retry, which, common).await,
+        Some(Action::MarkProcessed(which)) => act::run(operators, Deed::MarkProcessed, which, common).await,
+        Some(Action::Discard(discard)) => act::discard(operators, discard, common).await,
+        Some(Action::Edit(edit)) => edit::run(operators, edit, common).await,
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::{DeadLetter, Place, Select};
 
 use super::letter::LetterField;
@@ -27,13 +27,13 @@ pub(super) struct Show {
 /// No message has more handlers than that.
 const MANY: u32 = 1_000;
 
-pub(super) async fn run<S: LogStore>(store: &S, show: &Show, target: &Target, output: Output) -> Result<()> {
+pub(super) async fn run(operators: &Operators, show: &Show, target: &Target, output: Output) -> Result<()> {
     let mut select = Select::all().at(show.place);
     if let Some(handler) = &show.handler {
-        find_handler(store, handler).await?;
+        find_handler(operators, handler).await?;
         select = select.handler(handler);
     }
-    let letters = store.dead_letters(&select, MANY).await?;
+    let letters = operators.dead_letters(select, MANY).await?;
     if letters.is_empty() {
         return Err(none_at(show.place, show.handler.as_deref()));
     }

@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::{HandlerState, HandlerStatus, Peer, UnhandledKind};
 
 use super::check::Check;
 use crate::exit::in_words;
 use crate::operate::known;
-use crate::operate::status::{is_alive, nobody};
+use crate::operate::status::is_alive;
 use crate::times::rough;
 
 /// A difference of clocks that nobody needs to hear of.
@@ -46,9 +46,14 @@ pub(super) fn schema_version(version: Result<(i64, i64)>, is_sqlite: bool) -> Ch
 
 const UP: &str = "run `oncebox migrate up`";
 
-pub(super) async fn of_the_log<S: LogStore>(store: &S, is_sqlite: bool) -> Vec<Check> {
-    let mut checks = vec![Check::from_result("clock", clock(store).await)];
-    match seen(store).await {
+pub(super) async fn of_the_log(operators: Result<Operators>, is_sqlite: bool) -> Vec<Check> {
+    let unreadable = |error| Check::problem("handlers", in_words(&error), may_read(is_sqlite));
+    let operators = match operators {
+        Ok(operators) => operators,
+        Err(error) => return vec![Check::unknown("clock", in_words(&error)), unreadable(error)],
+    };
+    let mut checks = vec![Check::from_result("clock", clock(&operators).await)];
+    match seen(&operators).await {
         Ok((handlers, peers, unhandled)) => {
             checks.push(at_work(&handlers, &peers));
             checks.push(processes(&peers));
@@ -56,24 +61,22 @@ pub(super) async fn of_the_log<S: LogStore>(store: &S, is_sqlite: bool) -> Vec<C
             checks.push(dead_letters(&handlers));
             checks.push(unhandled_kinds(&unhandled));
         }
-        Err(error) => {
-            checks.push(Check::problem("handlers", in_words(&error), may_read(is_sqlite)));
-        }
+        Err(error) => checks.push(unreadable(error)),
     }
     checks
 }
 
-async fn seen<S: LogStore>(store: &S) -> Result<(Vec<HandlerStatus>, Vec<Peer>, Vec<UnhandledKind>)> {
-    Ok((known::handlers(store).await?, store.peers(nobody()).await?, store.unhandled_kinds().await?))
+async fn seen(operators: &Operators) -> Result<(Vec<HandlerStatus>, Vec<Peer>, Vec<UnhandledKind>)> {
+    let handlers = known::handlers(operators).await?;
+    Ok((handlers, operators.processes().await?, operators.unhandled_kinds().await?))
 }
 
 /// The database's clock decides about markers, tasks and leases; this machine's is compared with it.
-async fn clock<S: LogStore>(store: &S) -> Result<Check> {
+async fn clock(operators: &Operators) -> Result<Check> {
     let before = SystemTime::now();
-    let (_, there_ms) = store.live_time().await?;
+    let there = operators.database_time().await?;
     let asked_for = before.elapsed().unwrap_or_default();
     let here = before + asked_for / 2;
-    let there = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(there_ms).unwrap_or(0));
     let (apart, ahead) = match there.duration_since(here) {
         Ok(apart) => (apart, "ahead of"),
         Err(error) => (error.duration(), "behind"),

@@ -18,7 +18,7 @@ use crate::cli::Common;
 use crate::config::Config;
 use crate::exit::{NotFound, in_words};
 use crate::output::Output;
-use crate::store::{For, Opened, Target, with_store};
+use crate::store::{For, Opened, Target};
 use crate::times::{parse_duration, rough};
 
 /// As long as the patient ones among webhook senders try.
@@ -88,7 +88,7 @@ async fn of_the_database(opened: &Opened, target: &Target, options: &Options) ->
     let is_ready = version.level == Level::Ok;
     checks.push(version);
     if is_ready {
-        checks.extend(with_store!(opened, store => log::of_the_log(store, target.is_sqlite()).await));
+        checks.extend(log::of_the_log(opened.operators().await, target.is_sqlite()).await);
     }
     checks
 }

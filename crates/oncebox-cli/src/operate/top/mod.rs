@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use oncebox::Operators;
 use tokio::signal;
 use tokio::time::{sleep_until, timeout};
 
@@ -16,7 +17,7 @@ use screen::Screen;
 
 use crate::cli::Common;
 use crate::exit::{Usage, is_outage};
-use crate::store::{For, Opened, Target, with_store};
+use crate::store::{For, Target};
 use crate::times::parse_duration;
 
 /// How often to look.
@@ -30,17 +31,17 @@ pub(crate) struct Options {
     count: Option<u64>,
 }
 
-/// A database that takes longer to answer is in trouble.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A database that takes longer to respond is reported as an outage.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
     if options.every.is_zero() {
         return Err(Usage("--every is zero: set a time greater than that".into()).into());
     }
-    let mut watched = Watched { target: Target::of(common)?, opened: None };
+    let mut watched = Watched { target: Target::of(common)?, operators: None };
     // What no waiting helps against is said where it stays to be read, and before there is a screen.
     let first = match watched.look().await {
-        Err(error) if watched.opened.is_none() && !is_outage(&error) => return Err(error),
+        Err(error) if watched.operators.is_none() && !is_outage(&error) => return Err(error),
         first => first,
     };
     let screen = match () {
@@ -68,17 +69,16 @@ async fn stop() -> Result<()> {
 /// A database that is looked at, opened as soon as that can be.
 struct Watched {
     target: Target,
-    opened: Option<Opened>,
+    operators: Option<Operators>,
 }
 
 impl Watched {
     async fn look(&mut self) -> Result<Sample> {
-        let opened = match &self.opened {
-            Some(opened) => opened,
-            None => self.opened.insert(self.target.open_ready(For::Looking).await?),
+        let operators = match &self.operators {
+            Some(operators) => operators,
+            None => self.operators.insert(self.target.operators(For::Looking).await?),
         };
-        let looked = timeout(PATIENCE, async { with_store!(opened, store => Sample::take(store).await) });
-        looked.await.context("the database does not answer")?
+        timeout(RESPONSE_TIMEOUT, Sample::take(operators)).await.context("the database does not answer")?
     }
 }
 

@@ -3,11 +3,11 @@
 use std::time::{Instant, SystemTime};
 
 use anyhow::Result;
-use oncebox::LogStore;
+use oncebox::Operators;
 use oncebox::store::HandlerStatus;
 
 use crate::operate::known;
-use crate::operate::status::{is_alive, nobody};
+use crate::operate::status::is_alive;
 
 /// One look.
 #[derive(Debug)]
@@ -20,10 +20,10 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    pub(super) async fn take<S: LogStore>(store: &S) -> Result<Self> {
-        let handlers = known::handlers(store).await?;
+    pub(super) async fn take(operators: &Operators) -> Result<Self> {
+        let handlers = known::handlers(operators).await?;
         let (at, taken) = (SystemTime::now(), Instant::now());
-        let peers = store.peers(nobody()).await?;
+        let peers = operators.processes().await?;
         Ok(Self { at, taken, handlers, processes: peers.iter().filter(|peer| is_alive(peer)).count() })
     }
 

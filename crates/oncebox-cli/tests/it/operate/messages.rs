@@ -5,11 +5,18 @@ use oncebox::{Envelope, Key};
 use super::database::{Database, on_each_database, take, with_ledger};
 
 on_each_database!(
+    a_new_database_has_no_lanes,
     messages_say_what_became_of_them,
     bytes_are_shown_as_what_they_are,
     those_that_wait_are_listed,
     tasks_are_listed_with_what_waits
 );
+
+async fn a_new_database_has_no_lanes(database: &Database) {
+    database.oncebox(&["migrate", "up"]).ok();
+    database.oncebox(&["messages", "list"]).ok().says("No messages.");
+    database.oncebox(&["messages", "list", "--lane", "0"]).ends_with_code(4).complains("no lanes yet");
+}
 
 async fn messages_say_what_became_of_them(database: &Database) {
     with_ledger!(database, inbox => {
@@ -38,7 +45,9 @@ async fn messages_say_what_became_of_them(database: &Database) {
         .oncebox(&["messages", "show", "--kind", "order.sent", "--key", "s-2"])
         .ends_with_code(4)
         .complains("the key SOURCE/KEY");
-    database.oncebox(&["messages", "show", "0/9"]).ends_with_code(4).complains("0/9");
+    for nowhere in ["0/9", "9/1"] {
+        database.oncebox(&["messages", "show", nowhere]).ends_with_code(4).complains(nowhere);
+    }
     database.oncebox(&["messages", "show"]).ends_with_code(2).complains("--kind with --key");
     database.oncebox(&["messages", "list", "--limit", "0"]).ends_with_code(2);
 }
