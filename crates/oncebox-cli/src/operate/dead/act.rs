@@ -32,15 +32,15 @@ pub(super) struct Discard {
     yes: bool,
 }
 
-/// What is done.
+/// An action on all selected dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum BulkAction {
     Retry,
     Discard,
     MarkProcessed,
 }
 
-impl Deed {
+impl BulkAction {
     fn name(self) -> &'static str {
         match self {
             Self::Retry => "retry",
@@ -96,24 +96,29 @@ pub(super) async fn discard(operators: &Operators, discard: &Discard, common: &C
         return Err(none_matches(filters));
     }
     confirm(&question(&letters, filters), discard.yes)?;
-    run(operators, Deed::Discard, &discard.which, common).await
+    run(operators, BulkAction::Discard, &discard.which, common).await
 }
 
-pub(super) async fn run(operators: &Operators, deed: Deed, which: &Which, common: &Common) -> Result<()> {
+pub(super) async fn run(
+    operators: &Operators,
+    action: BulkAction,
+    which: &Which,
+    common: &Common,
+) -> Result<()> {
     let filters = &which.filters;
     filters.check(operators).await?;
     let (select, operator) = (filters.select(), common.operator());
-    let letters = match deed {
-        Deed::Retry => operators.retry_dead(select, &operator).await?,
-        Deed::Discard => operators.discard_dead(select, &operator).await?,
-        Deed::MarkProcessed => operators.mark_dead_processed(select, &operator).await?,
+    let letters = match action {
+        BulkAction::Retry => operators.retry_dead(select, &operator).await?,
+        BulkAction::Discard => operators.discard_dead(select, &operator).await?,
+        BulkAction::MarkProcessed => operators.mark_dead_processed(select, &operator).await?,
     };
     if letters == 0 {
         return Err(none_matches(filters));
     }
     let output = common.output();
-    output.object(&json!({ "action": deed.name(), "letters": letters }))?;
-    output.say(format_args!("{}: {}", counted(letters), deed.done()))
+    output.object(&json!({ "action": action.name(), "letters": letters }))?;
+    output.say(format_args!("{}: {}", counted(letters), action.done()))
 }
 
 fn none_matches(filters: &Filters) -> anyhow::Error {

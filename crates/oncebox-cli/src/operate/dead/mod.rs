@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use oncebox::Operators;
 
-use act::Deed;
+use act::BulkAction;
 
 use crate::cli::Common;
 use crate::store::{For, Target};
@@ -72,8 +72,10 @@ async fn act_on(operators: &Operators, target: &Target, common: &Common, options
         None => list::run(operators, &list::List::default(), common.output()).await,
         Some(Action::List(list)) => list::run(operators, list, common.output()).await,
         Some(Action::Show(show)) => show::run(operators, show, target, common.output()).await,
-        Some(Action::Retry(which)) => act::run(operators, Deed::Retry, which, common).await,
-        Some(Action::MarkProcessed(which)) => act::run(operators, Deed::MarkProcessed, which, common).await,
+        Some(Action::Retry(which)) => act::run(operators, BulkAction::Retry, which, common).await,
+        Some(Action::MarkProcessed(which)) => {
+            act::run(operators, BulkAction::MarkProcessed, which, common).await
+        }
         Some(Action::Discard(discard)) => act::discard(operators, discard, common).await,
         Some(Action::Edit(edit)) => edit::run(operators, edit, common).await,
     }
