@@ -24,8 +24,9 @@ async fn stored(store: SqliteStore, order: OrderPaid) -> anyhow::Result<()> {
     inbox.run(async { drop(tokio::signal::ctrl_c().await) }).await?;
 
     // What keeps failing is never dropped. Look at it, correct it, run it again; the audit says who did.
-    let letters = inbox.operators().dead_letters(Select::all().handler("ledger"), 100).await?;
-    inbox.operators().retry_dead(Select::all().handler("ledger").error("timeout"), "ann").await?;
+    let operators = inbox.operators();
+    let letters = operators.dead_letters(Select::all().handler("ledger"), 100).await?;
+    operators.retry_dead(Select::all().handler("ledger").error("timeout"), "ann").await?;
     drop(letters);
     Ok(())
 }
