@@ -60,7 +60,9 @@ pub struct Marker {
 /// Answers questions; never writes.
 pub trait Inspect: Store {
     /// The marker of a unit.
-    fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send;
+    fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send {
+        async { Ok(self.markers(std::slice::from_ref(unit)).await?.pop().flatten()) }
+    }
 
     /// The markers of several units, in their order; one statement where the store can.
     fn markers(&self, units: &[Unit]) -> impl Future<Output = Result<Vec<Option<Marker>>, Error>> + Send;

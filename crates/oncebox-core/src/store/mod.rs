@@ -5,7 +5,10 @@
 //! [`Inspect`] only reads. A store that keeps messages for later has six more: [`Log`] appends, [`Work`] hands out,
 //! [`Processes`] knows who is at work, [`DeadLetters`] and [`Operate`] are the operator's, [`Survey`] only reads. A store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
 //! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
-//! your own. [`statement`] finds SQL statements by name in files that are compiled in.
+//! your own.
+//!
+//! **Stability.** These traits are how the engine speaks to its own stores. They change with it, in any minor version and without a
+//! period of deprecation. A store of your own works: pin the exact version, and run the conformance suite with every update. [`statement`] finds SQL statements by name in files that are compiled in.
 
 mod care;
 mod claims;

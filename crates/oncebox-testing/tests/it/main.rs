@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod memory;
+mod minimal_store;
 
 oncebox_testing::conformance!(memory::fixture);

@@ -1,0 +1,291 @@
+//! A store of your own: the least that CONTRIBUTING.md asks for, in memory, and it passes the conformance suite.
+
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use oncebox_core::store::{
+    Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, Lanes, Layout, Limits, LiveTime, Marker,
+    MarkerState, Registration, Registry, Store, Unit, Upkeep, find_cause,
+};
+use oncebox_core::{BoxError, Error, ErrorKind, Key, StoredKey};
+use oncebox_testing::{Capabilities, Fixture};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+type Identity = (String, String, StoredKey);
+
+/// The whole database. What a transaction writes is a copy, which its commit puts in the place of the original.
+#[derive(Clone, Debug, Default)]
+struct Tables {
+    markers: BTreeMap<Identity, Marker>,
+    live: Vec<LiveTime>,
+    effects: Vec<String>,
+}
+
+/// One writer at a time, as in SQLite.
+#[derive(Clone, Debug, Default)]
+struct MinimalStore {
+    tables: Arc<Mutex<Tables>>,
+    clock_offset_ms: Arc<AtomicI64>,
+}
+
+/// What handlers are lent.
+#[derive(Debug)]
+struct Conn {
+    tables: Tables,
+    now_ms: i64,
+}
+
+struct Tx {
+    original: OwnedMutexGuard<Tables>,
+    conn: Conn,
+    savepoint: Tables,
+}
+
+#[derive(Debug)]
+struct WriterBusy;
+
+impl fmt::Display for WriterBusy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("another transaction holds the writer")
+    }
+}
+
+impl StdError for WriterBusy {}
+
+impl MinimalStore {
+    fn now_ms(&self) -> i64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        i64::try_from(since.as_millis()).unwrap() + self.clock_offset_ms.load(Ordering::SeqCst)
+    }
+}
+
+fn time(ms: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+fn identity(unit: &Unit) -> Identity {
+    (unit.handler.clone(), unit.kind.clone(), unit.key.clone())
+}
+
+impl Conn {
+    /// The marker is the referee: the first insert wins.
+    fn claim(&mut self, unit: &Unit) -> Claimed {
+        if let Some(marker) = self.tables.markers.get(&identity(unit)) {
+            return Claimed::Known(marker.clone());
+        }
+        let waited = i64::try_from(unit.waited.as_millis()).unwrap_or(0);
+        let marker = Marker {
+            handler: unit.handler.clone(),
+            kind: unit.kind.clone(),
+            key: StoredKey::read(unit.key.as_bytes(), unit.key.original().map(Key::as_bytes)).unwrap(),
+            fingerprint: unit.fingerprint,
+            state: MarkerState::Done,
+            received_at: time(self.now_ms - waited),
+            processed_at: time(self.now_ms),
+            result: None,
+        };
+        self.tables.markers.insert(identity(unit), marker);
+        Claimed::Fresh
+    }
+}
+
+impl Store for MinimalStore {
+    const NAME: &'static str = "minimal";
+    const GUARANTEE: Guarantee = Guarantee::Exactly;
+    type Conn = Conn;
+    type Tx = Tx;
+
+    fn capacity(&self) -> usize {
+        1
+    }
+
+    async fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn begin(&self, limits: Limits) -> Result<Tx, Error> {
+        let locked = tokio::time::timeout(limits.lock_timeout, self.tables.clone().lock_owned()).await;
+        let original =
+            locked.map_err(|_| Error::new(ErrorKind::Busy, "no turn to write").with_source(WriterBusy))?;
+        let conn = Conn { tables: original.clone(), now_ms: self.now_ms() };
+        Ok(Tx { savepoint: conn.tables.clone(), original, conn })
+    }
+
+    fn connection(tx: &mut Tx) -> &mut Conn {
+        &mut tx.conn
+    }
+
+    async fn arm(&self, _tx: &mut Tx) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn guard(&self, _tx: &mut Tx) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn commit(&self, mut tx: Tx) -> Result<(), Error> {
+        *tx.original = tx.conn.tables;
+        Ok(())
+    }
+
+    async fn rollback(&self, tx: Tx) {
+        drop(tx);
+    }
+
+    async fn abandon(&self, tx: Tx) {
+        drop(tx);
+    }
+
+    fn classify(error: &(dyn StdError + 'static)) -> Fault {
+        find_cause(error, |cause| cause.is::<WriterBusy>().then_some(Fault::LockTimeout))
+            .unwrap_or(Fault::Other)
+    }
+}
+
+impl Registry for MinimalStore {
+    /// Without a log nothing needs to be durable here: every handler has its own name and the next number.
+    async fn register(&self, _log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+        let numbers = (1..).map(HandlerId).take(handlers.len());
+        let origins = handlers.iter().map(|handler| handler.name.clone());
+        Ok(Layout { lanes: 0, handlers: numbers.collect(), origins: origins.collect() })
+    }
+}
+
+impl Claims for MinimalStore {
+    async fn claim(&self, tx: &mut Tx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
+        Ok(units.iter().map(|unit| tx.conn.claim(unit)).collect())
+    }
+
+    async fn claim_in(&self, conn: &mut Conn, unit: &Unit) -> Result<Claimed, Error> {
+        Ok(conn.claim(unit))
+    }
+
+    async fn isolate(&self, tx: &mut Tx) -> Result<(), Error> {
+        tx.savepoint = tx.conn.tables.clone();
+        Ok(())
+    }
+
+    async fn keep(&self, tx: &mut Tx, _next: bool) -> Result<(), Error> {
+        self.isolate(tx).await
+    }
+
+    async fn undo(&self, tx: &mut Tx, unit: Option<&Unit>, _next: bool) -> Result<(), Error> {
+        tx.conn.tables = tx.savepoint.clone();
+        if let Some(unit) = unit {
+            tx.conn.tables.markers.remove(&identity(unit));
+        }
+        self.isolate(tx).await
+    }
+
+    async fn record_results(&self, tx: &mut Tx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
+        for (unit, result) in results {
+            if let Some(marker) = tx.conn.tables.markers.get_mut(&identity(unit)) {
+                marker.result = Some(result.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        let mut tables = self.tables.lock().await;
+        let mut conn = Conn { tables: std::mem::take(&mut *tables), now_ms: self.now_ms() };
+        let unit = |key: &StoredKey| Unit {
+            handler: handler.to_owned(),
+            kind: kind.to_owned(),
+            key: key.clone(),
+            fingerprint: None,
+            waited: Duration::ZERO,
+        };
+        let new = keys.iter().filter(|key| conn.claim(&unit(key)).is_fresh()).count();
+        *tables = conn.tables;
+        Ok(new as u64)
+    }
+}
+
+impl Inspect for MinimalStore {
+    async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
+        let tables = self.tables.lock().await;
+        Ok(units.iter().map(|unit| tables.markers.get(&identity(unit)).cloned()).collect())
+    }
+}
+
+impl Upkeep for MinimalStore {
+    async fn beat(&self, tolerance: Duration) -> Result<(), Error> {
+        let now_ms = self.now_ms();
+        let tolerance_ms = i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX);
+        let live = &mut self.tables.lock().await.live;
+        match live.last_mut() {
+            Some(latest) if now_ms - latest.until_ms <= tolerance_ms => latest.until_ms = now_ms,
+            _ => live.push(LiveTime { from_ms: now_ms, until_ms: now_ms }),
+        }
+        Ok(())
+    }
+
+    async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
+        Ok((self.tables.lock().await.live.clone(), self.now_ms()))
+    }
+
+    async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
+        let markers = &mut self.tables.lock().await.markers;
+        let due = markers.iter().filter(|(_, marker)| marker.processed_at < time(before_ms));
+        let due: Vec<Identity> = due.map(|(identity, _)| identity.clone()).take(limit as usize).collect();
+        due.iter().for_each(|identity| drop(markers.remove(identity)));
+        Ok(due.len() as u64)
+    }
+
+    async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
+        self.tables.lock().await.live.retain(|live| live.until_ms >= before_ms);
+        Ok(())
+    }
+}
+
+impl Fixture for MinimalStore {
+    type Store = Self;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { transactional: true, counts_live_time: true }
+    }
+
+    fn store(&self) -> Self {
+        self.clone()
+    }
+
+    async fn effect(&self, conn: &mut Conn, name: &str) -> Result<(), BoxError> {
+        conn.tables.effects.push(name.to_owned());
+        Ok(())
+    }
+
+    async fn effects(&self, name: &str) -> u64 {
+        self.tables.lock().await.effects.iter().filter(|effect| *effect == name).count() as u64
+    }
+
+    fn travel(&self, time: Duration) {
+        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+async fn in_memory(_test: &str) -> Option<MinimalStore> {
+    Some(MinimalStore::default())
+}
+
+oncebox_testing::conformance!(in_memory);
+
+/// The guide names the traits that this file implements, and no others.
+#[test]
+fn the_guide_names_the_traits_that_are_required() {
+    let guide = include_str!("../../../../CONTRIBUTING.md");
+    let (_, how) = guide.split_once("**a store.** Implement ").unwrap();
+    let (named, _) = how.split_once(" in a crate of its own").unwrap();
+    let named: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
+    let here = include_str!("minimal_store.rs");
+    let implemented: Vec<&str> = here
+        .lines()
+        .filter_map(|line| line.strip_prefix("impl ")?.strip_suffix(" for MinimalStore {"))
+        .filter(|name| *name != "Fixture")
+        .collect();
+    assert_eq!(named, implemented);
+}
