@@ -281,6 +281,12 @@ fn the_guide_names_the_traits_that_are_required() {
     let (_, how) = guide.split_once("**a store.** Implement ").unwrap();
     let (named, _) = how.split_once(" in a crate of its own").unwrap();
     let named: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
+    let tour = include_str!("../../../oncebox/src/tour.md");
+    let (_, table) = tour.split_once("A store is five small traits").unwrap();
+    let (table, _) = table.split_once("A store with a log").unwrap();
+    let in_tour: Vec<&str> =
+        table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert_eq!(named, in_tour);
     let here = include_str!("minimal_store.rs");
     let implemented: Vec<&str> = here
         .lines()
