@@ -1,6 +1,6 @@
 //! Putting an inbox together.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::observe::Observer;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
 use crate::store::Registration;
-use crate::{Envelope, Error, Headers, Key, Message, Mode, name};
+use crate::{Envelope, Error, Headers, Key, Message, Mode};
 
 /// The connections of a pool that inline transactions leave free: upkeep must not wait for handlers. Look-ups have permits.
-const INLINE_SPARE: usize = 1;
+pub(super) const INLINE_SPARE: usize = 1;
 /// What a pool needs beyond its workers: for accepting, upkeep and look-ups.
-const SPARE_CONNECTIONS: usize = 3;
+pub(super) const SPARE_CONNECTIONS: usize = 3;
 
 /// What holds for the whole inbox.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +63,11 @@ impl Default for InboxSettings {
 /// Puts an inbox together; see [`Inbox::builder`].
 #[must_use]
 pub struct InboxBuilder<S: InboxStore> {
-    store: S,
-    handlers: Vec<Registered<S>>,
-    states: States,
+    pub(super) store: S,
+    pub(super) handlers: Vec<Registered<S>>,
+    pub(super) states: States,
     selectors: Selectors,
-    settings: InboxSettings,
+    pub(super) settings: InboxSettings,
     pub(super) stored: StoredSettings,
     pub(super) mode: Mode,
     /// What is done with the log; with it there is one.
@@ -275,23 +275,8 @@ impl<S: InboxStore> InboxBuilder<S> {
     /// schema, which it never alters. Starts the sweeper.
     pub async fn build(mut self) -> Result<Inbox<S>, Error> {
         self.check()?;
-        self.check_modes()?;
-        if self.log.is_some() {
-            self.check_stored()?;
-        }
         self.store.check().await?;
         let capacity = self.store.capacity();
-        if let Some(max) = self.settings.max_in_flight
-            && capacity != usize::MAX
-            && capacity > 1
-            && max.saturating_add(INLINE_SPARE) > capacity
-        {
-            return Err(Error::configuration(format!(
-                "max_in_flight({max}) needs a pool of {} connections, {INLINE_SPARE} of them for upkeep, and the pool has \
-                 {capacity}: give it more, or set less",
-                max.saturating_add(INLINE_SPARE)
-            )));
-        }
         let limit = self.settings.max_in_flight.unwrap_or(capacity.saturating_sub(INLINE_SPARE));
         let permits = Permits::new(limit.min(capacity));
         let handlers = self.handlers.len().max(1);
@@ -360,148 +345,6 @@ impl<S: InboxStore> InboxBuilder<S> {
             Registration { name: handler.name.to_string(), kinds, mode, ordered, start, revive }
         };
         self.handlers.iter().map(registration).collect()
-    }
-
-    /// What a handler asks for, and its inbox may not have.
-    fn check_modes(&self) -> Result<(), Error> {
-        for handler in &self.handlers {
-            let name = &*handler.name;
-            let problem = match (handler.handler.is_detached(), &handler.settings.detached) {
-                (true, None) => {
-                    "takes no connection, so it runs outside of any transaction: say so with .detached() in its options"
-                }
-                (false, Some(_)) => {
-                    "is detached and takes a connection: it runs outside of any transaction, so leave the connection out"
-                }
-                (true, Some(_)) if self.log.is_none() => {
-                    "is detached, and its messages wait in the log: call .mode(Mode::inline()) or .stored() on the builder"
-                }
-                (_, Some(detached)) if detached.concurrency == 0 || detached.open_tasks == 0 => {
-                    "has concurrency or max_open_tasks zero: nothing could ever run"
-                }
-                (true, Some(detached)) if detached.at_most_once && handler.settings.ordered.is_some() => {
-                    "is ordered and at_most_once: what counts as handled before it runs holds nobody back. Leave one of them out"
-                }
-                (true, Some(_)) if self.mode == Mode::Mixed => {
-                    "is detached, and mixed is for handlers in a transaction: register it in the other mode under another name"
-                }
-                _ if handler.settings.ordered.is_some() && self.mode != Mode::Stored => {
-                    "is ordered, which needs the log: what is delivered inline comes in any order. Call .stored() on the builder"
-                }
-                _ => continue,
-            };
-            return Err(Error::configuration(format!("the handler {name:?} {problem}")));
-        }
-        Ok(())
-    }
-
-    /// In the log a message has one key for all its handlers.
-    fn check_stored(&self) -> Result<(), Error> {
-        for handler in self.handlers.iter().filter(|handler| handler.handler.selects_keys()) {
-            let shared =
-                |kind: &String| self.handlers.iter().filter(|other| other.kinds.contains(kind)).count() > 1;
-            if handler.kinds.iter().any(shared) {
-                return Err(Error::configuration(format!(
-                    "the handler {:?} has a key selector of its own, and shares its kind with others: in the log a message has \
-                     one key for all of them. Use key_for(…) on the inbox",
-                    &*handler.name
-                )));
-            }
-        }
-        if self.settings.dedup_off || self.handlers.iter().any(|handler| handler.settings.dedup_off) {
-            return Err(Error::configuration(
-                "without_dedup() is for inline inboxes: a stored one takes each key once. For messages without keys, set \
-                 missing_key(MissingKey::RunWithoutDedup)",
-            ));
-        }
-        if self.for_operators && !self.handlers.is_empty() {
-            return Err(Error::configuration(
-                "an inbox for operators has no handlers: leave them out, or leave for_operators() out",
-            ));
-        }
-        if self.stored.lease.is_zero() {
-            return Err(Error::configuration("lease is zero: set a time greater than that"));
-        }
-        let stored = &self.stored;
-        if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {
-            return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
-        }
-        if stored.workers == Some(0) || stored.work_batch == 0 || stored.retry.max_attempts == 0 {
-            return Err(Error::configuration(
-                "workers, work_batch or retry.max_attempts is zero: nothing could ever run",
-            ));
-        }
-        if stored.poll_every.is_zero() || stored.batch_time.is_some_and(|time| time.is_zero()) {
-            return Err(Error::configuration(
-                "poll_every or batch_time is zero: set a time greater than that",
-            ));
-        }
-        let capacity = self.store.capacity();
-        let needed = stored.workers.unwrap_or(1).saturating_add(SPARE_CONNECTIONS);
-        if capacity > 1 && needed > capacity {
-            return Err(Error::configuration(format!(
-                "workers({}) need a pool of {needed} connections, {SPARE_CONNECTIONS} of them for accepting, upkeep and \
-                 look-ups, and the pool has {capacity}: give it more, or set less",
-                needed - SPARE_CONNECTIONS
-            )));
-        }
-        Ok(())
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let mut names = HashSet::new();
-        for handler in &self.handlers {
-            let handler_name = &*handler.name;
-            name::check("handler name", handler_name)?;
-            if !names.insert(handler_name) {
-                return Err(Error::configuration(format!(
-                    "two handlers are registered as {handler_name:?}: each needs a name of its own"
-                )));
-            }
-            if handler.kinds.is_empty() {
-                return Err(Error::configuration(if handler.takes_envelope {
-                    format!(
-                        "the handler {handler_name:?} takes an Envelope and names no kinds: register it with \
-                         on_raw(name, [kinds], handler)"
-                    )
-                } else {
-                    format!("the handler {handler_name:?} has no kind")
-                }));
-            }
-            for kind in &handler.kinds {
-                name::check("kind", kind)?;
-            }
-            if handler.settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
-                return Err(Error::configuration(format!(
-                    "the timeout of the handler {handler_name:?} is zero: set a time greater than that"
-                )));
-            }
-            if let Some(missing) = handler.requirements.iter().find(|one| !self.states.has(**one)) {
-                return Err(Error::configuration(format!(
-                    "the handler {handler_name:?} takes State<{0}>, but no such state was given: add .state(…) with a \
-                     value of type {0}",
-                    missing.name
-                )));
-            }
-        }
-        let settings = &self.settings;
-        for (option, value) in [
-            ("lock_timeout", settings.lock_timeout),
-            ("handler_timeout", settings.handler_timeout),
-            ("retention.period", settings.retention.period),
-            ("retention.every", settings.retention.every),
-        ] {
-            if value.is_zero() {
-                return Err(Error::configuration(format!("{option} is zero: set a time greater than that")));
-            }
-        }
-        if settings.max_batch == 0 || settings.max_in_flight == Some(0) {
-            return Err(Error::configuration("max_batch or max_in_flight is zero: nothing could ever run"));
-        }
-        if settings.retention.batch == 0 {
-            return Err(Error::configuration("retention.batch is zero: a sweep could delete nothing"));
-        }
-        Ok(())
     }
 }
 

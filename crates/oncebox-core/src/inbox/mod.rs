@@ -3,6 +3,7 @@
 mod batch_size;
 mod body;
 mod builder;
+mod checks;
 mod combiner;
 mod contention;
 mod doors;

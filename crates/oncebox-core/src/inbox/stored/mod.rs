@@ -7,6 +7,7 @@ mod accept;
 mod account;
 mod appender;
 mod care;
+mod chunks;
 mod completer;
 mod detached;
 mod incarnation;

@@ -18,11 +18,6 @@ use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::StoredMessage;
 use crate::{Envelope, Error, Failure, Headers, Key};
 
-/// So many messages share a savepoint.
-const CHUNK: usize = 50;
-/// With so many savepoints in one transaction, PostgreSQL is still fast.
-const SAVEPOINTS_MAX: usize = 40;
-
 /// The end of a message in a visit.
 #[derive(Debug)]
 pub(crate) enum MessageEnd {
@@ -81,23 +76,6 @@ impl Order {
     }
 }
 
-/// Messages that share a savepoint.
-struct Chunk {
-    begin: usize,
-    /// How many there were so far.
-    savepoints: usize,
-    /// Whether there is one to go back to.
-    open: bool,
-}
-
-impl Chunk {
-    fn opened(&mut self, begin: usize) {
-        self.begin = begin;
-        self.savepoints += 1;
-        self.open = true;
-    }
-}
-
 /// Why a transaction came to nothing.
 pub(crate) enum VisitTrouble {
     /// A handler failed.
@@ -120,7 +98,7 @@ pub(crate) enum VisitTrouble {
 
 impl VisitTrouble {
     /// Whether no savepoint helps.
-    fn ends_the_transaction(&self) -> bool {
+    pub(super) fn ends_the_transaction(&self) -> bool {
         matches!(self, Self::TimedOut(_) | Self::Session(_) | Self::Store(_))
     }
 
@@ -171,118 +149,6 @@ impl<S: LogStore> Lanes<S> {
         Ok(ran)
     }
 
-    /// With a savepoint every now and then: if a handler fails, only what came after the last one is taken back, and run again
-    /// with a savepoint for each message, which tells whose fault it was.
-    async fn run_in_chunks(
-        &self,
-        handler: &Registered<S>,
-        tx: &mut S::Tx,
-        messages: &[StoredMessage],
-        course: &Course,
-        started: Instant,
-        mut order: Order,
-    ) -> Result<Ran, VisitTrouble> {
-        let store = &self.engine.store;
-        let mut ran = Ran::default();
-        let mut chunk = Chunk { begin: 0, savepoints: 0, open: false };
-        if course.wary {
-            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
-            chunk.opened(0);
-        }
-        while ran.ended.len() < messages.len() {
-            let n = ran.ended.len();
-            if ran.bodies > 0 && (started.elapsed() >= course.time || chunk.savepoints >= SAVEPOINTS_MAX) {
-                break;
-            }
-            let mut trouble = None;
-            let mut result = None;
-            if n - chunk.begin >= CHUNK {
-                let kept = if chunk.open { store.keep(tx, true).await } else { store.isolate(tx).await };
-                match kept {
-                    Ok(()) => chunk.opened(n),
-                    Err(error) => trouble = Some(trouble_of_own::<S>(error)?),
-                }
-            }
-            if trouble.is_none() {
-                match self.make_ready(handler, &messages[n], &mut order) {
-                    Ok(ready) => {
-                        match self.run_body_of(handler, tx, vec![ready], course).await {
-                            Ok(returned) => result = sole_result(returned),
-                            Err(met) => trouble = Some(met),
-                        }
-                        ran.bodies += 1;
-                    }
-                    Err(ended) => {
-                        ran.ended.push(ended);
-                        continue;
-                    }
-                }
-            }
-            match trouble {
-                None => ran.ended.push(MessageEnd::Done(result)),
-                Some(trouble) if !chunk.open || trouble.ends_the_transaction() => return Err(trouble),
-                Some(trouble) => {
-                    let end = messages.len().min(n + 1);
-                    let batch = &messages[..end];
-                    let whole = self
-                        .take_apart(handler, tx, batch, course, &mut ran, &mut chunk, trouble, &mut order)
-                        .await?;
-                    if !whole {
-                        return Ok(ran);
-                    }
-                }
-            }
-        }
-        if course.wary && chunk.open && chunk.begin < ran.ended.len() {
-            // The last ones have not been looked at yet.
-            if let Err(error) = store.keep(tx, false).await {
-                let trouble = trouble_of_own::<S>(error)?;
-                let batch = &messages[..ran.ended.len()];
-                self.take_apart(handler, tx, batch, course, &mut ran, &mut chunk, trouble, &mut order)
-                    .await?;
-            }
-        }
-        Ok(ran)
-    }
-
-    /// Takes a chunk back and runs its messages again, each with a savepoint; whether all of them were come to.
-    #[allow(clippy::too_many_arguments, reason = "what a chunk is about")]
-    async fn take_apart(
-        &self,
-        handler: &Registered<S>,
-        tx: &mut S::Tx,
-        messages: &[StoredMessage],
-        course: &Course,
-        ran: &mut Ran,
-        chunk: &mut Chunk,
-        trouble: VisitTrouble,
-        order: &mut Order,
-    ) -> Result<bool, VisitTrouble> {
-        let store = &self.engine.store;
-        if let Err(error) = store.undo(tx, None, false).await {
-            return Err(trouble_behind::<S>(error, trouble));
-        }
-        ran.ended.truncate(chunk.begin);
-        let rest = &messages[chunk.begin..];
-        let isolated = match rest {
-            // There is no doubt whose fault it was.
-            [one] => {
-                let ended = self.blame(handler, one, trouble, course, order).into_iter().collect();
-                Ran { ended, ..Ran::default() }
-            }
-            _ => self.run_isolated_messages(handler, tx, rest, course, Instant::now(), order).await?,
-        };
-        chunk.savepoints += isolated.bodies;
-        let whole = isolated.ended.len() == rest.len();
-        ran.bodies += isolated.bodies;
-        ran.ended.extend(isolated.ended);
-        if whole {
-            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
-            chunk.opened(ran.ended.len());
-        }
-        Ok(whole)
-    }
-
     /// All at once.
     async fn run_set(
         &self,
@@ -311,7 +177,7 @@ impl<S: LogStore> Lanes<S> {
     }
 
     /// With a savepoint for each message; those that fail are taken back, and the others stay.
-    async fn run_isolated_messages(
+    pub(super) async fn run_isolated_messages(
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
@@ -363,7 +229,7 @@ impl<S: LogStore> Lanes<S> {
     }
 
     /// What a trouble that was taken back means for its message; `None` if those behind it have to wait.
-    fn blame(
+    pub(super) fn blame(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
@@ -385,7 +251,7 @@ impl<S: LogStore> Lanes<S> {
     }
 
     /// A message as the handler takes it; or what is to become of it without a run.
-    fn make_ready(
+    pub(super) fn make_ready(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
@@ -439,7 +305,7 @@ impl<S: LogStore> Lanes<S> {
         Ok(Ready { message: prepared.message, delivery })
     }
 
-    async fn run_body_of(
+    pub(super) async fn run_body_of(
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
@@ -496,7 +362,7 @@ pub(crate) fn unstorable_text(error: &Error) -> String {
 }
 
 /// What it means that a trouble could not be taken back.
-fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrouble {
+pub(super) fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrouble {
     match Meaning::of::<S>(&error) {
         Meaning::Broken => VisitTrouble::Broken(error),
         Meaning::Session => VisitTrouble::Session(error.into()),
@@ -510,7 +376,7 @@ fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrou
 }
 
 /// The result of a handler of one message.
-fn sole_result(returned: Vec<Returned>) -> Option<Vec<u8>> {
+pub(super) fn sole_result(returned: Vec<Returned>) -> Option<Vec<u8>> {
     returned.into_iter().next().and_then(|returned| returned.result)
 }
 
