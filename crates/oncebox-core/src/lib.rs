@@ -32,6 +32,7 @@ mod report;
 mod retention;
 mod retry;
 pub mod store;
+mod utc;
 
 pub use content::content_key;
 pub use envelope::Envelope;

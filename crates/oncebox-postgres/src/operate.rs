@@ -1,134 +1,160 @@
-//! What operators do with handlers.
+//! What operators do with handlers: each operation in one transaction with its entry in the audit.
 
 use oncebox_core::Error;
-use oncebox_core::store::{HandlerState, KnownHandler, Operate, ReplayFrom, Replayed};
+use oncebox_core::store::{
+    Affected, HandlerId, Operate, Operation, OperationEntry, OperationPlan, OperationStep, ReplayEpoch,
+    ReplayFrom, ReplayLane,
+};
+use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
 use crate::line::Line;
-use crate::log::to_ms;
-use crate::registry::read_handler;
 use crate::store::{LONG, PostgresStore};
+use crate::survey::count;
+use crate::work::lane;
+
+/// Lanes, and the first message of each that is to run again.
+type FirstMessages = (Vec<i32>, Vec<i64>);
 
 impl Operate for PostgresStore {
-    async fn pause_handler(&self, name: &str, paused: bool, operator: &str) -> Result<bool, Error> {
-        self.in_transaction("pause a handler", LONG, async |tx: &mut Line| {
-            let Some(known) = self.find_at_work(&mut *tx, name).await? else { return Ok(Ok(false)) };
-            if !known.mode.has_tasks() {
-                return Ok(Err(Error::configuration(format!(
-                    "the handler {name:?} has nothing in the log, and handles what is delivered: stop the delivery instead"
-                ))));
-            }
-            tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(name)).await?;
-            let pause = sqlx::query(self.statements.pause_handler.clone())
-                .bind(name)
-                .bind(paused)
-                .bind(operator)
-                .bind(self.clock_offset_ms());
-            Ok(Ok(tx.execute(pause).await?.rows_affected() == 1))
-        })
-        .await?
-    }
-
-    async fn replay(&self, name: &str, from: ReplayFrom, operator: &str) -> Result<Option<Replayed>, Error> {
-        self.in_transaction("replay", LONG, async |tx: &mut Line| {
-            let Some(known) = self.find_at_work(&mut *tx, name).await? else { return Ok(Ok(None)) };
-            if !known.mode.reads_log() {
-                return Ok(Err(Error::configuration(format!(
-                    "the handler {name:?} is {} and does not read the log: there is nothing to replay",
-                    known.mode.name()
-                ))));
-            }
-            // Whatever is long is done before the locks.
-            let (lanes, targets) = self.replay_targets(&mut *tx, from).await?;
+    async fn operate(
+        &self,
+        handler: &str,
+        operation: &Operation,
+        operator: &str,
+    ) -> Result<Option<Affected>, Error> {
+        self.in_transaction(operation.doing(), LONG, async |tx: &mut Line| {
+            // Whatever is refused waits for no lock, and whatever takes long is done before the locks.
+            let known = self.known_handlers(&mut *tx, operation.names(handler)).await?;
+            let first = match operation.plan(handler, &known) {
+                Ok(Some(plan)) => self.first_messages(&mut *tx, &plan).await?,
+                Ok(None) => return Ok(Ok(None)),
+                Err(refused) => return Ok(Err(refused)),
+            };
             tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await?;
-            tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(name)).await?;
-            let replay = sqlx::query(self.statements.replay.clone())
-                .bind(known.id.0)
-                .bind(lanes)
-                .bind(targets)
-                .bind(operator)
-                .bind(from.to_string())
-                .bind(self.clock_offset_ms());
-            let row = tx.fetch_one(replay).await?;
-            let count =
-                |column| Ok::<_, sqlx::Error>(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0));
-            let (positions, tasks, dead) = (count("positions")?, count("tasks")?, count("dead")?);
-            Ok(Ok(Some(Replayed { positions, tasks, dead })))
+            tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(handler)).await?;
+            // Another operator may have been faster.
+            let known = self.known_handlers(&mut *tx, operation.names(handler)).await?;
+            let plan = match operation.plan(handler, &known) {
+                Ok(Some(plan)) => plan,
+                Ok(None) => return Ok(Ok(None)),
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let affected = self.carry_out(&mut *tx, &plan, first).await?;
+            self.write_entry(tx, operator, &plan.entry(affected)).await?;
+            Ok(Ok(Some(affected)))
         })
         .await?
-    }
-
-    async fn rename_handler(&self, name: &str, new_name: &str, operator: &str) -> Result<bool, Error> {
-        self.in_transaction("rename a handler", LONG, async |tx: &mut Line| {
-            let statements = &self.statements;
-            tx.execute(sqlx::query(statements.lock_upkeep.clone())).await?;
-            let Some(known) = self.find_at_work(&mut *tx, name).await? else { return Ok(Ok(false)) };
-            if let Some(taken) = self.find_handler(&mut *tx, new_name).await?
-                && !(taken.state == HandlerState::Renamed && taken.origin == name)
-            {
-                return Ok(Err(Error::configuration(format!(
-                    "there is or was a handler {new_name:?} already: choose another name"
-                ))));
-            }
-            let free = sqlx::query(statements.free_name.clone())
-                .bind(known.id.0)
-                .bind(new_name)
-                .bind(operator)
-                .bind(self.clock_offset_ms())
-                .bind(name);
-            tx.execute(free).await?;
-            tx.execute(sqlx::query(statements.rename_handler.clone()).bind(known.id.0).bind(new_name))
-                .await?;
-            tx.execute(sqlx::query(statements.reserve_name.clone()).bind(known.id.0).bind(name)).await?;
-            Ok(Ok(true))
-        })
-        .await?
-    }
-
-    async fn remove_handler(&self, name: &str, operator: &str) -> Result<bool, Error> {
-        self.in_transaction("remove a handler", LONG, async |tx: &mut Line| {
-            let statements = &self.statements;
-            tx.execute(sqlx::query(statements.lock_upkeep.clone())).await?;
-            tx.execute(sqlx::query(statements.lock_handler_lanes.clone()).bind(name)).await?;
-            let remove = sqlx::query(statements.remove_handler.clone())
-                .bind(name)
-                .bind(operator)
-                .bind(self.clock_offset_ms());
-            Ok(tx.execute(remove).await?.rows_affected() == 1)
-        })
-        .await
     }
 }
 
 impl PostgresStore {
-    async fn find_handler(&self, line: &mut Line, name: &str) -> Result<Option<KnownHandler>, sqlx::Error> {
-        let find = sqlx::query(self.statements.find_handlers.clone()).bind(vec![name]);
-        line.fetch_optional(find).await?.as_ref().map(read_handler).transpose()
+    async fn carry_out(
+        &self,
+        line: &mut Line,
+        plan: &OperationPlan,
+        first: FirstMessages,
+    ) -> Result<Affected, sqlx::Error> {
+        let statements = &self.statements;
+        let handler = plan.handler;
+        match &plan.step {
+            OperationStep::SetState(state) => {
+                let set = sqlx::query(statements.set_state.clone()).bind(handler.0).bind(state.name());
+                line.execute(set).await?;
+                Ok(Affected::default())
+            }
+            OperationStep::Replay(_) => self.go_back(line, handler, first).await,
+            OperationStep::Rename { from, to } => {
+                line.execute(sqlx::query(statements.free_name.clone()).bind(handler.0).bind(to)).await?;
+                line.execute(sqlx::query(statements.rename_handler.clone()).bind(handler.0).bind(to)).await?;
+                line.execute(sqlx::query(statements.reserve_name.clone()).bind(handler.0).bind(from)).await?;
+                Ok(Affected::default())
+            }
+            OperationStep::Remove { origin } => {
+                let remove = sqlx::query(statements.remove_handler.clone())
+                    .bind(handler.0)
+                    .bind(origin)
+                    .bind(self.clock_offset_ms());
+                read_affected(&line.fetch_one(remove).await?)
+            }
+        }
     }
 
-    /// A handler that is there, not only its name.
-    async fn find_at_work(&self, line: &mut Line, name: &str) -> Result<Option<KnownHandler>, sqlx::Error> {
-        let known = self.find_handler(line, name).await?;
-        Ok(known.filter(|known| matches!(known.state, HandlerState::Active | HandlerState::Paused)))
+    async fn go_back(
+        &self,
+        line: &mut Line,
+        handler: HandlerId,
+        (lanes, first): FirstMessages,
+    ) -> Result<Affected, sqlx::Error> {
+        let find = sqlx::query(self.statements.replay_lanes.clone()).bind(handler.0).bind(lanes).bind(first);
+        let rows = line.fetch_all(find).await?;
+        let epochs = rows.iter().filter_map(|row| read_epoch(row).transpose());
+        let epochs = epochs.collect::<Result<Vec<_>, _>>()?;
+        let column = |of: fn(&ReplayEpoch) -> i64| epochs.iter().map(of).collect::<Vec<_>>();
+        let replay = sqlx::query(self.statements.replay.clone())
+            .bind(handler.0)
+            .bind(epochs.iter().map(|epoch| i32::from(epoch.lane)).collect::<Vec<_>>())
+            .bind(epochs.iter().map(|epoch| epoch.epoch).collect::<Vec<_>>())
+            .bind(column(|epoch| epoch.pos))
+            .bind(column(|epoch| epoch.after))
+            .bind(column(|epoch| epoch.until));
+        let dropped = read_affected(&line.fetch_one(replay).await?)?;
+        Ok(Affected { positions: epochs.iter().map(|epoch| epoch.positions).sum(), ..dropped })
     }
 
-    /// Lanes, and right before which of their positions a replay begins.
-    async fn replay_targets(
+    /// Where a replay begins; nothing for all other operations.
+    async fn first_messages(
+        &self,
+        line: &mut Line,
+        plan: &OperationPlan,
+    ) -> Result<FirstMessages, sqlx::Error> {
+        match plan.step {
+            OperationStep::Replay(from) => self.find_first_messages(line, from).await,
+            _ => Ok(FirstMessages::default()),
+        }
+    }
+
+    async fn find_first_messages(
         &self,
         line: &mut Line,
         from: ReplayFrom,
-    ) -> Result<(Vec<i32>, Vec<i64>), sqlx::Error> {
-        let (time, place) = match from {
-            ReplayFrom::Beginning => (None, None),
-            ReplayFrom::Time(time) => (Some(to_ms(time)), None),
-            ReplayFrom::Place(place) => (None, Some(place)),
-        };
-        let find = sqlx::query(self.statements.replay_targets.clone())
-            .bind(time)
-            .bind(place.map(|place| i32::from(place.lane)))
-            .bind(place.map(|place| place.pos));
+    ) -> Result<FirstMessages, sqlx::Error> {
+        let find = sqlx::query(self.statements.first_messages.clone())
+            .bind(from.time_ms())
+            .bind(from.place().map(|place| i32::from(place.lane)))
+            .bind(from.place().map(|place| place.pos));
         let rows = line.fetch_all(find).await?;
-        let targets = rows.iter().map(<(i32, i64)>::from_row).collect::<Result<Vec<_>, _>>()?;
-        Ok(targets.into_iter().unzip())
+        let first = rows.iter().map(<(i32, i64)>::from_row).collect::<Result<Vec<_>, _>>()?;
+        Ok(first.into_iter().unzip())
     }
+
+    async fn write_entry(
+        &self,
+        line: &mut Line,
+        operator: &str,
+        entry: &OperationEntry,
+    ) -> Result<(), sqlx::Error> {
+        let write = sqlx::query(self.statements.audit_handler.clone())
+            .bind(operator)
+            .bind(entry.action)
+            .bind(&entry.handler)
+            .bind(&entry.detail)
+            .bind(self.clock_offset_ms());
+        line.execute(write).await.map(drop)
+    }
+}
+
+fn read_epoch(row: &PgRow) -> Result<Option<ReplayEpoch>, sqlx::Error> {
+    let (after, until): (Option<i64>, Option<i64>) = (row.try_get("after")?, row.try_get("until")?);
+    let lane = ReplayLane {
+        lane: lane(row)?,
+        epoch: row.try_get("epoch")?,
+        pos: row.try_get("pos")?,
+        replay: after.zip(until),
+    };
+    Ok(lane.back_to(row.try_get("first")?))
+}
+
+fn read_affected(row: &PgRow) -> Result<Affected, sqlx::Error> {
+    Ok(Affected { positions: 0, tasks: count(row, "tasks")?, dead: count(row, "dead")? })
 }

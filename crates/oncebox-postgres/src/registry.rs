@@ -47,7 +47,7 @@ impl PostgresStore {
                 fixed => check_lanes(wanted, fixed)?,
             }
         }
-        let known = self.known_handlers(line, handlers).await?;
+        let known = self.known_handlers(line, names(handlers)).await.map_err(failed(DOING))?;
         for wanted in handlers {
             let Verdict::Known(_) = wanted.judge(known.iter().find(|known| known.name == wanted.name))?
             else {
@@ -83,7 +83,7 @@ impl PostgresStore {
             check_lanes(wanted.0, self.lanes(tx).await?)?;
             tx.execute(sqlx::query(statements.lock_upkeep.clone())).await.map_err(failed(DOING))?;
         }
-        let known = self.known_handlers(tx, handlers).await?;
+        let known = self.known_handlers(tx, names(handlers)).await.map_err(failed(DOING))?;
         for wanted in handlers {
             match wanted.judge(known.iter().find(|known| known.name == wanted.name))? {
                 Verdict::Known(_) => {}
@@ -99,7 +99,8 @@ impl PostgresStore {
                     Some(id) => self.begin_lanes(tx, id, wanted).await?,
                     // Another process was faster; what it registered counts.
                     None => {
-                        let there = self.known_handlers(tx, std::slice::from_ref(wanted)).await?;
+                        let there = self.known_handlers(tx, vec![&*wanted.name]).await;
+                        let there = there.map_err(failed(DOING))?;
                         let Verdict::Known(_) = wanted.judge(there.first())? else {
                             return Err(changing(&wanted.name));
                         };
@@ -108,7 +109,7 @@ impl PostgresStore {
             }
         }
         let lanes = self.lanes(tx).await?;
-        let known = self.known_handlers(tx, handlers).await?;
+        let known = self.known_handlers(tx, names(handlers)).await.map_err(failed(DOING))?;
         Ok(layout(lanes, handlers, &known))
     }
 
@@ -197,16 +198,19 @@ impl PostgresStore {
         }
     }
 
-    async fn known_handlers(
+    /// What the database has under these names.
+    pub(crate) async fn known_handlers(
         &self,
         line: &mut Line,
-        wanted: &[Registration],
-    ) -> Result<Vec<KnownHandler>, Error> {
-        let find = sqlx::query(self.statements.find_handlers.clone())
-            .bind(wanted.iter().map(|wanted| &*wanted.name).collect::<Vec<_>>());
-        let rows = line.fetch_all(find).await.map_err(failed(DOING))?;
-        rows.iter().map(read_handler).collect::<Result<_, _>>().map_err(failed(DOING))
+        names: Vec<&str>,
+    ) -> Result<Vec<KnownHandler>, sqlx::Error> {
+        let find = sqlx::query(self.statements.find_handlers.clone()).bind(names);
+        line.fetch_all(find).await?.iter().map(read_handler).collect()
     }
+}
+
+fn names(wanted: &[Registration]) -> Vec<&str> {
+    wanted.iter().map(|wanted| &*wanted.name).collect()
 }
 
 /// The answer, once all of them are known.

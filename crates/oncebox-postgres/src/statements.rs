@@ -79,7 +79,7 @@ statements! {
     }
     handler {
         find_handlers, find_leftovers, add_handler, change_handler, revive_handler,
-        pause_handler, free_name, rename_handler, reserve_name, remove_handler,
+        set_state, free_name, rename_handler, reserve_name, remove_handler,
     }
     lane {
         find_layout, make_layout, begin_lanes, end_lanes, lock_lanes, lock_handler_lanes,
@@ -94,10 +94,10 @@ statements! {
     work { look, look_ordered, take, take_tasks }
     task { set_apart, lease, complete, free_tasks }
     dead { bury, dead_letters, lock_dead, act_on_dead }
-    replay { replay_targets, replay }
+    replay { first_messages, replay_lanes, replay }
     process { enter, beat_process, leave, peers, bury_process }
     care { note_crash, note_attempt, give_back_attempt, forget_attempt, end_care }
-    audit { audit }
+    audit { audit, audit_handler }
     live_time { beat, live_time, forget_live_time }
     survey { handler_statuses, unhandled_kinds, pending, messages, find_message, tasks }
 }

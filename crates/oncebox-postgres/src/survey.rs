@@ -85,7 +85,7 @@ fn anew<'q>(statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
     sqlx::query(statement.clone()).persistent(false)
 }
 
-fn count(row: &PgRow, column: &str) -> Result<u64, sqlx::Error> {
+pub(crate) fn count(row: &PgRow, column: &str) -> Result<u64, sqlx::Error> {
     Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
 }
 

@@ -54,11 +54,7 @@ struct Found {
 impl Found {
     async fn read(conn: &mut SqliteConnection, handlers: &[Registration]) -> Result<Self, sqlx::Error> {
         let layout = sqlx::query_as(statements::find_layout()).fetch_optional(&mut *conn).await?;
-        let rows = sqlx::query(statements::find_handlers())
-            .bind(to_json(handlers.iter().map(|handler| &*handler.name))?)
-            .fetch_all(conn)
-            .await?;
-        let known = rows.iter().map(read_handler).collect::<Result<Vec<_>, _>>()?;
+        let known = known_handlers(conn, handlers.iter().map(|handler| &*handler.name).collect()).await?;
         let handlers = known.into_iter().map(|known| (known.name.clone(), known)).collect();
         Ok(Self { layout, handlers })
     }
@@ -253,6 +249,15 @@ async fn begin(
             .await?;
     }
     Ok(id)
+}
+
+/// What the database has under these names.
+pub(crate) async fn known_handlers(
+    conn: &mut SqliteConnection,
+    names: Vec<&str>,
+) -> Result<Vec<KnownHandler>, sqlx::Error> {
+    let find = sqlx::query(statements::find_handlers()).bind(to_json(names)?);
+    find.fetch_all(conn).await?.iter().map(read_handler).collect()
 }
 
 /// A handler from its first seven columns: id, name, origin, kinds, mode, ordered, state.

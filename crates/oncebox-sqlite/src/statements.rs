@@ -36,8 +36,8 @@ macro_rules! statements {
 statements! {
     schema { has_version_table, version }
     handler {
-        find_handler, find_handlers, find_leftovers, can_have_tasks, add_handler,
-        change_handler, revive_handler, pause_handler, free_name, is_name_taken, rename_handler,
+        find_handlers, find_leftovers, can_have_tasks, add_handler,
+        change_handler, revive_handler, set_state, free_name, rename_handler,
         reserve_name, remove_handler,
     }
     lane {
@@ -63,8 +63,8 @@ statements! {
         mark_dead_done, remove_dead, drop_dead,
     }
     replay {
-        replay_targets, begin_replay, drop_replay, drop_replays, drop_tasks_behind,
-        drop_dead_behind, iso_time,
+        replay_lanes, begin_replay, drop_replay, drop_replays, drop_tasks_behind,
+        drop_dead_behind,
     }
     process { enter, beat_process, leave, peers, bury_process }
     care {

@@ -5,12 +5,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, Acted, Action, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion, DeadLetter,
-    DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes, Layout,
-    Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate, Peer, Place,
-    ProcessId, Processes, Progress, Pruned, Registration, Registry, ReplayFrom, Replayed, Select, SetApart,
-    Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit,
-    Upkeep, Work, find_cause,
+    Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion,
+    DeadLetter, DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes,
+    Layout, Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate, Operation,
+    Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, SetApart, Spill,
+    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit, Upkeep,
+    Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
@@ -387,35 +387,13 @@ impl<S: Processes, F: Faults> Processes for Faulty<S, F> {
 }
 
 impl<S: Operate, F: Faults> Operate for Faulty<S, F> {
-    fn pause_handler(
+    fn operate(
         &self,
-        name: &str,
-        paused: bool,
+        handler: &str,
+        operation: &Operation,
         operator: &str,
-    ) -> impl Future<Output = Result<bool, Error>> + Send {
-        self.store.pause_handler(name, paused, operator)
-    }
-
-    fn replay(
-        &self,
-        name: &str,
-        from: ReplayFrom,
-        operator: &str,
-    ) -> impl Future<Output = Result<Option<Replayed>, Error>> + Send {
-        self.store.replay(name, from, operator)
-    }
-
-    fn rename_handler(
-        &self,
-        name: &str,
-        new_name: &str,
-        operator: &str,
-    ) -> impl Future<Output = Result<bool, Error>> + Send {
-        self.store.rename_handler(name, new_name, operator)
-    }
-
-    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send {
-        self.store.remove_handler(name, operator)
+    ) -> impl Future<Output = Result<Option<Affected>, Error>> + Send {
+        self.store.operate(handler, operation, operator)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest, Sha256};
 
 use crate::store::{HandlerId, Place, Store};
+use crate::utc::to_ms;
 use crate::{Error, Key};
 
 /// One failed try.
@@ -147,11 +148,7 @@ impl Select {
 
     /// The times between which they died, in milliseconds since 1970, for stores.
     pub fn died_between_ms(&self) -> (Option<i64>, Option<i64>) {
-        let ms = |time: SystemTime| {
-            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        };
-        (self.died_after.map(ms), self.died_before.map(ms))
+        (self.died_after.map(to_ms), self.died_before.map(to_ms))
     }
 }
 

@@ -20,6 +20,7 @@ mod log;
 mod operate;
 mod processes;
 mod registry;
+mod replay;
 pub mod statement;
 mod survey;
 mod upkeep;
@@ -36,12 +37,13 @@ pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};
 pub use lingering::Lingering;
 pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
-pub use operate::{Operate, ReplayFrom, Replayed};
+pub use operate::{Affected, Operate, Operation, OperationEntry, OperationPlan, OperationStep};
 pub use processes::{NewProcess, Peer, ProcessId, Processes};
 pub use registry::{
     HandlerId, HandlerState, KnownHandler, Lanes, Layout, Leftovers, Registration, Registry, Verdict,
     check_lanes,
 };
+pub use replay::{ReplayEpoch, ReplayFrom, ReplayLane, Replayed};
 pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind, Waits};
 pub use upkeep::{LiveTime, Upkeep};
 pub use work::{

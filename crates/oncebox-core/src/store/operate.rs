@@ -1,76 +1,366 @@
-//! What operators do with handlers: each action in one transaction with its entry in the audit.
-
-use std::fmt;
-use std::time::SystemTime;
+//! What operators do with handlers. The core decides what an operation comes to, and what the audit says of it; a store only
+//! carries out the plan.
 
 use crate::Error;
-use crate::store::{Place, Store};
+use crate::store::{HandlerId, HandlerState, KnownHandler, ReplayFrom, Replayed, Store};
 
-/// From where a handler runs on messages again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplayFrom {
-    /// From the oldest message that is still there.
-    Beginning,
-    /// From the first message of each lane that was received at this time or later.
-    Time(SystemTime),
-    /// From this message on, in its lane only.
-    Place(Place),
+/// What an operator does with a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Stops it for a while. Its messages wait.
+    Pause,
+    /// Lets a paused one go on.
+    Resume,
+    /// Moves it back: in every lane where it has come further than that, a new epoch begins right before the first message that
+    /// is meant. Its tasks and dead letters from there on are absorbed, except those of messages that are for this handler
+    /// alone: the lane does not bring these again.
+    Replay(ReplayFrom),
+    /// Gives it another name; the old one stays taken.
+    Rename {
+        /// The new name.
+        to: String,
+    },
+    /// Removes it: its tasks and dead letters go, its name stays taken. Markers of what was set apart count as done, so that
+    /// they are swept.
+    Remove,
 }
 
-impl fmt::Display for ReplayFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Operation {
+    /// The operation's name in the audit.
+    pub fn action(&self) -> &'static str {
         match self {
-            Self::Beginning => f.write_str("the beginning"),
-            Self::Time(time) => {
-                let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                write!(f, "{} ms since 1970", since.as_millis())
-            }
-            Self::Place(place) => write!(f, "position {} of lane {}", place.pos, place.lane),
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Replay(_) => "replay",
+            Self::Rename { .. } => "rename",
+            Self::Remove => "remove",
         }
+    }
+
+    /// What a store says that it was doing when it fails.
+    pub fn doing(&self) -> &'static str {
+        match self {
+            Self::Pause => "pause a handler",
+            Self::Resume => "resume a handler",
+            Self::Replay(_) => "replay a handler",
+            Self::Rename { .. } => "rename a handler",
+            Self::Remove => "remove a handler",
+        }
+    }
+
+    /// The names that [`plan`](Self::plan) has to know about: the handler's, and the one that it is to have.
+    pub fn names<'a>(&'a self, handler: &'a str) -> Vec<&'a str> {
+        match self {
+            Self::Rename { to } => vec![handler, to],
+            Self::Pause | Self::Resume | Self::Replay(_) | Self::Remove => vec![handler],
+        }
+    }
+
+    /// What the operation comes to beside what the database has under its [`names`](Self::names). `None` if there is nothing to
+    /// do: no such handler, or one that is paused or at work already.
+    pub fn plan(&self, handler: &str, known: &[KnownHandler]) -> Result<Option<OperationPlan>, Error> {
+        let find = |name: &str| known.iter().find(|known| known.name == name);
+        let Some(handler) = find(handler).filter(|known| known.state.is_registered()) else {
+            return Ok(None);
+        };
+        let step = match self {
+            Self::Pause => set_state(handler, HandlerState::Paused)?,
+            Self::Resume => set_state(handler, HandlerState::Active)?,
+            Self::Replay(from) => Some(replay(handler, *from)?),
+            Self::Rename { to } => Some(rename(handler, to, find(to))?),
+            Self::Remove => Some(OperationStep::Remove { origin: handler.origin.clone() }),
+        };
+        let (id, name, action) = (handler.id, handler.name.clone(), self.action());
+        Ok(step.map(|step| OperationPlan { handler: id, step, name, action }))
     }
 }
 
-/// What a replay comes to.
+/// `None` if that is its state already.
+fn set_state(handler: &KnownHandler, state: HandlerState) -> Result<Option<OperationStep>, Error> {
+    if !handler.mode.has_tasks() {
+        return Err(Error::configuration(format!(
+            "the handler {:?} is {}: no messages wait for it in the log, so it cannot be paused. Stop its deliveries instead",
+            handler.name,
+            handler.mode.name()
+        )));
+    }
+    Ok((handler.state != state).then_some(OperationStep::SetState(state)))
+}
+
+fn replay(handler: &KnownHandler, from: ReplayFrom) -> Result<OperationStep, Error> {
+    if !handler.mode.reads_log() {
+        return Err(Error::configuration(format!(
+            "the handler {:?} is {} and does not read the log: there is nothing to replay",
+            handler.name,
+            handler.mode.name()
+        )));
+    }
+    Ok(OperationStep::Replay(from))
+}
+
+/// A name that is taken is refused, unless this very handler had it before.
+fn rename(handler: &KnownHandler, to: &str, taken: Option<&KnownHandler>) -> Result<OperationStep, Error> {
+    let was_its_own =
+        |taken: &KnownHandler| taken.state == HandlerState::Renamed && taken.origin == handler.name;
+    if taken.is_some_and(|taken| !was_its_own(taken)) {
+        return Err(Error::configuration(format!(
+            "the name {to:?} is taken: choose another one. Names of handlers are never used twice"
+        )));
+    }
+    Ok(OperationStep::Rename { from: handler.name.clone(), to: to.to_owned() })
+}
+
+/// What a store has to do for an [`Operation`], in one transaction with its entry in the audit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationPlan {
+    /// The handler.
+    pub handler: HandlerId,
+    /// What to do with it.
+    pub step: OperationStep,
+    name: String,
+    action: &'static str,
+}
+
+/// What a store has to do with a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OperationStep {
+    /// Set its state.
+    SetState(HandlerState),
+    /// Begin an epoch in every lane that [`ReplayLane::back_to`](crate::store::ReplayLane::back_to) gives one for, and drop its
+    /// tasks and dead letters behind that position. Those of messages that are for this handler alone stay.
+    Replay(ReplayFrom),
+    /// Delete the new name if this handler had it before, rename the handler, and insert the old name as renamed.
+    Rename {
+        /// The name that it has.
+        from: String,
+        /// The name that it gets.
+        to: String,
+    },
+    /// Set its state, and drop all that it has in the log. Its markers that say known and not done say done from now on.
+    Remove {
+        /// The name that its markers have.
+        origin: String,
+    },
+}
+
+/// How much an operation affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// How many positions the handler goes over again, those of other kinds included.
+pub struct Affected {
+    /// How many positions a handler goes over again.
     pub positions: u64,
-    /// How many tasks became waiting messages again.
+    /// How many tasks went.
     pub tasks: u64,
-    /// How many dead letters did.
+    /// How many dead letters went.
     pub dead: u64,
 }
 
-/// What operators may do with handlers. Each waits until nobody works in a transaction of the handler.
+impl From<Affected> for Replayed {
+    fn from(Affected { positions, tasks, dead }: Affected) -> Self {
+        Self { positions, tasks, dead }
+    }
+}
+
+/// What the audit says of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationEntry {
+    /// What was done.
+    pub action: &'static str,
+    /// The handler's name, after it.
+    pub handler: String,
+    /// What else there is to know.
+    pub detail: Option<String>,
+}
+
+impl OperationPlan {
+    /// What the audit says when the plan is carried out.
+    pub fn entry(&self, affected: Affected) -> OperationEntry {
+        let Affected { positions, tasks, dead } = affected;
+        let (handler, detail) = match &self.step {
+            OperationStep::SetState(_) => (&self.name, None),
+            OperationStep::Replay(from) => {
+                let counts = format!("positions: {positions}, tasks: {tasks}, dead letters: {dead}");
+                (&self.name, Some(format!("from {from}; {counts}")))
+            }
+            OperationStep::Rename { from, to } => (to, Some(format!("was {from}"))),
+            OperationStep::Remove { .. } => {
+                (&self.name, Some(format!("tasks: {tasks}, dead letters: {dead}")))
+            }
+        };
+        OperationEntry { action: self.action, handler: handler.clone(), detail }
+    }
+}
+
+/// What operators may do with handlers. Each operation waits until nobody works in a transaction of the handler.
 pub trait Operate: Store {
-    /// Stops a handler, or lets it go on; whether there was one in the other state. One that only handles inline is refused.
+    /// Carries out what [`Operation::plan`] says, and writes [`OperationPlan::entry`] to the audit, in one transaction that holds
+    /// the locks of the handler's lanes. `None` if there was nothing to do.
+    fn operate(
+        &self,
+        handler: &str,
+        operation: &Operation,
+        operator: &str,
+    ) -> impl Future<Output = Result<Option<Affected>, Error>> + Send;
+
+    /// [`Operation::Pause`] or [`Operation::Resume`]; whether there was a handler in the other state.
     fn pause_handler(
         &self,
         name: &str,
         paused: bool,
         operator: &str,
-    ) -> impl Future<Output = Result<bool, Error>> + Send;
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        let operation = if paused { Operation::Pause } else { Operation::Resume };
+        async move { Ok(self.operate(name, &operation, operator).await?.is_some()) }
+    }
 
-    /// Moves a handler back: in every lane where it has come further than that, a new epoch begins right before the first message
-    /// that is meant. Its tasks and dead letters from there on are absorbed, except those of messages that are for this handler
-    /// alone: the lane does not bring these again. `None` if there is no such handler; one that does not read the log is refused.
+    /// [`Operation::Replay`]; `None` if there is no such handler.
     fn replay(
         &self,
         name: &str,
         from: ReplayFrom,
         operator: &str,
-    ) -> impl Future<Output = Result<Option<Replayed>, Error>> + Send;
+    ) -> impl Future<Output = Result<Option<Replayed>, Error>> + Send {
+        async move { Ok(self.operate(name, &Operation::Replay(from), operator).await?.map(Replayed::from)) }
+    }
 
-    /// Gives a handler another name; the old one stays taken. Whether there was one. A name that is taken is refused, unless it is
-    /// one that this very handler had before.
+    /// [`Operation::Rename`]; whether there was such a handler.
     fn rename_handler(
         &self,
         name: &str,
         new_name: &str,
         operator: &str,
-    ) -> impl Future<Output = Result<bool, Error>> + Send;
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        let operation = Operation::Rename { to: new_name.to_owned() };
+        async move { Ok(self.operate(name, &operation, operator).await?.is_some()) }
+    }
 
-    /// Removes a handler: its tasks and dead letters go, its name stays taken. Markers of what was set apart count as done, so
-    /// that they are swept. Whether there was one.
-    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send;
+    /// [`Operation::Remove`]; whether there was such a handler.
+    fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send {
+        async move { Ok(self.operate(name, &Operation::Remove, operator).await?.is_some()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, Mode};
+
+    fn known(name: &str, mode: Mode, state: HandlerState) -> KnownHandler {
+        KnownHandler {
+            id: HandlerId(7),
+            name: name.into(),
+            origin: "first".into(),
+            kinds: vec!["a".into()],
+            mode,
+            ordered: None,
+            state,
+        }
+    }
+
+    fn rename_to(to: &str) -> Operation {
+        Operation::Rename { to: to.into() }
+    }
+
+    /// Every operation on a handler in every state.
+    #[test]
+    fn an_operation_is_planned_by_the_handler_s_state() {
+        use HandlerState::{Active, Paused, Removed, Renamed};
+        let (pause, resume) = (OperationStep::SetState(Paused), OperationStep::SetState(Active));
+        let replay = OperationStep::Replay(ReplayFrom::Beginning);
+        let rename = OperationStep::Rename { from: "ledger".into(), to: "book".into() };
+        let remove = OperationStep::Remove { origin: "first".into() };
+        let replay_all = Operation::Replay(ReplayFrom::Beginning);
+        for (operation, state, expected) in [
+            (Operation::Pause, Active, Some(&pause)),
+            (Operation::Pause, Paused, None),
+            (Operation::Resume, Active, None),
+            (Operation::Resume, Paused, Some(&resume)),
+            (replay_all.clone(), Active, Some(&replay)),
+            (replay_all.clone(), Paused, Some(&replay)),
+            (rename_to("book"), Active, Some(&rename)),
+            (rename_to("book"), Paused, Some(&rename)),
+            (Operation::Remove, Active, Some(&remove)),
+            (Operation::Remove, Paused, Some(&remove)),
+        ] {
+            let plan = operation.plan("ledger", &[known("ledger", Mode::Stored, state)]).unwrap();
+            assert_eq!(plan.as_ref().map(|plan| &plan.step), expected, "{operation:?} {state:?}");
+        }
+        // What is only a name is no handler, in any mode.
+        for operation in
+            [Operation::Pause, Operation::Resume, replay_all, rename_to("book"), Operation::Remove]
+        {
+            assert_eq!(operation.plan("ledger", &[]).unwrap(), None);
+            for state in [Removed, Renamed] {
+                let plan = operation.plan("ledger", &[known("ledger", Mode::inline(), state)]).unwrap();
+                assert_eq!(plan, None, "{operation:?} {state:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_nothing_in_the_log_is_neither_paused_nor_replayed() {
+        let (inline, spill) = (Mode::inline(), Mode::inline().spill());
+        let replay = Operation::Replay(ReplayFrom::Beginning);
+        let pause_refused = "the handler \"ledger\" is inline: no messages wait for it in the log, so it cannot be paused. \
+                             Stop its deliveries instead";
+        let replay_refused = |mode: &str| {
+            format!("the handler \"ledger\" is {mode} and does not read the log: there is nothing to replay")
+        };
+        for (operation, mode, expected) in [
+            (&Operation::Pause, inline, Some(pause_refused.to_owned())),
+            (&Operation::Resume, inline, Some(pause_refused.to_owned())),
+            (&Operation::Pause, spill, None),
+            (&Operation::Pause, Mode::Mixed, None),
+            (&replay, inline, Some(replay_refused("inline"))),
+            (&replay, spill, Some(replay_refused("spill"))),
+            (&replay, Mode::Mixed, None),
+            (&Operation::Remove, inline, None),
+            (&rename_to("book"), inline, None),
+        ] {
+            let planned = operation.plan("ledger", &[known("ledger", mode, HandlerState::Active)]);
+            let refused = planned.err().inspect(|error| assert_eq!(error.kind(), ErrorKind::Configuration));
+            assert_eq!(refused.map(|error| error.to_string()), expected, "{operation:?} {mode:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_used_once() {
+        use HandlerState::{Active, Removed, Renamed};
+        let ledger = || known("ledger", Mode::Stored, Active);
+        let had_by =
+            |now: &str| KnownHandler { origin: now.into(), ..known("book", Mode::inline(), Renamed) };
+        for (taken, is_refused) in [
+            (known("book", Mode::Stored, Active), true),
+            (known("book", Mode::Stored, Removed), true),
+            (had_by("another"), true),
+            (had_by("ledger"), false),
+        ] {
+            let planned = rename_to("book").plan("ledger", &[ledger(), taken.clone()]);
+            assert_eq!(planned.is_err(), is_refused, "{taken:?}");
+        }
+        let refused = rename_to("ledger").plan("ledger", &[ledger()]).unwrap_err();
+        let text = "the name \"ledger\" is taken: choose another one. Names of handlers are never used twice";
+        assert_eq!(refused.to_string(), text);
+    }
+
+    #[test]
+    fn the_audit_says_what_was_done() {
+        let affected = Affected { positions: 3, tasks: 1, dead: 2 };
+        for (operation, action, handler, detail) in [
+            (Operation::Pause, "pause", "ledger", None),
+            (
+                Operation::Replay(ReplayFrom::Beginning),
+                "replay",
+                "ledger",
+                Some("from the beginning; positions: 3, tasks: 1, dead letters: 2"),
+            ),
+            (rename_to("book"), "rename", "book", Some("was ledger")),
+            (Operation::Remove, "remove", "ledger", Some("tasks: 1, dead letters: 2")),
+        ] {
+            let known = [known("ledger", Mode::Stored, HandlerState::Active)];
+            let entry = operation.plan("ledger", &known).unwrap().unwrap().entry(affected);
+            let expected =
+                OperationEntry { action, handler: handler.into(), detail: detail.map(str::to_owned) };
+            assert_eq!(entry, expected);
+        }
+    }
 }

@@ -38,15 +38,26 @@ pub enum HandlerState {
 }
 
 impl HandlerState {
-    /// The state of that name in a database.
+    /// The state's name in the database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Paused => "paused",
+            Self::Removed => "removed",
+            Self::Renamed => "renamed",
+        }
+    }
+
+    /// The state of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "active" => Self::Active,
-            "paused" => Self::Paused,
-            "removed" => Self::Removed,
-            "renamed" => Self::Renamed,
-            _ => return None,
-        })
+        [Self::Active, Self::Paused, Self::Removed, Self::Renamed]
+            .into_iter()
+            .find(|state| state.name() == name)
+    }
+
+    /// Whether there is a handler, not only a name that stays taken.
+    pub const fn is_registered(self) -> bool {
+        matches!(self, Self::Active | Self::Paused)
     }
 }
 

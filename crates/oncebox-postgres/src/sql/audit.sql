@@ -6,3 +6,8 @@ select floor(extract(epoch from at) * 1000)::int8 as at_ms, operator, action, ha
 from "{schema}".audit
 order by id desc
 limit $1::int8;
+
+-- name: audit_handler
+-- Writes down what an operator does with a handler.
+insert into "{schema}".audit (at, operator, action, handler, detail)
+values (clock_timestamp() + $5::int8 * interval '1 ms', $1, $2, $3, $4);

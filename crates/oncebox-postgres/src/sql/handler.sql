@@ -59,59 +59,47 @@ update "{schema}".handler set kinds = $2, mode = $3, ordered = $4 where id = $1;
 -- Lets a removed handler begin again.
 update "{schema}".handler set state = 'active', kinds = $2, mode = $3, ordered = $4 where id = $1;
 
--- name: pause_handler
--- Stops a handler or lets it go on, with its entry in the audit.
-with changed as (
-    update "{schema}".handler set state = case when $2 then 'paused' else 'active' end
-    where name = $1 and state = case when $2 then 'active' else 'paused' end
-    returning name
-)
-insert into "{schema}".audit (at, operator, action, handler)
-select clock_timestamp() + $4::int8 * interval '1 ms', $3, case when $2 then 'pause' else 'resume' end, c.name
-from changed c;
+-- name: set_state
+-- Pauses a handler, or lets it go on.
+update "{schema}".handler set state = $2 where id = $1;
 
 -- name: free_name
--- Frees a name that this very handler had before, and writes the new name down in the audit.
-with freed as (
-    delete from "{schema}".handler where name = $2 and state = 'renamed' and renamed_to = $1
-)
-insert into "{schema}".audit (at, operator, action, handler, detail)
-values (clock_timestamp() + $4::int8 * interval '1 ms', $3, 'rename', $2, 'was ' || $5);
+-- Frees a name that this very handler had before.
+delete from "{schema}".handler where name = $2 and renamed_to = $1;
 
 -- name: rename_handler
 -- Gives a handler another name.
 update "{schema}".handler set name = $2 where id = $1;
 
 -- name: reserve_name
--- The old name stays taken.
-insert into "{schema}".handler (name, origin, kinds, mode, state, renamed_to) values ($2, $2, '{}', 'inline', 'renamed', $1);
+-- Keeps a name ($2) taken that a handler had before. Its markers have the handler's first name.
+insert into "{schema}".handler (name, origin, kinds, mode, state, renamed_to)
+select $2, h.origin, '{}', 'inline', 'renamed', h.id
+from "{schema}".handler h
+where h.id = $1;
 
 -- name: remove_handler
--- Removes a handler with all that waits for it; its name stays. The lock rows go last, when nobody works there any more. Markers
--- of what was set apart count as done now, so that they are swept like all others.
+-- Removes handler $1 with all that waits for it; its name stays. The lock rows go last, when nobody works there any more. Markers
+-- of what was set apart, by its first name ($2), count as done now, so that they are swept like all others.
+-- The counts.
 with removed as (
-    update "{schema}".handler set state = 'removed'
-    where name = $1 and state in ('active', 'paused') returning id, name, origin
+    update "{schema}".handler set state = 'removed' where id = $1
 ), lanes as (
-    delete from "{schema}".lane l using removed r where l.handler = r.id
+    delete from "{schema}".lane where handler = $1
 ), progress as (
-    delete from "{schema}".progress p using removed r where p.handler = r.id
+    delete from "{schema}".progress where handler = $1
 ), replays as (
-    delete from "{schema}".replay p using removed r where p.handler = r.id
+    delete from "{schema}".replay where handler = $1
 ), care as (
-    delete from "{schema}".careful c using removed r where c.handler = r.id
+    delete from "{schema}".careful where handler = $1
 ), attempts as (
-    delete from "{schema}".attempting a using removed r where a.handler = r.id
+    delete from "{schema}".attempting where handler = $1
 ), tasks as (
-    delete from "{schema}".task t using removed r where t.handler = r.id returning 1
+    delete from "{schema}".task where handler = $1 returning 1
 ), letters as (
-    delete from "{schema}".dead d using removed r where d.handler = r.id returning 1
+    delete from "{schema}".dead where handler = $1 returning 1
 ), markers as (
-    update "{schema}".marker m set state = 'done', processed_at = clock_timestamp() + $3::int8 * interval '1 ms'
-    from removed r where m.handler = r.origin and m.state = 'spilled'
+    update "{schema}".marker set state = 'done', processed_at = clock_timestamp() + $3::int8 * interval '1 ms'
+    where handler = $2 and state = 'spilled'
 )
-insert into "{schema}".audit (at, operator, action, handler, detail)
-select
-    clock_timestamp() + $3::int8 * interval '1 ms', $2, 'remove', r.name,
-    format('%s tasks, %s dead letters', (select count(*) from tasks), (select count(*) from letters))
-from removed r;
+select (select count(*) from tasks) as tasks, (select count(*) from letters) as dead;

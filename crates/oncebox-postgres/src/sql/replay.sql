@@ -1,9 +1,9 @@
 -- Replays: handlers that go back in their lanes.
 
--- name: replay_targets
--- Where a replay begins, lane by lane: right before the first message that is meant. By time ($1), by place ($2, $3), or with what
--- is there.
-select l.lane, first.pos - 1 as target
+-- name: first_messages
+-- The first message of each lane that a replay is to run again on: the oldest, received at $1 or later, or from position $3 of
+-- lane $2 on.
+select l.lane, first.pos
 from "{schema}".lane l
 cross join lateral (
     select min(m.pos) as pos from "{schema}".message m
@@ -13,51 +13,42 @@ cross join lateral (
 ) as first
 where l.handler = 0 and ($2::int4 is null or l.lane = $2) and first.pos is not null;
 
+-- name: replay_lanes
+-- How far handler $1 has come in lanes ($2), and the first message of each that is to run again ($3). Also what it runs again on
+-- already.
+select v.lane, p.epoch, p.pos, f.first, r.after, r.until
+from unnest($2::int4[], $3::int8[]) as v(lane, pos)
+cross join lateral (
+    -- What was pruned between the search and the locks is not gone over.
+    select greatest(v.pos, min(m.pos)) as first from "{schema}".message m where m.lane = v.lane
+) as f
+cross join lateral (
+    select p.epoch, p.pos from "{schema}".progress p
+    where p.handler = $1 and p.lane = v.lane
+    order by p.epoch desc, p.pos desc limit 1
+) as p
+left join "{schema}".replay r on r.handler = $1 and r.lane = v.lane and r.epoch = p.epoch;
+
 -- name: replay
--- Moves a handler back in lanes where it has come further; what was set apart behind that is waiting again, except messages that
--- are for this handler alone. The counts.
+-- Begins new epochs of handler $1: lanes ($2), epochs ($3), positions ($4), and behind ($5) and up to ($6) which position a run is
+-- a replay. What was set apart behind the positions is waiting again, except messages that are for this handler alone. The counts.
 with target as materialized (
-    select t.lane, t.pos as target, p.epoch, p.pos
-    from unnest($2::int4[], $3::int8[]) as v(lane, pos)
-    cross join lateral (
-        -- What was pruned between the search and the locks is not gone over.
-        select v.lane, greatest(v.pos, min(m.pos) - 1) as pos from "{schema}".message m where m.lane = v.lane
-    ) as t
-    cross join lateral (
-        select p.epoch, p.pos from "{schema}".progress p
-        where p.handler = $1 and p.lane = t.lane
-        order by p.epoch desc, p.pos desc limit 1
-    ) as p
-    where p.pos > t.pos
+    select v.lane, v.epoch, v.pos, v.after, v.until
+    from unnest($2::int4[], $3::int4[], $4::int8[], $5::int8[], $6::int8[]) as v(lane, epoch, pos, after, until)
 ), begun as (
-    insert into "{schema}".progress (handler, lane, epoch, pos)
-    select $1, t.lane, t.epoch + 1, t.target from target t
+    insert into "{schema}".progress (handler, lane, epoch, pos) select $1, t.lane, t.epoch, t.pos from target t
 ), noted as (
-    -- One that is not over yet goes on in the new one.
     insert into "{schema}".replay (handler, lane, epoch, after, until)
-    select $1, t.lane, t.epoch + 1, least(t.target, r.after), greatest(t.pos, r.until)
-    from target t
-    left join "{schema}".replay r on r.handler = $1 and r.lane = t.lane and r.epoch = t.epoch and t.pos < r.until
+    select $1, t.lane, t.epoch, t.after, t.until from target t
 ), tasks as (
     delete from "{schema}".task t using target g, "{schema}".message m
-    where t.handler = $1 and t.lane = g.lane and t.pos > g.target
+    where t.handler = $1 and t.lane = g.lane and t.pos > g.pos
       and m.lane = t.lane and m.pos = t.pos and m.target is null
     returning 1
 ), letters as (
     delete from "{schema}".dead d using target g, "{schema}".message m
-    where d.handler = $1 and d.lane = g.lane and d.pos > g.target
+    where d.handler = $1 and d.lane = g.lane and d.pos > g.pos
       and m.lane = d.lane and m.pos = d.pos and m.target is null
     returning 1
-), counted as (
-    select
-        coalesce((select sum(t.pos - t.target) from target t), 0)::int8 as positions,
-        (select count(*) from tasks) as tasks,
-        (select count(*) from letters) as dead
-), audited as (
-    insert into "{schema}".audit (at, operator, action, handler, detail)
-    select
-        clock_timestamp() + $6::int8 * interval '1 ms', $4, 'replay', h.name,
-        format('from %s: %s positions, %s tasks, %s dead letters', $5::text, c.positions, c.tasks, c.dead)
-    from "{schema}".handler h cross join counted c where h.id = $1
 )
-select positions, tasks, dead from counted;
+select (select count(*) from tasks) as tasks, (select count(*) from letters) as dead;

@@ -1,9 +1,5 @@
 -- Handlers: registration, and what operators do with them.
 
--- name: find_handler
--- A handler that is not removed, by its name: its number, mode and state.
-select id, mode, state from oncebox_handler where name = ?1 and state in ('active', 'paused');
-
 -- name: find_handlers
 -- What is known of the handlers of these names, a JSON array. A name that a handler had before tells the one that it has
 -- now.
@@ -74,7 +70,7 @@ update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4 where id = ?1;
 -- Lets a handler that was removed begin again.
 update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, state = 'active' where id = ?1;
 
--- name: pause_handler
+-- name: set_state
 -- Pauses a handler, or lets it go on.
 update oncebox_handler set state = ?2 where id = ?1;
 
@@ -82,21 +78,17 @@ update oncebox_handler set state = ?2 where id = ?1;
 -- Frees a name that this very handler had before.
 delete from oncebox_handler where name = ?2 and renamed_to = ?1;
 
--- name: is_name_taken
--- Whether somebody has a name.
-select exists (select 1 from oncebox_handler where name = ?1);
-
 -- name: rename_handler
 -- Gives a handler another name.
 update oncebox_handler set name = ?2 where id = ?1;
 
 -- name: reserve_name
--- Keeps a name taken that a handler had before.
+-- Keeps a name (?2) taken that a handler had before. Its markers have the handler's first name.
 insert into oncebox_handler (name, origin, kinds, mode, state, renamed_to, registered_at)
-select ?2, h.origin, h.kinds, h.mode, 'renamed', h.id, cast(unixepoch('subsec') * 1000 as integer) + ?3
+select ?2, h.origin, '[]', 'inline', 'renamed', h.id, cast(unixepoch('subsec') * 1000 as integer) + ?3
 from oncebox_handler h
 where h.id = ?1;
 
 -- name: remove_handler
 -- Removes a handler; its name stays taken.
-update oncebox_handler set state = 'removed' where name = ?1 and state in ('active', 'paused') returning id, origin;
+update oncebox_handler set state = 'removed' where id = ?1;

@@ -1,8 +1,8 @@
 -- Replays: handlers that go back in their lanes.
 
--- name: replay_targets
--- The lanes in which handler ?1 is to go back, and by which first message: the oldest, or the oldest received at ?2 or
--- later, or the one at position ?4 of lane ?3. Also how far it has come, and what it runs again on already.
+-- name: replay_lanes
+-- The lanes of handler ?1, how far it has come there, and the first message up to that: the oldest, received at ?2 or later, or
+-- from position ?4 of lane ?3 on. Also what it runs again on already.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -19,17 +19,18 @@ with recursive lane(n) as (
 ), back as materialized (
     select
         reached.lane, reached.epoch, reached.pos,
-        coalesce(?4, (
+        (
             select m.pos from oncebox_message m
-            where m.lane = reached.lane and m.pos <= reached.pos and (?2 is null or m.received_at >= ?2)
+            where m.lane = reached.lane and m.pos >= coalesce(?4, 0) and m.pos <= reached.pos
+              and (?2 is null or m.received_at >= ?2)
             order by m.pos limit 1
-        )) as first
+        ) as first
     from reached
 )
-select back.lane, back.epoch, back.pos, max(back.first - 1, 0), r.after, r.until
+select back.lane, back.epoch, back.pos, back.first, r.after, r.until
 from back
 left join oncebox_replay r on r.handler = ?1 and r.lane = back.lane and r.epoch = back.epoch
-where back.pos > max(back.first - 1, 0);
+where back.first is not null;
 
 -- name: begin_replay
 -- What a handler is to run on again in a lane: handler, lane, epoch, after, until.
@@ -54,7 +55,3 @@ where handler = ?1 and lane = ?2 and pos > ?3
 delete from oncebox_dead
 where handler = ?1 and lane = ?2 and pos > ?3
   and (select m.target from oncebox_message m where m.lane = ?2 and m.pos = oncebox_dead.pos) is null;
-
--- name: iso_time
--- A time as text.
-select strftime('%Y-%m-%dT%H:%M:%fZ', ?1 / 1000.0, 'unixepoch');

@@ -71,7 +71,7 @@ async fn work_is_found_along_indexes() {
         ("work", "take_tasks"),
         ("task", "count_tasks"),
         ("task", "free_tasks"),
-        ("replay", "replay_targets"),
+        ("replay", "replay_lanes"),
         ("replay", "drop_tasks_behind"),
         ("replay", "drop_dead_behind"),
         ("marker", "find_accepted"),

@@ -208,6 +208,9 @@ macro_rules! conformance {
             a_replayed_message_that_fails_is_tried_again_as_a_replay
             a_renamed_handler_goes_on_under_its_new_name
             a_renamed_inline_handler_knows_its_keys
+            the_audit_says_what_was_done_with_a_handler
+            an_operation_that_makes_no_sense_is_refused
+            a_replay_from_a_pruned_place_begins_with_the_next_message
             what_fails_inline_is_tried_again_from_the_log
             a_sweep_leaves_what_is_not_done
             copies_at_once_are_set_apart_once

@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 use oncebox_core::store::{AuditEntry, HandlerState, Place, ReplayFrom, Replayed, Select};
 use oncebox_core::{
     Attempt, EffectId, Error, ErrorKind, Failure, HandlerOptions, Inbox, InboxBuilder, InboxStore, LogStore,
-    Mode, Outcome, Replay,
+    Mode, Outcome, Replay, Retention,
 };
 
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample, with_effect};
+use super::stored_retention::live_for;
 use super::{Fixture, Sample};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -162,7 +163,7 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     assert_eq!((entries.len(), &*entries[0].operator, &*entries[0].action), (1, "ann", "replay"));
     assert_eq!((&*entries[0].handler, entries[0].place), ("ledger", None));
     let detail = entries[0].detail.as_deref().unwrap();
-    assert!(detail.contains("the beginning") && detail.contains("3 positions"), "{detail}");
+    assert!(detail.contains("the beginning") && detail.contains("positions: 3"), "{detail}");
 }
 
 /// Only what was received since then, or what sits there and behind it.
@@ -236,7 +237,7 @@ pub async fn a_replay_absorbs_tasks_and_dead_letters<F: Fixture<Store: LogStore>
     let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(from), "ann").await.unwrap();
     assert_eq!(come_to, Replayed { positions: 4, tasks: 1, dead: 1 });
     let detail = inbox.operators().audit(1).await.unwrap().remove(0).detail.unwrap();
-    assert!(detail.contains("1 tasks") && detail.contains("1 dead"), "{detail}");
+    assert!(detail.contains("tasks: 1, dead letters: 1"), "{detail}");
     assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());
     assert_eq!(
         inbox.operators().dead_letters(Select::all(), 10).await.unwrap().len(),
@@ -415,4 +416,109 @@ pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>
     // Nothing of it is in the log.
     assert!(new.operators().pause_handler("new", "ann").await.is_err());
     assert!(new.operators().replay("new", ReplayFrom::Beginning, "ann").await.is_err());
+}
+
+/// An entry of the audit without its time: operator, action, handler, detail.
+type Written = (String, String, String, Option<String>);
+
+/// Word for word, on every store.
+pub async fn the_audit_says_what_was_done_with_a_handler<F: Fixture<Store: LogStore>>(fixture: F) {
+    let judge = |id: &str, _| match id {
+        "task" => Err(Failure::after(HOUR * 24, "busy")),
+        "dead" => Err(Failure::permanent("never")),
+        _ => Ok(()),
+    };
+    let builder = noting(&fixture, one_lane(&fixture), "ledger", &Runs::default(), judge);
+    let inbox = builder.build().await.unwrap();
+    let a = accept_new(&inbox, sample("a")).await;
+    for id in ["task", "dead"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    inbox.work_until_idle().await.unwrap();
+    let operators = inbox.operators();
+    operators.pause_handler("ledger", "ann").await.unwrap();
+    operators.resume_handler("ledger", "ann").await.unwrap();
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(4_102_444_800_123);
+    for from in [ReplayFrom::Time(at), ReplayFrom::Place(a), ReplayFrom::Beginning] {
+        operators.replay("ledger", from, "ann").await.unwrap();
+    }
+    inbox.work_until_idle().await.unwrap();
+    operators.rename_handler("ledger", "book", "ann").await.unwrap();
+    operators.remove_handler("book", "bob").await.unwrap();
+
+    let written = operators.audit(100).await.unwrap().into_iter().rev();
+    let written: Vec<Written> =
+        written.map(|entry| (entry.operator, entry.action, entry.handler, entry.detail)).collect();
+    let expected = [
+        ("ann", "pause", "ledger", None),
+        ("ann", "resume", "ledger", None),
+        (
+            "ann",
+            "replay",
+            "ledger",
+            Some("from 2100-01-01T00:00:00.123Z; positions: 0, tasks: 0, dead letters: 0"),
+        ),
+        (
+            "ann",
+            "replay",
+            "ledger",
+            Some("from position 1 of lane 0; positions: 3, tasks: 1, dead letters: 1"),
+        ),
+        ("ann", "replay", "ledger", Some("from the beginning; positions: 0, tasks: 0, dead letters: 0")),
+        ("ann", "rename", "book", Some("was ledger")),
+        ("bob", "remove", "book", Some("tasks: 1, dead letters: 1")),
+    ];
+    let expected = expected.map(|(operator, action, handler, detail)| -> Written {
+        (operator.into(), action.into(), handler.into(), detail.map(str::to_owned))
+    });
+    assert_eq!(written, expected);
+}
+
+/// Word for word, on every store; and nothing is in the audit.
+pub async fn an_operation_that_makes_no_sense_is_refused<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inline = Inbox::builder(fixture.store()).mode(Mode::inline());
+    with_effect(&fixture, inline, "inline").build().await.unwrap();
+    let spilling = Inbox::builder(fixture.store()).mode(Mode::inline().spill());
+    let inbox = with_effect(&fixture, spilling, "spill").build().await.unwrap();
+    let operators = inbox.operators();
+    let not_paused = "the handler \"inline\" is inline: no messages wait for it in the log, so it cannot be paused. Stop its \
+                      deliveries instead";
+    let not_replayed = |name: &str| {
+        format!("the handler {name:?} is {name} and does not read the log: there is nothing to replay")
+    };
+    let taken = "the name \"spill\" is taken: choose another one. Names of handlers are never used twice";
+    for (refused, text) in [
+        (operators.pause_handler("inline", "ann").await.map(drop), not_paused.to_owned()),
+        (operators.resume_handler("inline", "ann").await.map(drop), not_paused.to_owned()),
+        (operators.replay("inline", ReplayFrom::Beginning, "ann").await.map(drop), not_replayed("inline")),
+        (operators.replay("spill", ReplayFrom::Beginning, "ann").await.map(drop), not_replayed("spill")),
+        (operators.rename_handler("inline", "spill", "ann").await.map(drop), taken.to_owned()),
+        (operators.rename_handler("spill", "spill", "ann").await.map(drop), taken.to_owned()),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Configuration, text));
+    }
+    assert!(operators.audit(10).await.unwrap().is_empty());
+}
+
+/// Positions that were pruned are not counted.
+pub async fn a_replay_from_a_pruned_place_begins_with_the_next_message<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
+    let retention = Retention { period: HOUR * 100, automatic: false, every: HOUR, batch: 10 };
+    let builder = one_lane(&fixture).retention(retention).keep_messages(HOUR);
+    let runs = Runs::default();
+    let inbox = noting(&fixture, builder, "ledger", &runs, never_fails).build().await.unwrap();
+    let a = accept_new(&inbox, sample("a")).await;
+    for id in ["b", "c"] {
+        accept_new(&inbox, sample(id)).await;
+    }
+    inbox.work_until_idle().await.unwrap();
+    live_for(&fixture, HOUR * 2).await;
+    assert_eq!(inbox.prune().await.unwrap().messages, 2);
+    read(&runs);
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(a), "ann").await.unwrap();
+    assert_eq!(come_to, Replayed { positions: 1, tasks: 0, dead: 0 });
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(read(&runs), replayed(&["c"]));
 }

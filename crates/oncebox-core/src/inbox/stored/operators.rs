@@ -15,8 +15,8 @@ use crate::inbox::sweeper::sweep;
 use crate::observe::Observer;
 use crate::retention::{Retention, SweepReport};
 use crate::store::{
-    Acted, Action, AuditEntry, DeadLetter, Guarantee, HandlerId, HandlerStatus, MessageStatus, Peer, Place,
-    ProcessId, ReplayFrom, Replayed, Select, StoredMessage, Task, UnhandledKind,
+    Acted, Action, Affected, AuditEntry, DeadLetter, Guarantee, HandlerId, HandlerStatus, MessageStatus,
+    Operation, Peer, Place, ProcessId, ReplayFrom, Replayed, Select, StoredMessage, Task, UnhandledKind,
 };
 use crate::{Error, ErrorKind, Key, name};
 
@@ -159,44 +159,47 @@ impl Operators {
     /// Removes an unused handler: messages that it has not handled are dropped, and its name stays taken. Messages no longer wait
     /// for it. Whether there was one.
     pub async fn remove_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
-        self.log()?;
-        check_operator(operator)?;
-        self.store.remove_handler(handler, operator).await
+        Ok(self.operate(handler, &Operation::Remove, operator).await?.is_some())
     }
 
     /// Stops a handler for a while, after its transactions in flight. Its messages wait. Whether it was at work.
     pub async fn pause_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
-        self.log()?;
-        check_operator(operator)?;
-        self.store.pause_handler(handler, true, operator).await
+        Ok(self.operate(handler, &Operation::Pause, operator).await?.is_some())
     }
 
     /// Lets a paused handler go on; whether it was paused.
     pub async fn resume_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
-        let log = self.log()?;
-        check_operator(operator)?;
-        let resumed = self.store.pause_handler(handler, false, operator).await?;
-        log.wake.notify_one();
-        Ok(resumed)
+        Ok(self.operate(handler, &Operation::Resume, operator).await?.is_some())
     }
 
     /// Runs a handler again on messages that are still in the log. It runs on purpose where it has run before: the handler can see
     /// that by [`Replay`](crate::Replay). Its tasks and dead letters from there on are waiting messages again.
     pub async fn replay(&self, handler: &str, from: ReplayFrom, operator: &str) -> Result<Replayed, Error> {
-        let log = self.log()?;
-        check_operator(operator)?;
-        let replayed = self.store.replay(handler, from, operator).await?;
-        log.wake.notify_one();
-        replayed.ok_or_else(|| Error::configuration(format!("there is no handler {handler:?}")))
+        let replayed = self.operate(handler, &Operation::Replay(from), operator).await?;
+        let missing = || Error::configuration(format!("there is no handler {handler:?}"));
+        replayed.map(Replayed::from).ok_or_else(missing)
     }
 
     /// Gives a handler another name, with everything that it has done and has to do. The old name stays taken: programs that still
     /// have it run on, and are told the new one when they start again. Whether there was one.
     pub async fn rename_handler(&self, handler: &str, new_name: &str, operator: &str) -> Result<bool, Error> {
-        self.log()?;
-        check_operator(operator)?;
         name::check("handler name", new_name)?;
-        self.store.rename_handler(handler, new_name, operator).await
+        let rename = Operation::Rename { to: new_name.to_owned() };
+        Ok(self.operate(handler, &rename, operator).await?.is_some())
+    }
+
+    async fn operate(
+        &self,
+        handler: &str,
+        operation: &Operation,
+        operator: &str,
+    ) -> Result<Option<Affected>, Error> {
+        let log = self.log()?;
+        check_operator(operator)?;
+        let affected = self.store.operate(handler, operation, operator).await?;
+        // A handler that goes on or back has work to do.
+        log.wake.notify_one();
+        Ok(affected)
     }
 
     /// The actions of operators, newest first.
@@ -314,15 +317,12 @@ trait ErasedLog: Send + Sync {
         after: Option<(HandlerId, Place)>,
         limit: u32,
     ) -> Reply<'a, Acted>;
-    fn remove_handler<'a>(&'a self, name: &'a str, operator: &'a str) -> Reply<'a, bool>;
-    fn pause_handler<'a>(&'a self, name: &'a str, paused: bool, operator: &'a str) -> Reply<'a, bool>;
-    fn replay<'a>(
+    fn operate<'a>(
         &'a self,
-        name: &'a str,
-        from: ReplayFrom,
+        handler: &'a str,
+        operation: &'a Operation,
         operator: &'a str,
-    ) -> Reply<'a, Option<Replayed>>;
-    fn rename_handler<'a>(&'a self, name: &'a str, new: &'a str, operator: &'a str) -> Reply<'a, bool>;
+    ) -> Reply<'a, Option<Affected>>;
     fn audit(&self, limit: u32) -> Reply<'_, Vec<AuditEntry>>;
     fn handler_statuses(&self) -> Reply<'_, Vec<HandlerStatus>>;
     fn pending(&self, handler: HandlerId, limit: u32) -> Reply<'_, Vec<StoredMessage>>;
@@ -380,25 +380,13 @@ impl<S: LogStore> ErasedLog for S {
         Box::pin(S::act(self, select, action, operator, after, limit))
     }
 
-    fn remove_handler<'a>(&'a self, name: &'a str, operator: &'a str) -> Reply<'a, bool> {
-        Box::pin(S::remove_handler(self, name, operator))
-    }
-
-    fn pause_handler<'a>(&'a self, name: &'a str, paused: bool, operator: &'a str) -> Reply<'a, bool> {
-        Box::pin(S::pause_handler(self, name, paused, operator))
-    }
-
-    fn replay<'a>(
+    fn operate<'a>(
         &'a self,
-        name: &'a str,
-        from: ReplayFrom,
+        handler: &'a str,
+        operation: &'a Operation,
         operator: &'a str,
-    ) -> Reply<'a, Option<Replayed>> {
-        Box::pin(S::replay(self, name, from, operator))
-    }
-
-    fn rename_handler<'a>(&'a self, name: &'a str, new: &'a str, operator: &'a str) -> Reply<'a, bool> {
-        Box::pin(S::rename_handler(self, name, new, operator))
+    ) -> Reply<'a, Option<Affected>> {
+        Box::pin(S::operate(self, handler, operation, operator))
     }
 
     fn audit(&self, limit: u32) -> Reply<'_, Vec<AuditEntry>> {

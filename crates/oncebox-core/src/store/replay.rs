@@ -1,0 +1,158 @@
+//! Replays: how far a handler goes back in each lane. Pure rules.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use crate::store::Place;
+use crate::utc::{rfc3339, to_ms};
+
+/// From where a handler runs on messages again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayFrom {
+    /// From the oldest message that is still there.
+    Beginning,
+    /// From the first message of each lane that was received at this time or later.
+    Time(SystemTime),
+    /// From this message on, in its lane only.
+    Place(Place),
+}
+
+impl ReplayFrom {
+    /// The time in milliseconds since 1970, if it is one; for stores.
+    pub fn time_ms(self) -> Option<i64> {
+        match self {
+            Self::Time(time) => Some(to_ms(time)),
+            Self::Beginning | Self::Place(_) => None,
+        }
+    }
+
+    /// The place, if it is one; for stores.
+    pub fn place(self) -> Option<Place> {
+        match self {
+            Self::Place(place) => Some(place),
+            Self::Beginning | Self::Time(_) => None,
+        }
+    }
+}
+
+/// As the audit has it.
+impl fmt::Display for ReplayFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beginning => f.write_str("the beginning"),
+            Self::Time(time) => f.write_str(&rfc3339(*time)),
+            Self::Place(place) => write!(f, "position {} of lane {}", place.pos, place.lane),
+        }
+    }
+}
+
+/// What a replay comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// How many positions the handler goes over again, those of other kinds included.
+    pub positions: u64,
+    /// How many tasks became waiting messages again.
+    pub tasks: u64,
+    /// How many dead letters did.
+    pub dead: u64,
+}
+
+/// A lane as a handler has left it, before a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayLane {
+    /// Which lane.
+    pub lane: u16,
+    /// The handler's newest epoch there.
+    pub epoch: i32,
+    /// How far it has come in that epoch.
+    pub pos: i64,
+    /// The replay that the epoch began with, if it did: behind which position, and up to which.
+    pub replay: Option<(i64, i64)>,
+}
+
+/// The epoch that a replay begins in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayEpoch {
+    /// Which lane.
+    pub lane: u16,
+    /// The new epoch.
+    pub epoch: i32,
+    /// How far the handler has come in it: right before the first message to run again.
+    pub pos: i64,
+    /// Behind which position a run counts as a replay.
+    pub after: i64,
+    /// Up to which position it does.
+    pub until: i64,
+    /// How many positions the handler goes over again.
+    pub positions: u64,
+}
+
+impl ReplayLane {
+    /// The epoch in which the handler goes back to the message at position `first`; `None` if it has not come that far.
+    ///
+    /// A replay that is not over goes on in the new one: messages that were to run again are still replays.
+    pub fn back_to(&self, first: i64) -> Option<ReplayEpoch> {
+        let pos = (first - 1).max(0);
+        if self.pos <= pos {
+            return None;
+        }
+        let unended = self.replay.filter(|&(_, until)| self.pos < until);
+        let (after, until) = unended.unwrap_or((pos, self.pos));
+        Some(ReplayEpoch {
+            lane: self.lane,
+            epoch: self.epoch + 1,
+            pos,
+            after: after.min(pos),
+            until: until.max(self.pos),
+            positions: self.pos.abs_diff(pos),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_start_is_written_as_the_audit_has_it() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_021_200_000);
+        for (from, text) in [
+            (ReplayFrom::Beginning, "the beginning"),
+            (ReplayFrom::Time(time), "2026-11-18T17:00:00.000Z"),
+            (ReplayFrom::Place(Place { lane: 3, pos: 14 }), "position 14 of lane 3"),
+        ] {
+            assert_eq!(from.to_string(), text);
+        }
+    }
+
+    /// Epoch 4, at position 10: from which message, with which replay before; then position, after, until and count.
+    #[test]
+    fn a_handler_goes_back_in_a_new_epoch() {
+        let table = [
+            // Only where it has come further.
+            (1, None, Some((0, 0, 10, 10))),
+            (10, None, Some((9, 9, 10, 1))),
+            (11, None, None),
+            (12, Some((2, 20)), None),
+            (0, None, Some((0, 0, 10, 10))),
+            // One that is over counts no more; one that is not goes on, and may begin earlier.
+            (5, Some((2, 10)), Some((4, 4, 10, 6))),
+            (5, Some((2, 20)), Some((4, 2, 20, 6))),
+            (2, Some((5, 20)), Some((1, 1, 20, 9))),
+        ];
+        for (first, replay, expected) in table {
+            let epoch = ReplayLane { lane: 3, epoch: 4, pos: 10, replay }.back_to(first);
+            let expected = expected.map(|(pos, after, until, positions)| ReplayEpoch {
+                lane: 3,
+                epoch: 5,
+                pos,
+                after,
+                until,
+                positions,
+            });
+            assert_eq!(epoch, expected, "{first} {replay:?}");
+        }
+    }
+}
