@@ -1,10 +1,10 @@
 //! Which handlers there are.
 
 use oncebox_core::store::{
-    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Leftovers, Registration, Registry, Verdict,
-    check_lanes,
+    HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneStep, Lanes, Layout, Leftovers, LogLayout,
+    Registration, Registry, RegistryState, RowStep,
 };
-use oncebox_core::{DeadHead, Error, ErrorKind, Mode, Start};
+use oncebox_core::{DeadHead, Error, ErrorKind, Start};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row, SqlStr};
 
@@ -12,15 +12,14 @@ use crate::fault::failed;
 use crate::line::Line;
 use crate::store::{LONG, PostgresStore};
 
-/// How an ordering key becomes a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes.
-const HASH: &str = "sha256-first8-be";
 const DOING: &str = "register the handlers";
 
 impl Registry for PostgresStore {
     async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let mut line = self.line(DOING).await?;
-        if let Some(layout) = self.registered(&mut line, log, handlers).await? {
-            return Ok(layout);
+        let there = self.registry_state(&mut line, handlers).await.map_err(failed(DOING))?;
+        if there.plan(log, handlers)?.is_empty() {
+            return Ok(there.layout(handlers));
         }
         drop(line);
         let (store, handlers) = (self.clone(), handlers.to_vec());
@@ -33,30 +32,6 @@ impl Registry for PostgresStore {
 }
 
 impl PostgresStore {
-    /// The layout, if everything is there as it is wanted.
-    async fn registered(
-        &self,
-        line: &mut Line,
-        log: Option<Lanes>,
-        handlers: &[Registration],
-    ) -> Result<Option<Layout>, Error> {
-        let lanes = self.lanes(line).await?;
-        if let Some(Lanes(wanted)) = log {
-            match lanes {
-                0 => return Ok(None),
-                fixed => check_lanes(wanted, fixed)?,
-            }
-        }
-        let known = self.known_handlers(line, names(handlers)).await.map_err(failed(DOING))?;
-        for wanted in handlers {
-            let Verdict::Known(_) = wanted.judge(known.iter().find(|known| known.name == wanted.name))?
-            else {
-                return Ok(None);
-            };
-        }
-        Ok(Some(layout(lanes, handlers, &known)))
-    }
-
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let mut tx = self.begin_line(DOING).await?;
         tx.may_take(LONG);
@@ -75,127 +50,112 @@ impl PostgresStore {
         log: Option<Lanes>,
         handlers: &[Registration],
     ) -> Result<Layout, Error> {
-        let statements = &self.statements;
-        if let Some(wanted) = log {
-            let make = sqlx::query(statements.make_layout.clone());
-            let make = make.bind(i32::from(wanted.to_make())).bind(HASH);
-            tx.execute(make).await.map_err(failed(DOING))?;
-            check_lanes(wanted.0, self.lanes(tx).await?)?;
-            tx.execute(sqlx::query(statements.lock_upkeep.clone())).await.map_err(failed(DOING))?;
+        let there = self.registry_state(tx, handlers).await.map_err(failed(DOING))?;
+        // The log comes first: its rows are the locks for everything else.
+        if let Some(log) = there.plan(log, handlers)?.make_log {
+            self.make_log(tx, &log).await.map_err(failed(DOING))?;
         }
-        let known = self.known_handlers(tx, names(handlers)).await.map_err(failed(DOING))?;
-        for wanted in handlers {
-            match wanted.judge(known.iter().find(|known| known.name == wanted.name))? {
-                Verdict::Known(_) => {}
-                Verdict::Reorder(id) => {
-                    self.update_handler(tx, &statements.change_handler, id, wanted).await?;
-                }
-                Verdict::Change(id, from) => self.change_mode(tx, id, from, wanted).await?,
-                Verdict::Revive(id) => {
-                    self.update_handler(tx, &statements.revive_handler, id, wanted).await?;
-                    self.begin_lanes(tx, id, wanted).await?;
-                }
-                Verdict::New => match self.insert_handler(tx, wanted).await? {
-                    Some(id) => self.begin_lanes(tx, id, wanted).await?,
-                    // Another process was faster; what it registered counts.
-                    None => {
-                        let there = self.known_handlers(tx, vec![&*wanted.name]).await;
-                        let there = there.map_err(failed(DOING))?;
-                        let Verdict::Known(_) = wanted.judge(there.first())? else {
-                            return Err(changing(&wanted.name));
-                        };
-                    }
-                },
-            }
+        tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await.map_err(failed(DOING))?;
+        // Another process may have been faster.
+        let there = self.registry_state(tx, handlers).await.map_err(failed(DOING))?;
+        let plan = there.plan(log, handlers)?;
+        for handler in &plan.handlers {
+            self.check_leftovers(tx, handler).await?;
         }
-        let lanes = self.lanes(tx).await?;
-        let known = self.known_handlers(tx, names(handlers)).await.map_err(failed(DOING))?;
-        Ok(layout(lanes, handlers, &known))
+        for handler in &plan.handlers {
+            self.carry_out_registration(tx, handler).await?;
+        }
+        Ok(self.registry_state(tx, handlers).await.map_err(failed(DOING))?.layout(handlers))
     }
 
-    /// Lets a handler change its mode, if what it still has to do in the old one allows it.
-    async fn change_mode(
+    async fn registry_state(
         &self,
         line: &mut Line,
-        id: HandlerId,
-        from: Mode,
-        wanted: &Registration,
-    ) -> Result<(), Error> {
-        let statements = &self.statements;
-        let lock = sqlx::query(statements.lock_handler_lanes.clone()).bind(&wanted.name);
+        handlers: &[Registration],
+    ) -> Result<RegistryState, sqlx::Error> {
+        let row = line.fetch_optional(sqlx::query(self.statements.find_layout.clone())).await?;
+        let log = row.as_ref().map(<(i32, String)>::from_row).transpose()?;
+        let log =
+            log.map(|(lanes, hash)| LogLayout { lanes: u16::try_from(lanes).unwrap_or(u16::MAX), hash });
+        let names = handlers.iter().map(|handler| &*handler.name).collect();
+        Ok(RegistryState { log, handlers: self.known_handlers(line, names).await? })
+    }
+
+    async fn make_log(&self, line: &mut Line, log: &LogLayout) -> Result<(), sqlx::Error> {
+        let make = sqlx::query(self.statements.make_layout.clone());
+        line.execute(make.bind(i32::from(log.lanes)).bind(&log.hash)).await.map(drop)
+    }
+
+    /// Whether a handler may leave its mode, if it is to. Nobody works for it from now on.
+    async fn check_leftovers(&self, line: &mut Line, handler: &HandlerPlan<'_>) -> Result<(), Error> {
+        let Some(id) = handler.leaves_mode() else { return Ok(()) };
+        let lock = sqlx::query(self.statements.lock_handler_lanes.clone()).bind(&handler.wanted.name);
         line.execute(lock).await.map_err(failed(DOING))?;
-        let leftovers = sqlx::query(statements.find_leftovers.clone()).bind(id.0);
-        let row = line.fetch_one(leftovers).await.map_err(failed(DOING))?;
-        let left = read_leftovers(&row).map_err(failed(DOING))?;
-        wanted.may_change(from, left)?;
-        self.update_handler(line, &statements.change_handler, id, wanted).await?;
-        if from == Mode::Stored {
-            let backfill = sqlx::query(statements.backfill_markers.clone());
-            let backfill = backfill.bind(id.0).bind(self.clock_offset_ms());
-            line.execute(backfill).await.map_err(failed(DOING))?;
-        } else if from.reads_log() && !wanted.mode.reads_log() {
-            let end = sqlx::query(statements.end_lanes.clone()).bind(id.0).bind(wanted.mode.has_tasks());
-            line.execute(end).await.map_err(failed(DOING))?;
-        } else if !from.reads_log() {
-            self.begin_lanes(line, id, wanted).await?;
+        let find = sqlx::query(self.statements.find_leftovers.clone()).bind(id.0);
+        let row = line.fetch_one(find).await.map_err(failed(DOING))?;
+        handler.check_leftovers(read_leftovers(&row).map_err(failed(DOING))?)
+    }
+
+    async fn carry_out_registration(&self, line: &mut Line, handler: &HandlerPlan<'_>) -> Result<(), Error> {
+        let Some(id) = self.write_row(line, handler).await.map_err(failed(DOING))? else {
+            return self.check_faster(line, handler.wanted).await;
+        };
+        for step in &handler.lanes {
+            self.change_lanes(line, id, *step).await.map_err(failed(DOING))?;
         }
         Ok(())
     }
 
-    async fn update_handler(
+    /// The handler's number; `None` if another process has just added one of that name.
+    async fn write_row(
         &self,
         line: &mut Line,
-        statement: &SqlStr,
-        id: HandlerId,
-        wanted: &Registration,
-    ) -> Result<(), Error> {
-        let update = sqlx::query(statement.clone())
-            .bind(id.0)
-            .bind(&wanted.kinds)
-            .bind(wanted.mode.name())
-            .bind(wanted.ordered.map(DeadHead::name));
-        line.execute(update).await.map(drop).map_err(failed(DOING))
+        handler: &HandlerPlan<'_>,
+    ) -> Result<Option<HandlerId>, sqlx::Error> {
+        let (statements, wanted) = (&self.statements, handler.wanted);
+        let (mode, ordered) = (wanted.mode.name(), wanted.ordered.map(DeadHead::name));
+        let (id, update): (HandlerId, &SqlStr) = match handler.row {
+            RowStep::Add => {
+                let add = sqlx::query(statements.add_handler.clone()).bind(&wanted.name);
+                let add = add.bind(&wanted.kinds).bind(mode).bind(ordered);
+                let row = line.fetch_optional(add).await?;
+                return row.map(|row| row.try_get(0).map(HandlerId)).transpose();
+            }
+            RowStep::Revive(id) => (id, &statements.revive_handler),
+            RowStep::Update(id) => (id, &statements.change_handler),
+        };
+        let update = sqlx::query(update.clone()).bind(id.0).bind(&wanted.kinds).bind(mode).bind(ordered);
+        line.execute(update).await?;
+        Ok(Some(id))
     }
 
-    async fn insert_handler(
-        &self,
-        line: &mut Line,
-        wanted: &Registration,
-    ) -> Result<Option<HandlerId>, Error> {
-        let add = sqlx::query(self.statements.add_handler.clone())
-            .bind(&wanted.name)
-            .bind(&wanted.kinds)
-            .bind(wanted.mode.name())
-            .bind(wanted.ordered.map(DeadHead::name));
-        let row = line.fetch_optional(add).await.map_err(failed(DOING))?;
-        row.map(|row| row.try_get(0).map(HandlerId)).transpose().map_err(failed(DOING))
-    }
-
-    /// The handler's place in every lane.
-    async fn begin_lanes(&self, line: &mut Line, id: HandlerId, wanted: &Registration) -> Result<(), Error> {
-        if !wanted.mode.has_tasks() {
+    /// Where there is no log there are no locks: what another process has just added counts, if it is what is wanted.
+    async fn check_faster(&self, line: &mut Line, wanted: &Registration) -> Result<(), Error> {
+        let wanted = std::slice::from_ref(wanted);
+        let there = self.registry_state(line, wanted).await.map_err(failed(DOING))?;
+        if there.plan(None, wanted)?.is_empty() {
             return Ok(());
         }
-        let begin = sqlx::query(self.statements.begin_lanes.clone())
-            .bind(id.0)
-            .bind(wanted.start == Start::Now)
-            .bind(wanted.mode.reads_log());
-        line.execute(begin).await.map(drop).map_err(failed(DOING))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("another process is changing the handler {:?}: start again", wanted[0].name),
+        ))
     }
 
-    /// How many lanes there are; 0 if there is no log.
-    async fn lanes(&self, line: &mut Line) -> Result<u16, Error> {
-        let doing = "read the layout of the log";
-        let row = line.fetch_optional(sqlx::query(self.statements.find_layout.clone())).await;
-        let layout = row.map_err(failed(doing))?.as_ref().map(<(i32, String)>::from_row);
-        match layout.transpose().map_err(failed(doing))? {
-            None => Ok(0),
-            Some((lanes, hash)) if hash == HASH => Ok(u16::try_from(lanes).unwrap_or(u16::MAX)),
-            Some((_, hash)) => Err(Error::new(
-                ErrorKind::Configuration,
-                format!("the log orders its lanes by {hash}, this program by {HASH}: update the program"),
-            )),
-        }
+    async fn change_lanes(&self, line: &mut Line, id: HandlerId, step: LaneStep) -> Result<(), sqlx::Error> {
+        let statements = &self.statements;
+        let change = match step {
+            LaneStep::Open => sqlx::query(statements.open_lanes.clone()).bind(id.0),
+            LaneStep::Begin(start) => {
+                sqlx::query(statements.begin_lanes.clone()).bind(id.0).bind(start == Start::Now)
+            }
+            LaneStep::BackfillMarkers => {
+                sqlx::query(statements.backfill_markers.clone()).bind(id.0).bind(self.clock_offset_ms())
+            }
+            LaneStep::End => sqlx::query(statements.end_lanes.clone()).bind(id.0),
+            LaneStep::Close => sqlx::query(statements.close_lanes.clone()).bind(id.0),
+        };
+        line.execute(change).await.map(drop)
     }
 
     /// What the database has under these names.
@@ -209,18 +169,6 @@ impl PostgresStore {
     }
 }
 
-fn names(wanted: &[Registration]) -> Vec<&str> {
-    wanted.iter().map(|wanted| &*wanted.name).collect()
-}
-
-/// The answer, once all of them are known.
-fn layout(lanes: u16, wanted: &[Registration], known: &[KnownHandler]) -> Layout {
-    let find = |wanted: &Registration| known.iter().find(|known| known.name == wanted.name);
-    let (handlers, origins) =
-        wanted.iter().filter_map(find).map(|known| (known.id, known.origin.clone())).unzip();
-    Layout { lanes, handlers, origins }
-}
-
 fn read_leftovers(row: &PgRow) -> Result<Leftovers, sqlx::Error> {
     Ok(Leftovers {
         waiting: row.try_get("waiting")?,
@@ -231,25 +179,14 @@ fn read_leftovers(row: &PgRow) -> Result<Leftovers, sqlx::Error> {
 }
 
 pub(crate) fn read_handler(row: &PgRow) -> Result<KnownHandler, sqlx::Error> {
-    let (mode, state): (&str, &str) = (row.try_get("mode")?, row.try_get("state")?);
-    let ordered: Option<&str> = row.try_get("ordered")?;
-    let unknown = |what, name| sqlx::Error::Decode(format!("an unknown {what}: {name}").into());
-    Ok(KnownHandler {
-        id: HandlerId(row.try_get("id")?),
+    let row = HandlerRow {
+        id: row.try_get("id")?,
         name: row.try_get("name")?,
         origin: row.try_get("origin")?,
         kinds: row.try_get("kinds")?,
-        mode: Mode::from_name(mode).ok_or_else(|| unknown("mode", mode))?,
-        ordered: ordered
-            .map(|name| DeadHead::from_name(name).ok_or_else(|| unknown("policy", name)))
-            .transpose()?,
-        state: HandlerState::from_name(state).ok_or_else(|| unknown("state", state))?,
-    })
-}
-
-fn changing(name: &str) -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        format!("the handler {name:?} is being changed by somebody else: start again"),
-    )
+        mode: row.try_get("mode")?,
+        ordered: row.try_get("ordered")?,
+        state: row.try_get("state")?,
+    };
+    KnownHandler::try_from(row).map_err(|unknown| sqlx::Error::Decode(unknown.into()))
 }

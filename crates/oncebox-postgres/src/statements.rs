@@ -82,8 +82,8 @@ statements! {
         set_state, free_name, rename_handler, reserve_name, remove_handler,
     }
     lane {
-        find_layout, make_layout, begin_lanes, end_lanes, lock_lanes, lock_handler_lanes,
-        lock_upkeep,
+        find_layout, make_layout, open_lanes, begin_lanes, end_lanes, close_lanes, lock_lanes,
+        lock_handler_lanes, lock_upkeep,
     }
     marker {
         claim, claim_one, claim_in, find_marker, find_markers, unclaim, take_back_markers,

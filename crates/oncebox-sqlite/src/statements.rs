@@ -41,7 +41,7 @@ statements! {
         reserve_name, remove_handler,
     }
     lane {
-        find_layout, make_layout, begin_lanes, advance, newest_epoch, drop_progress,
+        find_layout, make_layout, begin_lanes, advance, drop_progress,
         prune_progress,
     }
     marker {

@@ -19,6 +19,7 @@ mod lingering;
 mod log;
 mod operate;
 mod processes;
+mod registration;
 mod registry;
 mod replay;
 pub mod statement;
@@ -39,10 +40,10 @@ pub use lingering::Lingering;
 pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
 pub use operate::{Affected, Operate, Operation, OperationEntry, OperationPlan, OperationStep};
 pub use processes::{NewProcess, Peer, ProcessId, Processes};
-pub use registry::{
-    HandlerId, HandlerState, KnownHandler, Lanes, Layout, Leftovers, Registration, Registry, Verdict,
-    check_lanes,
+pub use registration::{
+    HandlerPlan, LaneStep, Leftovers, LogLayout, Registration, RegistrationPlan, RegistryState, RowStep,
 };
+pub use registry::{HandlerId, HandlerRow, HandlerState, KnownHandler, Lanes, Layout, Registry, UnknownName};
 pub use replay::{ReplayEpoch, ReplayFrom, ReplayLane, Replayed};
 pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind, Waits};
 pub use upkeep::{LiveTime, Upkeep};

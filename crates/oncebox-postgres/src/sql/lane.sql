@@ -17,28 +17,34 @@ from made
 cross join generate_series(0, made.lanes - 1) as lane(number)
 cross join (values (0), (-1)) as reserved(handler);
 
+-- name: open_lanes
+-- Lock rows of a handler in every lane.
+insert into "{schema}".lane (handler, lane) select $1, l.lane from "{schema}".lane l where l.handler = 0
+on conflict do nothing;
+
 -- name: begin_lanes
--- Lock rows of a handler in every lane, and, where it reads the log ($3), its first progress: from the beginning, or behind what
--- is there now.
-with lanes as (
-    select l.lane, case when $2 then coalesce((
+-- The first progress of handler $1 in every lane: at its start or, if $2 says so, behind its newest message. In an epoch that
+-- the handler never had: what may be left of an older one does not count.
+insert into "{schema}".progress (handler, lane, epoch, pos)
+select
+    $1, l.lane,
+    coalesce((select max(p.epoch) + 1 from "{schema}".progress p where p.handler = $1), 0),
+    case when $2 then coalesce((
         select m.pos from "{schema}".message m where m.lane = l.lane order by m.pos desc limit 1
-    ), 0) else 0 end as pos
-    from "{schema}".lane l
-    where l.handler = 0
-), locks as (
-    insert into "{schema}".lane (handler, lane) select $1, lane from lanes on conflict do nothing
-)
-insert into "{schema}".progress (handler, lane, epoch, pos) select $1, lane, 0, pos from lanes where $3;
+    ), 0) else 0 end
+from "{schema}".lane l
+where l.handler = 0;
 
 -- name: end_lanes
--- A handler reads the log no more; without tasks ($2), it needs no locks either.
+-- Forgets how far a handler has come, and what it is to run on again.
 with progress as (
     delete from "{schema}".progress where handler = $1
-), replay as (
-    delete from "{schema}".replay where handler = $1
 )
-delete from "{schema}".lane where handler = $1 and not $2;
+delete from "{schema}".replay where handler = $1;
+
+-- name: close_lanes
+-- Deletes the lock rows of a handler.
+delete from "{schema}".lane where handler = $1;
 
 -- name: lock_lanes
 -- Waits for lanes of handlers: their tasks change under the lane's lock, and a lease whose commit is still under way is seen.

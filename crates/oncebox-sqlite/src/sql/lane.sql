@@ -9,7 +9,8 @@ select lanes, hash from oncebox_layout;
 insert into oncebox_layout (lanes, hash) values (?1, ?2);
 
 -- name: begin_lanes
--- Puts a handler at the start of every lane or, if ?3 says so, behind its newest message.
+-- The first progress of handler ?1 in every lane: at its start or, if ?2 says so, behind its newest message. In an epoch that
+-- the handler never had: what may be left of an older one does not count.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -17,11 +18,12 @@ with recursive lane(n) as (
 )
 insert into oncebox_progress (handler, lane, epoch, pos, at)
 select
-    ?1, lane.n, ?2,
-    case when ?3 then coalesce((
+    ?1, lane.n,
+    coalesce((select max(p.epoch) + 1 from oncebox_progress p where p.handler = ?1), 0),
+    case when ?2 then coalesce((
         select m.pos from oncebox_message m where m.lane = lane.n order by m.pos desc limit 1
     ), 0) else 0 end,
-    cast(unixepoch('subsec') * 1000 as integer) + ?4
+    cast(unixepoch('subsec') * 1000 as integer) + ?3
 from lane;
 
 -- name: advance
@@ -29,10 +31,6 @@ from lane;
 insert into oncebox_progress (handler, lane, epoch, pos, at)
 values (?1, ?2, ?3, ?4, cast(unixepoch('subsec') * 1000 as integer) + ?5)
 on conflict do nothing;
-
--- name: newest_epoch
--- The highest epoch that a handler ever had in any lane; null if it had none.
-select max(epoch) from oncebox_progress where handler = ?1;
 
 -- name: drop_progress
 -- Forgets how far a handler has come.
