@@ -2,7 +2,7 @@
 
 use oncebox_core::Error;
 use oncebox_core::store::{
-    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, PastAttempt, Place, Select,
+    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, MarkerStep, PastAttempt, Place, Select,
 };
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -37,10 +37,7 @@ impl DeadLetters for PostgresStore {
         let after_lane = after.map(|(_, place)| i32::from(place.lane));
         let after_pos = after.map(|(_, place)| place.pos);
         self.in_transaction("act on dead letters", LONG, async |tx: &mut Line| {
-            let body = match action {
-                Action::Edit(body) => Some(&body[..]),
-                Action::Retry | Action::Discard | Action::MarkProcessed => None,
-            };
+            let plan = action.plan();
             let lock = select_by(&self.statements.lock_dead, select)
                 .bind(i64::from(limit))
                 .bind(after_handler)
@@ -52,17 +49,21 @@ impl DeadLetters for PostgresStore {
             let (handlers, lanes): (Vec<_>, Vec<_>) =
                 locked.into_iter().map(|(handler, lane, ..)| (handler, lane)).unzip();
             let act = select_by(&self.statements.act_on_dead, select)
-                .bind(action.name())
+                .bind(plan.action)
                 .bind(operator)
-                .bind(body)
+                .bind(plan.body)
                 .bind(self.clock_offset_ms())
                 .bind(i64::from(limit))
-                .bind(action.note())
+                .bind(plan.detail_end)
                 .bind(handlers)
                 .bind(lanes)
                 .bind(after_handler)
                 .bind(after_lane)
-                .bind(after_pos);
+                .bind(after_pos)
+                .bind(plan.action_if_done)
+                .bind(plan.runs_again)
+                .bind(plan.markers == MarkerStep::Finish)
+                .bind(plan.markers == MarkerStep::Insert);
             let acted = tx.fetch_optional(act).await?;
             let acted = acted.as_ref().map(Last::from_row).transpose()?;
             let is_full = |&(.., letters): &Last| letters >= i64::from(limit);

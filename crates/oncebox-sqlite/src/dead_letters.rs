@@ -2,7 +2,7 @@
 
 use oncebox_core::Error;
 use oncebox_core::store::{
-    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, PastAttempt, Place, Select,
+    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, MarkerStep, PastAttempt, Place, Select,
 };
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -32,10 +32,10 @@ impl DeadLetters for SqliteStore {
     ) -> Result<Acted, Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("act on dead letters", async |conn| {
-            let runs_again = matches!(action, Action::Retry | Action::Edit(_));
+            let plan = action.plan();
             let choose = bind_select(sqlx::query(statements::choose_dead()), select, limit);
             let chosen = choose
-                .bind(runs_again)
+                .bind(plan.runs_again)
                 .bind(after.map(|(handler, _)| handler.0))
                 .bind(after.map(|(_, place)| place.lane))
                 .bind(after.map(|(_, place)| place.pos))
@@ -45,28 +45,23 @@ impl DeadLetters for SqliteStore {
             sqlx::query(statements::audit_dead())
                 .bind(chosen)
                 .bind(operator)
-                .bind(action.name())
+                .bind(plan.action)
+                .bind(plan.action_if_done)
+                .bind(plan.detail_end)
                 .bind(offset_ms)
-                .bind(action.note())
                 .execute(&mut *conn)
                 .await?;
-            let corrected = match action {
-                Action::Edit(body) => Some(&**body),
-                _ => None,
+            if plan.runs_again {
+                let retry = sqlx::query(statements::retry_dead()).bind(chosen).bind(plan.body);
+                retry.bind(offset_ms).execute(&mut *conn).await?;
+            }
+            let mark = match plan.markers {
+                MarkerStep::Leave => None,
+                MarkerStep::Finish => Some(statements::mark_dead_done()),
+                MarkerStep::Insert => Some(statements::mark_dead_processed()),
             };
-            match action {
-                Action::Retry | Action::Edit(_) => {
-                    let retry = sqlx::query(statements::retry_dead()).bind(chosen).bind(corrected);
-                    retry.bind(offset_ms).execute(&mut *conn).await?;
-                }
-                Action::MarkProcessed => {
-                    let mark = sqlx::query(statements::mark_dead_processed()).bind(chosen);
-                    mark.bind(offset_ms).execute(&mut *conn).await?;
-                }
-                Action::Discard => {
-                    let done = sqlx::query(statements::mark_dead_done()).bind(chosen);
-                    done.bind(offset_ms).execute(&mut *conn).await?;
-                }
+            if let Some(mark) = mark {
+                sqlx::query(mark).bind(chosen).bind(offset_ms).execute(&mut *conn).await?;
             }
             sqlx::query(statements::remove_dead()).bind(chosen).execute(conn).await?;
             let chosen: Vec<(i32, u16, i64, u8)> =

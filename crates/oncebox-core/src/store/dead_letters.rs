@@ -176,17 +176,65 @@ impl Action {
         }
     }
 
-    /// What the audit says beside the error that the dead letter had.
-    pub fn note(&self) -> Option<String> {
+    /// What becomes of the dead letters, their markers and the audit. One rule for all stores.
+    pub fn plan(&self) -> ActionPlan<'_> {
+        let action = self.name();
+        let again = ActionPlan {
+            action,
+            action_if_done: ALREADY_DONE,
+            runs_again: true,
+            body: None,
+            markers: MarkerStep::Leave,
+            detail_end: String::new(),
+        };
+        let leaves =
+            |markers| ActionPlan { action_if_done: action, runs_again: false, markers, ..again.clone() };
         match self {
+            Self::Retry => again,
             Self::Edit(body) => {
-                let digest = Sha256::digest(body);
-                let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-                Some(format!("corrected to {} bytes, SHA-256 {digest}", body.len()))
+                ActionPlan { body: Some(body), detail_end: format!("; {}", corrected(body)), ..again }
             }
-            Self::Retry | Self::Discard | Self::MarkProcessed => None,
+            Self::Discard => leaves(MarkerStep::Finish),
+            Self::MarkProcessed => leaves(MarkerStep::Insert),
         }
     }
+}
+
+/// What the audit says of a dead letter that was to run again, and turned out to be done.
+const ALREADY_DONE: &str = "already_done";
+
+/// What the audit keeps of a corrected body.
+fn corrected(body: &[u8]) -> String {
+    let digest: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("corrected to {} bytes, SHA-256 {digest}", body.len())
+}
+
+/// What a store has to do with dead letters. All of them leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActionPlan<'a> {
+    /// The action in the audit.
+    pub action: &'static str,
+    /// The same for those whose handler has a marker that says done.
+    pub action_if_done: &'static str,
+    /// Whether they become tasks that are due now, with no failures; except those that are done.
+    pub runs_again: bool,
+    /// The body that takes the place of the one before.
+    pub body: Option<&'a [u8]>,
+    /// What becomes of their markers.
+    pub markers: MarkerStep,
+    /// What the audit's detail has behind the error of the dead letter; often nothing.
+    pub detail_end: String,
+}
+
+/// What becomes of the markers of dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerStep {
+    /// Nothing.
+    Leave,
+    /// Those that say known and not done say done.
+    Finish,
+    /// The same, and those with a key that have none get one that says done.
+    Insert,
 }
 
 /// What came of one step of an action.
@@ -240,4 +288,28 @@ pub trait DeadLetters: Store {
 
     /// The latest actions, newest first.
     fn audit(&self, limit: u32) -> impl Future<Output = Result<Vec<AuditEntry>, Error>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_says_what_becomes_of_dead_letters() {
+        let edit = Action::Edit(b"better".to_vec());
+        for (action, name, if_done, runs_again, markers) in [
+            (&Action::Retry, "retry", "already_done", true, MarkerStep::Leave),
+            (&edit, "edit", "already_done", true, MarkerStep::Leave),
+            (&Action::Discard, "discard", "discard", false, MarkerStep::Finish),
+            (&Action::MarkProcessed, "mark_processed", "mark_processed", false, MarkerStep::Insert),
+        ] {
+            let plan = action.plan();
+            assert_eq!((plan.action, plan.action_if_done), (name, if_done));
+            assert_eq!((plan.runs_again, plan.markers), (runs_again, markers), "{name}");
+            assert_eq!(plan.body.is_some(), name == "edit");
+            assert_eq!(plan.detail_end.is_empty(), name != "edit");
+        }
+        let digest = "d7d5dcc369426e2e5f8dcb89af4308b0daed6e55910d53395ce38bd6dd1a9456";
+        assert_eq!(edit.plan().detail_end, format!("; corrected to 6 bytes, SHA-256 {digest}"));
+    }
 }

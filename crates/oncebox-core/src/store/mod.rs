@@ -33,7 +33,9 @@ use std::time::Duration;
 
 pub use care::Care;
 pub use claims::{Claimed, Claims, Unit};
-pub use dead_letters::{Acted, Action, AuditEntry, DeadLetter, DeadLetters, PastAttempt, Select};
+pub use dead_letters::{
+    Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, MarkerStep, PastAttempt, Select,
+};
 pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};
 pub use lingering::Lingering;

@@ -59,9 +59,9 @@ order by l.handler, l.lane
 for update of l;
 
 -- name: act_on_dead
--- An operator's action on dead letters, with its entry in the audit. $8 is the action, $9 the operator, $10 a corrected body,
--- $13 a note.
--- Those whose handler has a marker that says done are not run again. The lanes $14, $15 of the handlers are locked. Those
+-- An operator's action on dead letters, with its entry in the audit. $8 is the action, $19 the one for those that are done, $9 the
+-- operator, $10 a corrected body, $13 what the audit has behind the error. They run again ($20), except those whose handler has a
+-- marker that says done; markers that say known and not done say done ($21), and missing ones are inserted, too ($22). The lanes $14, $15 of the handlers are locked. Those
 -- up to handler $16, lane $17, position $18 were there before. The last one, and how many.
 with now as materialized (
     select clock_timestamp() + $11::int8 * interval '1 ms' as at
@@ -94,23 +94,23 @@ with now as materialized (
     insert into "{schema}".task (handler, lane, pos, order_by, failures, due_at, error, attempts, body)
     select b.handler, b.lane, b.pos, b.order_by, 0, now.at, b.error, b.attempts, coalesce($10::bytea, b.body)
     from left_behind b cross join now
-    where $8 in ('retry', 'edit') and not b.is_done
+    where $20 and not b.is_done
 ), marked as (
     insert into "{schema}".marker as m (handler, kind, key, long_key, state, received_at, processed_at)
     select b.origin, b.kind, b.key, b.long_key, 'done', b.received_at, now.at
     from left_behind b cross join now
-    where $8 = 'mark_processed' and b.key is not null
+    where $22 and b.key is not null
     on conflict (handler, kind, key) do update set state = 'done', processed_at = excluded.processed_at
     where m.state = 'spilled'
 ), discarded as (
     update "{schema}".marker k set state = 'done', processed_at = now.at
     from left_behind b cross join now
-    where $8 = 'discard' and k.handler = b.origin and k.kind = b.kind and k.key = b.key and k.state = 'spilled'
+    where $21 and k.handler = b.origin and k.kind = b.kind and k.key = b.key and k.state = 'spilled'
 ), audited as (
     insert into "{schema}".audit (at, operator, action, handler, lane, pos, detail)
     select
-        now.at, $9, case when $8 in ('retry', 'edit') and b.is_done then 'already_done' else $8 end,
-        b.name, b.lane, b.pos, concat_ws('; ', b.error, $13::text)
+        now.at, $9, case when b.is_done then $19 else $8 end,
+        b.name, b.lane, b.pos, b.error || $13
     from left_behind b cross join now
 )
 select b.handler, b.lane, b.pos, count(*) over () from left_behind b order by b.handler desc, b.lane desc, b.pos desc limit 1;

@@ -5,12 +5,13 @@
 select at, operator, action, handler, lane, pos, detail from oncebox_audit order by id desc limit ?1;
 
 -- name: audit_dead
--- Writes down what an operator (?2) does (?3) with the chosen dead letters, with the error of each and a note (?5).
+-- Writes down what an operator (?2) does with the chosen dead letters: the action, or another one (?4) for those that are done,
+-- with the error of each and what comes behind it (?5).
 insert into oncebox_audit (at, operator, action, handler, lane, pos, detail)
 select
-    cast(unixepoch('subsec') * 1000 as integer) + ?4, ?2,
-    case when chosen.value ->> 3 then 'already_done' else ?3 end,
-    h.name, d.lane, d.pos, d.error || coalesce('; ' || ?5, '')
+    cast(unixepoch('subsec') * 1000 as integer) + ?6, ?2,
+    case when chosen.value ->> 3 then ?4 else ?3 end,
+    h.name, d.lane, d.pos, d.error || ?5
 from json_each(?1) as chosen
 cross join oncebox_handler h on h.id = chosen.value ->> 0
 cross join oncebox_dead d

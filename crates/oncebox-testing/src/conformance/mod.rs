@@ -165,6 +165,7 @@ macro_rules! conformance {
             letters_that_were_dealt_with_count_as_done
             a_dead_letter_that_is_run_again_has_all_its_attempts
             a_dead_letter_is_found_by_its_own_time
+            the_audit_says_what_was_done_with_a_dead_letter
             a_culprit_is_found_while_another_lane_is_busy
             tasks_run_while_there_is_a_backlog
             a_straggler_passes_over_nothing

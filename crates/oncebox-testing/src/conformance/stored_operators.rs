@@ -174,3 +174,37 @@ pub async fn a_dead_letter_that_is_run_again_has_all_its_attempts<F: Fixture<Sto
     assert_eq!(inbox.operators().audit(100).await.unwrap().len(), 8);
     assert_eq!(fixture.effects("one a").await, 0);
 }
+
+/// Word for word, on every store.
+pub async fn the_audit_says_what_was_done_with_a_dead_letter<F: Fixture<Store: LogStore>>(fixture: F) {
+    let inbox = particular(&fixture).await;
+    let mut places = Vec::new();
+    for id in ["retry", "edit", "discard", "mark", "done"] {
+        places.push(accept_new(&inbox, sample(id)).await);
+    }
+    inbox.work_until_idle().await.unwrap();
+    let select = |n: usize| Select::all().handler("one").at(places[n]);
+    let operators = inbox.operators();
+    assert_eq!(inbox.mark_processed_kind("one", "sample", ["done"]).await.unwrap(), 1);
+    operators.retry_dead(select(0), "ann").await.unwrap();
+    operators.edit_dead(select(1), "better", "ann").await.unwrap();
+    operators.discard_dead(select(2), "ann").await.unwrap();
+    operators.mark_dead_processed(select(3), "ann").await.unwrap();
+    operators.retry_dead(select(4), "ann").await.unwrap();
+
+    let digest = "d7d5dcc369426e2e5f8dcb89af4308b0daed6e55910d53395ce38bd6dd1a9456";
+    let edited = format!("one does not take edit; corrected to 6 bytes, SHA-256 {digest}");
+    let expected = [
+        ("retry", "one does not take retry"),
+        ("edit", &*edited),
+        ("discard", "one does not take discard"),
+        ("mark_processed", "one does not take mark"),
+        ("already_done", "one does not take done"),
+    ];
+    let written: Vec<_> = operators.audit(100).await.unwrap().into_iter().rev().collect();
+    assert_eq!(written.len(), expected.len());
+    for ((entry, (action, detail)), place) in written.iter().zip(expected).zip(&places) {
+        assert_eq!((&*entry.operator, &*entry.action, &*entry.handler), ("ann", action, "one"));
+        assert_eq!((entry.place, entry.detail.as_deref()), (Some(*place), Some(detail)));
+    }
+}
