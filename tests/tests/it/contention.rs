@@ -166,7 +166,7 @@ async fn connections_are_left_for_upkeep() {
             tokio::spawn(async move { inbox.process(envelope(&format!("o-{n}"))).await.unwrap() })
         })
         .collect();
-    for _ in 0..2 {
+    for _ in 0..4 {
         begun.recv().await.unwrap();
     }
     let upkeep = async || {
@@ -181,7 +181,7 @@ async fn connections_are_left_for_upkeep() {
     for call in calls {
         assert_eq!(call.await.unwrap().outcome("h").unwrap().name(), "done");
     }
-    assert_eq!(gauge.most(), 2);
+    assert_eq!(gauge.most(), 4);
 }
 
 /// Two handlers of one message that update the same two of some rows, in opposite order.
