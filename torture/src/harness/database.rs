@@ -177,6 +177,22 @@ impl Database {
         Ok(Effects { rows: rows.collect::<Result<_>>()?, markers: u64::try_from(markers)? })
     }
 
+    /// Whether messages run one by one, or alone, because processes have crashed.
+    pub(crate) async fn needs_crash_care(&self) -> Result<bool> {
+        Ok(match &self.kind {
+            Kind::Sqlite { file } => {
+                let needed = "select exists (select 1 from oncebox_careful where messages_left > 0)
+                    or exists (select 1 from oncebox_task where crashes > 0)";
+                sqlx::query_scalar(needed).fetch_one(&mut sqlite(file).await?).await?
+            }
+            Kind::Postgres { .. } => {
+                let needed = "select exists (select from oncebox.careful where messages_left > 0)
+                    or exists (select from oncebox.task where crashes > 0)";
+                sqlx::query_scalar(needed).fetch_one(&mut self.postgres().await?).await?
+            }
+        })
+    }
+
     /// Holds a snapshot.
     pub(crate) async fn hold_snapshot(&self) -> Result<HeldConnection> {
         match &self.kind {

@@ -3,22 +3,30 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+const CARE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum time from a fault to the next one because of crash care.
+const CARE_LIMIT: Duration = Duration::from_secs(2);
+
 /// The workers that have not made progress since the last fault.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     waiting_for: BTreeSet<usize>,
+    /// Whether crash care is over.
+    is_careless: bool,
+    care_checked: Instant,
     since: Instant,
 }
 
 impl Recovery {
     /// All workers have made progress.
     pub(crate) fn complete() -> Self {
-        Self { waiting_for: BTreeSet::new(), since: Instant::now() }
+        let now = Instant::now();
+        Self { waiting_for: BTreeSet::new(), is_careless: true, care_checked: now, since: now }
     }
 
     /// A fault is over: all workers must make progress.
     pub(crate) fn of(workers: usize, now: Instant) -> Self {
-        Self { waiting_for: (0..workers).collect(), since: now }
+        Self { waiting_for: (0..workers).collect(), is_careless: false, care_checked: now, since: now }
     }
 
     /// A worker has acknowledged a message, with these outcomes. Duplicates do not show that it can write.
@@ -30,6 +38,26 @@ impl Recovery {
 
     pub(crate) fn is_complete(&self) -> bool {
         self.waiting_for.is_empty()
+    }
+
+    /// Whether it is time to ask the database again whether crash care is needed.
+    pub(crate) fn is_care_unknown(&mut self, now: Instant) -> bool {
+        let is_due = !self.is_careless && now.duration_since(self.care_checked) >= CARE_CHECK_INTERVAL;
+        if is_due {
+            self.care_checked = now;
+        }
+        is_due
+    }
+
+    /// Crash care is over.
+    pub(crate) fn end_care(&mut self) {
+        self.is_careless = true;
+    }
+
+    /// Whether the next fault may come: crash care is over, or takes too long to wait for it. Kills in quick succession would make
+    /// innocent messages dead letters, since crashes without progress are what a message looks like that crashes its process.
+    pub(crate) fn is_care_over(&self, now: Instant) -> bool {
+        self.is_careless || now.duration_since(self.since) >= CARE_LIMIT
     }
 
     /// Removes and returns the workers without progress for longer than `limit`.
@@ -46,6 +74,19 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(90);
+
+    #[test]
+    fn the_next_fault_waits_for_the_end_of_crash_care() {
+        let now = Instant::now();
+        assert!(Recovery::complete().is_care_over(now));
+        let mut recovery = Recovery::of(1, now);
+        assert!(!recovery.is_care_unknown(now), "not more often than every 100 ms");
+        assert!(recovery.is_care_unknown(now + CARE_CHECK_INTERVAL));
+        assert!(!recovery.is_care_over(now + CARE_CHECK_INTERVAL));
+        assert!(recovery.is_care_over(now + CARE_LIMIT));
+        recovery.end_care();
+        assert!(recovery.is_care_over(now) && !recovery.is_care_unknown(now + CARE_LIMIT));
+    }
 
     #[test]
     fn every_worker_must_handle_or_accept_a_new_message() {

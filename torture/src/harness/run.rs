@@ -319,8 +319,15 @@ impl Run {
         }
         // All workers must work again, or a worker that does not recover from one fault would be hidden by the next.
         let all_open = self.slots.iter().all(|slot| slot.state == WorkerState::Open);
+        if self.recovery.is_care_unknown(Instant::now())
+            // While the database restarts there is no answer.
+            && matches!(self.database.needs_crash_care().await, Ok(false))
+        {
+            self.recovery.end_care();
+        }
         if all_open
             && self.recovery.is_complete()
+            && self.recovery.is_care_over(Instant::now())
             && let Some(fault) = self.schedule.due(self.deliverer.acknowledged())
         {
             self.print("begin", fault);
