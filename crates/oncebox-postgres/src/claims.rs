@@ -82,9 +82,9 @@ impl Claims for PostgresStore {
         Ok(())
     }
 
-    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+    async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let doing = "mark messages as processed";
-        let mark = sqlx::query(self.statements.mark_processed.clone())
+        let mark = sqlx::query(self.statements.import_processed.clone())
             .bind(handler)
             .bind(kind)
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())

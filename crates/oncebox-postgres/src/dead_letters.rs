@@ -2,7 +2,7 @@
 
 use oncebox_core::Error;
 use oncebox_core::store::{
-    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, MarkerStep, PastAttempt, Place, Select,
+    Acted, Action, AuditEntry, DeadLetter, DeadLetters, FailedAttempt, HandlerId, MarkerStep, Place, Select,
 };
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -113,7 +113,7 @@ fn read_dead_letter(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
         received_at: from_ms(row.try_get("received_ms")?),
         died_at: from_ms(row.try_get("died_ms")?),
         error: row.try_get("error")?,
-        attempts: PastAttempt::read(row.try_get("attempts")?),
+        attempts: FailedAttempt::read(row.try_get("attempts")?),
     })
 }
 

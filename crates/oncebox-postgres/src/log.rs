@@ -48,9 +48,9 @@ impl Log for PostgresStore {
         }
     }
 
-    async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+    async fn import_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let doing = "mark messages as accepted";
-        let mark = sqlx::query(self.statements.mark_accepted.clone())
+        let mark = sqlx::query(self.statements.import_accepted.clone())
             .bind(kind)
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())

@@ -87,7 +87,7 @@ statements! {
     }
     marker {
         claim, claim_one, claim_in, find_marker, find_markers, unclaim, take_back_markers,
-        record_results, settle_markers, mark_processed, mark_accepted, backfill_markers, sweep,
+        record_results, settle_markers, import_processed, import_accepted, backfill_markers, sweep,
         sweep_accepted,
     }
     message { append, spill, announce, prune }

@@ -93,7 +93,7 @@ impl Claims for SqliteStore {
         Ok(())
     }
 
-    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+    async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let offset_ms = self.clock_offset_ms();
         let units: Vec<Unit> = keys
             .iter()

@@ -2,7 +2,7 @@
 
 use oncebox_core::Error;
 use oncebox_core::store::{
-    Acted, Action, AuditEntry, DeadLetter, DeadLetters, HandlerId, MarkerStep, PastAttempt, Place, Select,
+    Acted, Action, AuditEntry, DeadLetter, DeadLetters, FailedAttempt, HandlerId, MarkerStep, Place, Select,
 };
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -58,7 +58,7 @@ impl DeadLetters for SqliteStore {
             let mark = match plan.markers {
                 MarkerStep::Leave => None,
                 MarkerStep::Finish => Some(statements::mark_dead_done()),
-                MarkerStep::Insert => Some(statements::mark_dead_processed()),
+                MarkerStep::Insert => Some(statements::resolve_dead()),
             };
             if let Some(mark) = mark {
                 sqlx::query(mark).bind(chosen).bind(offset_ms).execute(&mut *conn).await?;
@@ -108,7 +108,7 @@ fn read_dead_letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
         received_at: from_ms(row.try_get(7)?),
         died_at: from_ms(row.try_get(8)?),
         error: row.try_get(9)?,
-        attempts: PastAttempt::read(row.try_get(10)?),
+        attempts: FailedAttempt::read(row.try_get(10)?),
     })
 }
 

@@ -19,7 +19,7 @@ const KEYS_PER_LOOKUP: usize = 256;
 
 static APPEND: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append()));
 static APPEND_MARKER: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append_marker()));
-static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(statements::mark_accepted()));
+static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(statements::import_accepted()));
 
 impl Log for SqliteStore {
     /// The one connection that writes is the store's.
@@ -52,7 +52,7 @@ impl Log for SqliteStore {
         self.spill_one(spill, lock_timeout).await
     }
 
-    async fn mark_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+    async fn import_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let offset_ms = self.clock_offset_ms();
         self.write("mark messages as accepted", async |conn| {
             let new = MARK_ACCEPTED.run(conn, keys, |insert, key| {

@@ -46,7 +46,7 @@ statements! {
     }
     marker {
         claim, find_marker, find_markers, unclaim, record_results, settle_markers, mark_done,
-        mark_all_done, mark_spilled, mark_accepted, append_marker, find_accepted,
+        mark_all_done, mark_spilled, import_accepted, append_marker, find_accepted,
         backfill_markers, sweep, sweep_result, sweep_accepted,
     }
     message { begin_append, append, note_kinds, prune, prune_next }
@@ -59,7 +59,7 @@ statements! {
         count_tasks, correct_due_times,
     }
     dead {
-        bury, bury_task, dead_letters, choose_dead, retry_dead, mark_dead_processed,
+        bury, bury_task, dead_letters, choose_dead, retry_dead, resolve_dead,
         mark_dead_done, remove_dead, drop_dead,
     }
     replay {

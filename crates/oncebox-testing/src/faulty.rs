@@ -182,13 +182,13 @@ impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
         self.store.record_results(tx, results)
     }
 
-    fn mark_processed(
+    fn import_processed(
         &self,
         handler: &str,
         kind: &str,
         keys: &[StoredKey],
     ) -> impl Future<Output = Result<u64, Error>> + Send {
-        self.store.mark_processed(handler, kind, keys)
+        self.store.import_processed(handler, kind, keys)
     }
 }
 
@@ -245,12 +245,12 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
         self.store.spill(spill, lock_timeout)
     }
 
-    fn mark_accepted(
+    fn import_accepted(
         &self,
         kind: &str,
         keys: &[StoredKey],
     ) -> impl Future<Output = Result<u64, Error>> + Send {
-        self.store.mark_accepted(kind, keys)
+        self.store.import_accepted(kind, keys)
     }
 
     fn prune(

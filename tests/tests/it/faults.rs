@@ -18,7 +18,7 @@ async fn inbox(store: PostgresStore, patience: Duration) -> Inbox<PostgresStore>
     let handler = async |order: OrderPaid, db: &mut PgConnection| -> Result<(), sqlx::Error> {
         sqlx::query("insert into effect (name) values ($1)").bind(order.order_id).execute(db).await.map(drop)
     };
-    Inbox::builder(store).patience(patience).on("h", handler).build().await.unwrap()
+    Inbox::builder(store).store_timeout(patience).on("h", handler).build().await.unwrap()
 }
 
 /// The connection is cut when the server has committed and before it can say so: by ones and in whole batches.

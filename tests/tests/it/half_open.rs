@@ -50,7 +50,7 @@ async fn behind_proxy(test: &str, connections: u32, run: impl AsyncFnOnce(&Behin
 
 impl Behind {
     fn builder(&self) -> InboxBuilder<PostgresStore> {
-        Inbox::builder(self.store.clone()).handler_timeout(HANDLER).patience(FOR_EVER)
+        Inbox::builder(self.store.clone()).handler_timeout(HANDLER).store_timeout(FOR_EVER)
     }
 
     async fn inline(&self) -> Inbox<PostgresStore> {

@@ -105,7 +105,7 @@ async fn a_key_beyond_the_limit_is_refused<F: Fixture>(fixture: F) {
     let report = inbox.process(envelope("a").with_key(&long[..])).await.unwrap();
     assert!(matches!(report.outcome("h"), Some(Outcome::Rejected(Rejection::BadKey(_)))), "{report:?}");
     assert!(inbox.marker("h", "order.paid", &long[..]).await.is_err());
-    assert!(inbox.mark_processed("h", [&long[..]]).await.is_err());
+    assert!(inbox.import_processed("h", [&long[..]]).await.is_err());
 }
 
 #[derive(Serialize, Deserialize, Message)]

@@ -481,7 +481,7 @@ async fn an_accepted_message_is_handled_or_dead_and_its_lane_goes_on<F: LogFixtu
         .stored()
         .lanes(1)
         .retry(TWICE)
-        .patience(Duration::from_secs(1))
+        .store_timeout(Duration::from_secs(1))
         .on_raw(UNORDERED, kinds(), handler(UNORDERED))
         .on_raw_with(ORDERED, kinds(), handler(ORDERED), |options| {
             options.ordered().dead_head(DeadHead::Skip)
@@ -537,7 +537,7 @@ async fn process<F: LogFixture>(inbox: &Inbox<F::Store>, case: &Case) -> Result<
 
 async fn an_inline_message_is_handled_or_rejected<F: LogFixture>(fixture: F) {
     let scene = Scene::default();
-    let builder = Inbox::builder(fixture.store()).patience(Duration::from_secs(1));
+    let builder = Inbox::builder(fixture.store()).store_timeout(Duration::from_secs(1));
     let handler = {
         let (scene, fixture) = (scene.clone(), fixture.clone());
         async move |envelope: Envelope, conn: &mut Conn<F>| -> Result<(), Failure> {
@@ -575,7 +575,7 @@ async fn an_inline_message_that_fails_is_set_apart_or_rejected<F: LogFixture>(fi
         .mode(Mode::inline().spill())
         .lanes(1)
         .retry(TWICE)
-        .patience(Duration::from_secs(1))
+        .store_timeout(Duration::from_secs(1))
         .on_raw(UNORDERED, kinds(), handler(UNORDERED))
         .build()
         .await

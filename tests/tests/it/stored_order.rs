@@ -119,7 +119,7 @@ impl<F: LogFixture> Operator<'_, F> {
             }
             _ => {
                 self.dropped.insert(name);
-                self.inbox.operators().mark_dead_processed(this, "clerk").await
+                self.inbox.operators().resolve_dead(this, "clerk").await
             }
         };
         // Nobody else deals with them.

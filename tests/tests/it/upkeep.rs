@@ -24,7 +24,7 @@ const SHORT: Retention = Retention {
 async fn marked<F: Fixture>(fixture: &F) -> F::Store {
     let store = fixture.store();
     let keys: Vec<_> = (0..25).map(|n| Key::from(n).stored()).collect();
-    store.mark_processed("h", "k", &keys).await.unwrap();
+    store.import_processed("h", "k", &keys).await.unwrap();
     store.beat(Duration::from_secs(60)).await.unwrap();
     fixture.travel(Duration::from_secs(30));
     store.beat(Duration::from_secs(60)).await.unwrap();

@@ -22,7 +22,7 @@ pub(crate) fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &Handler)
     let set = handler.clone();
     let options = move |options: oncebox::HandlerOptions<Envelope>| {
         let mut options =
-            options.detached().blameless().timeout(set.timeout).retry(set.retry).start(set.start);
+            options.detached().out_of_process().timeout(set.timeout).retry(set.retry).start(set.start);
         options = options.concurrency(set.concurrency);
         if let Some(tasks) = set.max_open_tasks {
             options = options.max_open_tasks(tasks);

@@ -60,12 +60,12 @@ pub(crate) struct Detachment {
     /// Tasks in one lane, before its messages wait.
     pub(crate) open_tasks: u32,
     /// Its bodies cannot bring the process down.
-    pub(crate) blameless: bool,
+    pub(crate) out_of_process: bool,
 }
 
 impl Default for Detachment {
     fn default() -> Self {
-        Self { at_most_once: false, concurrency: 16, open_tasks: 1_000, blameless: false }
+        Self { at_most_once: false, concurrency: 16, open_tasks: 1_000, out_of_process: false }
     }
 }
 
@@ -163,8 +163,8 @@ impl<M> HandlerOptions<M> {
     /// The bodies of a [`detached`](Self::detached) handler run elsewhere, as a request to another service or as a process of their own, and
     /// cannot bring this process down. So its death is never blamed on their messages: these are neither run alone after it, nor dead
     /// letters after the third one.
-    pub fn blameless(mut self) -> Self {
-        self.settings.detached.get_or_insert_default().blameless = true;
+    pub fn out_of_process(mut self) -> Self {
+        self.settings.detached.get_or_insert_default().out_of_process = true;
         self
     }
 

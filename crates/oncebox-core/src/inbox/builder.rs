@@ -34,7 +34,7 @@ pub(crate) struct InboxSettings {
     pub(crate) in_flight: InFlight,
     pub(crate) lock_timeout: Duration,
     pub(crate) handler_timeout: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) store_timeout: Duration,
     pub(crate) max_body_bytes: usize,
     pub(crate) max_batch: usize,
     pub(crate) max_in_flight: Option<usize>,
@@ -50,7 +50,7 @@ impl Default for InboxSettings {
             in_flight: InFlight::default(),
             lock_timeout: Duration::from_secs(1),
             handler_timeout: Duration::from_secs(30),
-            patience: Duration::from_secs(5),
+            store_timeout: Duration::from_secs(5),
             max_body_bytes: 1024 * 1024,
             max_batch: 64,
             max_in_flight: None,
@@ -228,8 +228,8 @@ impl<S: InboxStore> InboxBuilder<S> {
     /// How long a call keeps trying when the store has not answered once, before it returns
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 5 s. A try that has begun is waited for: keep the pool's
     /// own time limit for a connection below this.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.settings.patience = patience;
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.store_timeout = timeout;
         self
     }
 

@@ -112,7 +112,7 @@ impl<S: InboxStore> Inbox<S> {
 
     /// Marks messages as handled that were handled elsewhere: imports the dedup table of another system. How many
     /// of the keys were new.
-    pub async fn mark_processed<K: Into<Key>>(
+    pub async fn import_processed<K: Into<Key>>(
         &self,
         handler: &str,
         keys: impl IntoIterator<Item = K>,
@@ -121,14 +121,14 @@ impl<S: InboxStore> Inbox<S> {
         let registered = self.parts.engine.registered(handler)?;
         let [kind] = &registered.kinds[..] else {
             return Err(Error::configuration(format!(
-                "the handler {handler:?} takes several kinds: use mark_processed_kind and name one"
+                "the handler {handler:?} takes several kinds: use import_processed_kind and name one"
             )));
         };
-        self.mark_processed_kind(handler, kind, keys).await
+        self.import_processed_kind(handler, kind, keys).await
     }
 
-    /// [`mark_processed`](Inbox::mark_processed) for one kind of a handler, registered here or not.
-    pub async fn mark_processed_kind<K: Into<Key>>(
+    /// [`import_processed`](Inbox::import_processed) for one kind of a handler, registered here or not.
+    pub async fn import_processed_kind<K: Into<Key>>(
         &self,
         handler: &str,
         kind: &str,
@@ -143,7 +143,7 @@ impl<S: InboxStore> Inbox<S> {
                 .parts
                 .engine
                 .store
-                .mark_processed(self.parts.engine.origin_of(handler), kind, chunk)
+                .import_processed(self.parts.engine.origin_of(handler), kind, chunk)
                 .await?;
         }
         Ok(new)
@@ -213,7 +213,7 @@ impl<S: InboxStore> Inbox<S> {
     fn refuse_stored_marks(&self) -> Result<(), Error> {
         match self.parts.engine.mode {
             Mode::Stored => Err(Error::configuration(
-                "this inbox takes messages into its log: mark_accepted(kind, keys) imports keys, mark_dead_processed(…) settles \
+                "this inbox takes messages into its log: import_accepted(kind, keys) imports keys, resolve_dead(…) settles \
                  dead letters",
             )),
             Mode::Inline { .. } | Mode::Mixed => Ok(()),
@@ -248,7 +248,7 @@ impl<S: LogStore> Inbox<S> {
 
     /// Notes that messages were accepted and handled elsewhere: copies of them will be duplicates here. Imports the inbox
     /// table of another system; how many of the keys were new.
-    pub async fn mark_accepted<K: Into<Key>>(
+    pub async fn import_accepted<K: Into<Key>>(
         &self,
         kind: &str,
         keys: impl IntoIterator<Item = K>,
@@ -258,7 +258,7 @@ impl<S: LogStore> Inbox<S> {
         let keys = checked_keys(keys)?;
         let mut new = 0;
         for chunk in keys.chunks(KEYS_AT_ONCE) {
-            new += self.parts.engine.store.mark_accepted(kind, chunk).await?;
+            new += self.parts.engine.store.import_accepted(kind, chunk).await?;
         }
         Ok(new)
     }

@@ -253,8 +253,8 @@ impl<L: Leases> Claims for Leased<L> {
         Ok(())
     }
 
-    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
-        self.leases.mark_processed(handler, kind, keys).await
+    async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        self.leases.import_processed(handler, kind, keys).await
     }
 }
 

@@ -165,7 +165,7 @@ impl Leases for Memory {
         })
     }
 
-    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+    async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let mut table = self.table();
         let now = table.wall_clock();
         let mut new = 0;

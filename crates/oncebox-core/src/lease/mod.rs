@@ -56,7 +56,7 @@ pub trait Leases: Clone + Send + Sync + 'static {
     fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send;
 
     /// Marks units as done that were handled elsewhere; how many were new.
-    fn mark_processed(
+    fn import_processed(
         &self,
         handler: &str,
         kind: &str,

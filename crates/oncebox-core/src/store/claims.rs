@@ -98,7 +98,7 @@ pub trait Claims: Store {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Inserts markers for units that were handled elsewhere; how many of them were new.
-    fn mark_processed(
+    fn import_processed(
         &self,
         handler: &str,
         kind: &str,

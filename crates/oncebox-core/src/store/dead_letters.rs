@@ -10,7 +10,7 @@ use crate::{Error, Key};
 
 /// One failed try.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastAttempt {
+pub struct FailedAttempt {
     /// Which one it was, from 1.
     pub attempt: u32,
     /// When it failed.
@@ -21,7 +21,7 @@ pub struct PastAttempt {
     pub omitted: u32,
 }
 
-impl PastAttempt {
+impl FailedAttempt {
     /// Reads the tries as stores keep them: a JSON list of `{"attempt", "at", "error"}`, the time in milliseconds since 1970, and
     /// `"omitted"` where tries before it are not kept.
     pub fn read(json: &str) -> Vec<Self> {
@@ -62,12 +62,12 @@ pub struct DeadLetter {
     /// The last error and its causes.
     pub error: String,
     /// The tries, the oldest first: the first five and the last fifteen.
-    pub attempts: Vec<PastAttempt>,
+    pub attempts: Vec<FailedAttempt>,
 }
 
 impl DeadLetter {
     /// How many tries there were, kept or not.
-    pub fn tries(&self) -> u32 {
+    pub fn attempt_count(&self) -> u32 {
         self.attempts.iter().fold(0, |tries, past| tries.saturating_add(past.omitted).saturating_add(1))
     }
 }
@@ -162,7 +162,7 @@ pub enum Action {
     /// Drop them.
     Discard,
     /// They were dealt with by other means: count them as done.
-    MarkProcessed,
+    Resolve,
 }
 
 impl Action {
@@ -172,7 +172,7 @@ impl Action {
             Self::Retry => "retry",
             Self::Edit(_) => "edit",
             Self::Discard => "discard",
-            Self::MarkProcessed => "mark_processed",
+            Self::Resolve => "resolve",
         }
     }
 
@@ -195,7 +195,7 @@ impl Action {
                 ActionPlan { body: Some(body), detail_end: format!("; {}", corrected(body)), ..again }
             }
             Self::Discard => leaves(MarkerStep::Finish),
-            Self::MarkProcessed => leaves(MarkerStep::Insert),
+            Self::Resolve => leaves(MarkerStep::Insert),
         }
     }
 }
@@ -253,7 +253,7 @@ pub struct AuditEntry {
     pub at: SystemTime,
     /// Who.
     pub operator: String,
-    /// What: `retry`, `edit`, `discard`, `mark_processed`, `pause`, `resume`, `replay`, `rename`, `remove`; `already_done` where a retry found that there was
+    /// What: `retry`, `edit`, `discard`, `resolve`, `pause`, `resume`, `replay`, `rename`, `remove`; `already_done` where a retry found that there was
     /// nothing left to do.
     pub action: String,
     /// Which handler.
@@ -301,7 +301,7 @@ mod tests {
             (&Action::Retry, "retry", "already_done", true, MarkerStep::Leave),
             (&edit, "edit", "already_done", true, MarkerStep::Leave),
             (&Action::Discard, "discard", "discard", false, MarkerStep::Finish),
-            (&Action::MarkProcessed, "mark_processed", "mark_processed", false, MarkerStep::Insert),
+            (&Action::Resolve, "resolve", "resolve", false, MarkerStep::Insert),
         ] {
             let plan = action.plan();
             assert_eq!((plan.action, plan.action_if_done), (name, if_done));

@@ -132,7 +132,7 @@ pub trait Log: Store {
     ) -> impl Future<Output = Result<Spilled, Error>> + Send;
 
     /// Notes that keys were accepted elsewhere: copies of them will be duplicates. How many were new.
-    fn mark_accepted(
+    fn import_accepted(
         &self,
         kind: &str,
         keys: &[StoredKey],

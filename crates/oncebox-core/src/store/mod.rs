@@ -34,7 +34,7 @@ use std::time::Duration;
 pub use care::Care;
 pub use claims::{Claimed, Claims, Unit};
 pub use dead_letters::{
-    Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, MarkerStep, PastAttempt, Select,
+    Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, FailedAttempt, MarkerStep, Select,
 };
 pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};

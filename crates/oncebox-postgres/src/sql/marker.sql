@@ -129,7 +129,7 @@ set state = $4, processed_at = clock_timestamp() + $5::int8 * interval '1 ms'
 from unnest($1::text[], $2::text[], $3::bytea[]) as v(handler, kind, key)
 where (m.handler, m.kind, m.key) = (v.handler, v.kind, v.key);
 
--- name: mark_processed
+-- name: import_processed
 -- Inserts markers for messages that were handled elsewhere, sorted as every claim.
 insert into "{schema}".marker (handler, kind, key, long_key, state, received_at, processed_at)
 select $1, $2, k.key, k.long_key, 'done', now.at, now.at
@@ -138,7 +138,7 @@ cross join (select clock_timestamp() + $5::int8 * interval '1 ms' as at) as now
 order by k.key
 on conflict do nothing;
 
--- name: mark_accepted
+-- name: import_accepted
 -- Accept markers for messages that were accepted elsewhere, sorted as every claim.
 insert into "{schema}".marker (handler, kind, key, long_key, state, received_at, processed_at)
 select '@accept', $1, k.key, k.long_key, 'accepted', now.at, now.at

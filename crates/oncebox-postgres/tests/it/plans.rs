@@ -63,7 +63,7 @@ async fn two_sweeps_at_once_do_not_get_in_each_other_s_way() {
     };
     let store = &postgres.store;
     let keys: Vec<_> = (0..3_000).map(|n| Key::from(n).stored()).collect();
-    store.mark_processed("h", "k", &keys).await.unwrap();
+    store.import_processed("h", "k", &keys).await.unwrap();
     let (_, now_ms) = store.live_time().await.unwrap();
     let all = async || {
         let mut swept = 0;

@@ -111,7 +111,7 @@ on conflict (handler, lane, pos) do update set
     failures = excluded.failures, due_at = excluded.due_at, set_at = excluded.set_at, owner = null, fence = null,
     error = excluded.error, attempts = excluded.attempts, body = excluded.body, scheduled = 0, crashes = 0;
 
--- name: mark_dead_processed
+-- name: resolve_dead
 -- Inserts the markers of the chosen dead letters that have a key; those that were not done are now.
 insert into oncebox_marker (handler, kind, key, long_key, state, received_at, processed_at)
 select

@@ -61,7 +61,7 @@ from (select cast(unixepoch('subsec') * 1000 as integer) + ?7 as ms) as now
 where true
 on conflict do nothing;
 
--- name: mark_accepted
+-- name: import_accepted
 -- Marks a key as accepted elsewhere: it has no place in the log. Several in one message mark several; so the
 -- parameters have no numbers. In order: kind, key, long key, offset of the clock.
 insert into oncebox_marker (handler, kind, key, long_key, state, received_at, processed_at)

@@ -357,7 +357,8 @@ async fn a_busy_process_lets_the_other_have_its_turn() {
 #[tokio::test]
 async fn nothing_is_accepted_into_a_file_that_was_removed() {
     let sqlite = fixture::in_a_file("removed").await.unwrap();
-    let inbox = Inbox::builder(sqlite.store.clone()).stored().patience(Duration::ZERO).build().await.unwrap();
+    let inbox =
+        Inbox::builder(sqlite.store.clone()).stored().store_timeout(Duration::ZERO).build().await.unwrap();
     let accept = async |key: &str| inbox.accept(envelope(key)).await;
     accept("before").await.unwrap();
     let (path, elsewhere) = (sqlite.path(), format!("{}-elsewhere", sqlite.path()));

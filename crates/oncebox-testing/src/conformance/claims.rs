@@ -180,8 +180,8 @@ pub async fn results_come_back_with_the_marker<F: Fixture>(fixture: F) {
 pub async fn imported_keys_are_known<F: Fixture>(fixture: F) {
     let store = fixture.store();
     let keys: Vec<_> = (0..500).map(|n| oncebox_core::Key::from(n).stored()).collect();
-    assert_eq!(store.mark_processed("h", "k", &keys[..300]).await.unwrap(), 300);
-    assert_eq!(store.mark_processed("h", "k", &keys).await.unwrap(), 200);
+    assert_eq!(store.import_processed("h", "k", &keys[..300]).await.unwrap(), 300);
+    assert_eq!(store.import_processed("h", "k", &keys).await.unwrap(), 200);
     assert!(!claim_and_commit(&store, &unit("h", "k", 299)).await);
     assert!(claim_and_commit(&store, &unit("h", "k", 500)).await);
 }

@@ -39,7 +39,7 @@ pub async fn a_sweep_deletes_what_is_due_in_bounded_batches<F: Fixture>(fixture:
         .await
         .unwrap();
     let old: Vec<_> = (0..250).map(|n| Key::from(n).stored()).collect();
-    store.mark_processed("h", "sample", &old).await.unwrap();
+    store.import_processed("h", "sample", &old).await.unwrap();
     inbox.call::<String, _>("h", &Sample::new("old")).await.unwrap();
     live_for(&fixture, PERIOD / 2).await;
     inbox.call::<String, _>("h", &Sample::new("young")).await.unwrap();
@@ -96,7 +96,7 @@ pub async fn a_duplicate_during_a_sweep_is_still_a_duplicate<F: Fixture>(fixture
         .await
         .unwrap();
     let old: Vec<_> = (0..2_000).map(|n| Key::from(format!("old-{n}")).stored()).collect();
-    store.mark_processed("h", "sample", &old).await.unwrap();
+    store.import_processed("h", "sample", &old).await.unwrap();
     live_for(&fixture, PERIOD + Duration::from_secs(60)).await;
     let young = |n: u32| Envelope::of(&Sample::new(&format!("young-{n}"))).unwrap();
     for n in 0..50 {

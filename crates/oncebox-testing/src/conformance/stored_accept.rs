@@ -199,7 +199,7 @@ pub async fn what_travels_with_a_message_reaches_its_handler<F: Fixture<Store: L
 pub async fn imported_keys_are_accepted_already<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
     accept_new(&inbox, sample("here")).await;
-    assert_eq!(inbox.mark_accepted("sample", ["here", "there", "there"]).await.unwrap(), 1);
+    assert_eq!(inbox.import_accepted("sample", ["here", "there", "there"]).await.unwrap(), 1);
     assert!(inbox.accept(sample("there")).await.unwrap().is_duplicate());
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!((fixture.effects("ledger here").await, fixture.effects("ledger there").await), (1, 0));

@@ -476,7 +476,7 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
 pub async fn a_blameless_message_runs_however_many_processes_died<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let runs: Journal<String> = Arc::default();
-    let builder = with_mail(one_lane(&fixture), &runs, |_, _| Ok(()), |o| o.blameless());
+    let builder = with_mail(one_lane(&fixture), &runs, |_, _| Ok(()), |o| o.out_of_process());
     let inbox = builder.build().await.unwrap();
     let mail = id_of(&inbox, "mail").await;
     accept_new(&inbox, sample("a")).await;

@@ -65,7 +65,7 @@ pub async fn of_many_failed_tries_the_first_and_the_last_are_kept<F: Fixture<Sto
     let expected: Vec<u32> = (1..=5).chain(TRIES - 14..=TRIES).collect();
     assert_eq!(kept, expected);
     assert!(letters[0].attempts.iter().all(|past| past.error == format!("try {}", past.attempt)));
-    assert_eq!(letters[0].tries(), TRIES);
+    assert_eq!(letters[0].attempt_count(), TRIES);
 }
 
 /// It is accepted, kept as it came, and dead.

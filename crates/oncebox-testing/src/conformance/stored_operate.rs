@@ -340,7 +340,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     old.work_until_idle().await.unwrap();
     let first = runs.lock().unwrap()[0].clone();
     read(&runs);
-    assert_eq!(old.operators().mark_dead_processed(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(old.operators().resolve_dead(Select::all(), "ann").await.unwrap(), 1);
 
     assert!(!old.operators().rename_handler("nobody", "somebody", "ann").await.unwrap());
     for (to, operator) in [("taken", "ann"), ("", "ann"), ("new", "")] {

@@ -143,16 +143,16 @@ pub async fn letters_that_were_dealt_with_count_as_done<F: Fixture<Store: LogSto
     let inbox = with_dead_letters(&fixture).await;
     let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
     let one = Select::all().handler("one").at(place);
-    assert_eq!(inbox.operators().mark_dead_processed(one, "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().resolve_dead(one, "ann").await.unwrap(), 1);
     assert!(inbox.marker("one", "sample", "a").await.unwrap().is_some());
     assert!(inbox.marker("two", "sample", "a").await.unwrap().is_none());
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
     let audit = inbox.operators().audit(10).await.unwrap();
-    assert_eq!((audit.len(), &*audit[0].action, &*audit[0].handler), (1, "mark_processed", "one"));
+    assert_eq!((audit.len(), &*audit[0].action, &*audit[0].handler), (1, "resolve", "one"));
     assert_eq!(audit[0].place, Some(place));
 
     // The other one turns out to be done elsewhere: it leaves, and does not run.
-    assert_eq!(inbox.mark_processed_kind("two", "sample", ["a"]).await.unwrap(), 1);
+    assert_eq!(inbox.import_processed_kind("two", "sample", ["a"]).await.unwrap(), 1);
     assert_eq!(inbox.operators().retry_dead(Select::all().handler("two").at(place), "bob").await.unwrap(), 1);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
     assert_eq!(names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
@@ -185,11 +185,11 @@ pub async fn the_audit_says_what_was_done_with_a_dead_letter<F: Fixture<Store: L
     inbox.work_until_idle().await.unwrap();
     let select = |n: usize| Select::all().handler("one").at(places[n]);
     let operators = inbox.operators();
-    assert_eq!(inbox.mark_processed_kind("one", "sample", ["done"]).await.unwrap(), 1);
+    assert_eq!(inbox.import_processed_kind("one", "sample", ["done"]).await.unwrap(), 1);
     operators.retry_dead(select(0), "ann").await.unwrap();
     operators.edit_dead(select(1), "better", "ann").await.unwrap();
     operators.discard_dead(select(2), "ann").await.unwrap();
-    operators.mark_dead_processed(select(3), "ann").await.unwrap();
+    operators.resolve_dead(select(3), "ann").await.unwrap();
     operators.retry_dead(select(4), "ann").await.unwrap();
 
     let digest = "d7d5dcc369426e2e5f8dcb89af4308b0daed6e55910d53395ce38bd6dd1a9456";
@@ -198,7 +198,7 @@ pub async fn the_audit_says_what_was_done_with_a_dead_letter<F: Fixture<Store: L
         ("retry", "one does not take retry"),
         ("edit", &*edited),
         ("discard", "one does not take discard"),
-        ("mark_processed", "one does not take mark"),
+        ("resolve", "one does not take mark"),
         ("already_done", "one does not take done"),
     ];
     let written: Vec<_> = operators.audit(100).await.unwrap().into_iter().rev().collect();

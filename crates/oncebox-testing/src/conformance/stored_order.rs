@@ -257,7 +257,7 @@ pub async fn a_dead_letter_that_is_dealt_with_lets_its_key_go<F: Fixture<Store: 
     assert_eq!(inbox.operators().discard_dead(letter.remove(0), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!(runs.of_key("a"), ["a2", "a3"]);
-    assert_eq!(inbox.operators().mark_dead_processed(letter.remove(0), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().resolve_dead(letter.remove(0), "ann").await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(runs.of_key("b"), ["b2"]);
     assert_eq!(inbox.operators().edit_dead(letter.remove(0), r#"{"id": "c0"}"#, "ann").await.unwrap(), 1);

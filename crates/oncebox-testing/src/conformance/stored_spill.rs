@@ -181,7 +181,7 @@ pub async fn what_fails_inline_for_good_is_a_dead_letter<F: Fixture<Store: LogSt
     let discarded = discarded.iter().find(|letter| letter.key == Some(Key::from("discarded"))).unwrap().place;
     assert_eq!(inbox.operators().discard_dead(Select::all().at(discarded), "ann").await.unwrap(), 1);
     assert_eq!(state(&inbox, "discarded").await, Some(MarkerState::Done));
-    assert_eq!(inbox.operators().mark_dead_processed(Select::all().at(place), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().resolve_dead(Select::all().at(place), "ann").await.unwrap(), 1);
     assert_eq!(state(&inbox, "keeps failing").await, Some(MarkerState::Done));
     healed.store(true, Ordering::SeqCst);
     assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);

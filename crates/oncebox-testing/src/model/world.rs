@@ -150,9 +150,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 let select = Select::all().handler(self.name(*handler));
                 match is_discarded {
                     true => self.inbox.operators().discard_dead(select, "model").await.map_err(failed)?,
-                    false => {
-                        self.inbox.operators().mark_dead_processed(select, "model").await.map_err(failed)?
-                    }
+                    false => self.inbox.operators().resolve_dead(select, "model").await.map_err(failed)?,
                 };
                 self.expected.settle(*handler, *is_discarded);
             }

@@ -35,7 +35,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     /// Notes that keys of the kind `a` were accepted elsewhere; how many were new.
     pub async fn import(&self, keys: &[&str]) -> u64 {
         let keys: Vec<_> = keys.iter().map(|&key| Key::from(key).stored()).collect();
-        self.store.mark_accepted("a", &keys).await.unwrap()
+        self.store.import_accepted("a", &keys).await.unwrap()
     }
 
     /// Where there is work for the handler.
@@ -175,9 +175,9 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// Marks a key as handled elsewhere.
-    pub async fn mark_processed(&self, key: &str) {
+    pub async fn import_processed(&self, key: &str) {
         let keys = [Key::from(key).stored()];
-        assert_eq!(self.store.mark_processed(&self.registration.name, "a", &keys).await.unwrap(), 1);
+        assert_eq!(self.store.import_processed(&self.registration.name, "a", &keys).await.unwrap(), 1);
     }
 
     /// Runs something while a transaction is open that has claimed a key.

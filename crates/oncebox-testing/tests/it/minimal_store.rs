@@ -190,7 +190,7 @@ impl Claims for MinimalStore {
         Ok(())
     }
 
-    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+    async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let mut tables = self.tables.lock().await;
         let mut conn = Conn { tables: std::mem::take(&mut *tables), now_ms: self.now_ms() };
         let unit = |key: &StoredKey| Unit {

@@ -99,13 +99,13 @@ async fn has_been_processed_answers_per_handler<F: Fixture>(fixture: F) {
 
 async fn record_consumer_makes_later_copies_duplicates<F: Fixture>(fixture: F) {
     let inbox = effect(&fixture, Inbox::builder(fixture.store()), "a").build().await.unwrap();
-    assert_eq!(inbox.mark_processed("a", ["e-1", "e-2", "e-1"]).await.unwrap(), 2);
-    assert_eq!(inbox.mark_processed("a", ["e-2", "e-3"]).await.unwrap(), 1);
+    assert_eq!(inbox.import_processed("a", ["e-1", "e-2", "e-1"]).await.unwrap(), 2);
+    assert_eq!(inbox.import_processed("a", ["e-2", "e-3"]).await.unwrap(), 1);
     for id in ["e-1", "e-2", "e-3"] {
         let report = inbox.process(envelope(id)).await.unwrap();
         assert!(matches!(report.outcome("a"), Some(Outcome::Duplicate)), "{report:?}");
     }
     assert_eq!(fixture.effects("a").await, 0);
-    let error = inbox.mark_processed("unknown", ["e-1"]).await.unwrap_err();
+    let error = inbox.import_processed("unknown", ["e-1"]).await.unwrap_err();
     assert!(error.to_string().contains("there are: a"), "{error}");
 }

@@ -189,8 +189,8 @@ impl Leases for Counting {
         self.memory.leases().marker(unit).await
     }
 
-    async fn mark_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
-        self.memory.leases().mark_processed(handler, kind, keys).await
+    async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
+        self.memory.leases().import_processed(handler, kind, keys).await
     }
 
     async fn now_ms(&self) -> Result<i64, Error> {

@@ -1,4 +1,4 @@
-//! `oncebox dead retry`, `discard` and `mark-processed`.
+//! `oncebox dead retry`, `discard` and `resolve`.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub(super) struct Discard {
 pub(super) enum BulkAction {
     Retry,
     Discard,
-    MarkProcessed,
+    Resolve,
 }
 
 impl BulkAction {
@@ -45,7 +45,7 @@ impl BulkAction {
         match self {
             Self::Retry => "retry",
             Self::Discard => "discard",
-            Self::MarkProcessed => "mark_processed",
+            Self::Resolve => "resolve",
         }
     }
 
@@ -53,7 +53,7 @@ impl BulkAction {
         match self {
             Self::Retry => "will be tried again",
             Self::Discard => "discarded",
-            Self::MarkProcessed => "counted as done",
+            Self::Resolve => "counted as done",
         }
     }
 }
@@ -111,7 +111,7 @@ pub(super) async fn run(
     let letters = match action {
         BulkAction::Retry => operators.retry_dead(select, &operator).await?,
         BulkAction::Discard => operators.discard_dead(select, &operator).await?,
-        BulkAction::MarkProcessed => operators.mark_dead_processed(select, &operator).await?,
+        BulkAction::Resolve => operators.resolve_dead(select, &operator).await?,
     };
     if letters == 0 {
         return Err(none_matches(filters));

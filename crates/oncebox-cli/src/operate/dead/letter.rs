@@ -50,7 +50,7 @@ impl<'a> LetterField<'a> {
             received_at: rfc3339(letter.received_at),
             died_at: rfc3339(letter.died_at),
             error: &letter.error,
-            tries: letter.tries(),
+            tries: letter.attempt_count(),
             attempts: attempts.collect(),
             body: None,
         }

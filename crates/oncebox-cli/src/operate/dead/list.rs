@@ -44,7 +44,7 @@ pub(super) async fn run(operators: &Operators, list: &List, output: Output) -> R
             letter.kind.clone(),
             key_or_none(letter.key.as_ref()),
             ago(letter.died_at),
-            letter.tries().to_string(),
+            letter.attempt_count().to_string(),
             shortened(&harmless(&letter.error), ERROR_LETTERS),
         ]);
     }

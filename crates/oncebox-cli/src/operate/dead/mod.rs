@@ -36,7 +36,7 @@ enum Action {
     /// Drop them: their handlers will never run for them
     Discard(act::Discard),
     /// Count them as done, because somebody saw to it
-    MarkProcessed(act::Which),
+    Resolve(act::Which),
     /// Run one again with a corrected body; the log keeps the original
     Edit(edit::Edit),
 }
@@ -60,7 +60,7 @@ impl Action {
     fn check(&self) -> Result<()> {
         match self {
             Self::Retry(which) => which.check("retry"),
-            Self::MarkProcessed(which) => which.check("mark-processed"),
+            Self::Resolve(which) => which.check("resolve"),
             Self::Discard(discard) => discard.which.check("discard"),
             Self::List(_) | Self::Show(_) | Self::Edit(_) => Ok(()),
         }
@@ -73,9 +73,7 @@ async fn act_on(operators: &Operators, target: &Target, common: &Common, options
         Some(Action::List(list)) => list::run(operators, list, common.output()).await,
         Some(Action::Show(show)) => show::run(operators, show, target, common.output()).await,
         Some(Action::Retry(which)) => act::run(operators, BulkAction::Retry, which, common).await,
-        Some(Action::MarkProcessed(which)) => {
-            act::run(operators, BulkAction::MarkProcessed, which, common).await
-        }
+        Some(Action::Resolve(which)) => act::run(operators, BulkAction::Resolve, which, common).await,
         Some(Action::Discard(discard)) => act::discard(operators, discard, common).await,
         Some(Action::Edit(edit)) => edit::run(operators, edit, common).await,
     }

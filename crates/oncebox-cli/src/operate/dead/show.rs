@@ -88,7 +88,7 @@ fn next_steps(letter: &DeadLetter, target: &Target) -> Vec<String> {
     vec![
         format!("  oncebox dead retry {which}{rest}"),
         format!("  oncebox dead edit {edit} --body corrected.json{rest}"),
-        format!("  oncebox dead mark-processed {which}{rest}"),
+        format!("  oncebox dead resolve {which}{rest}"),
         format!("  oncebox dead discard {which}{rest}"),
     ]
 }

@@ -58,7 +58,7 @@ async fn one_is_shown_with_everything_that_can_be_done(database: &Database) {
     let expected = [
         "oncebox dead retry --at 0/2 --handler ledger",
         "oncebox dead edit 0/2 --handler ledger --body corrected.json",
-        "oncebox dead mark-processed --at 0/2 --handler ledger",
+        "oncebox dead resolve --at 0/2 --handler ledger",
         "oncebox dead discard --at 0/2 --handler ledger",
     ];
     for (step, expected) in steps.iter().zip(expected) {
@@ -129,12 +129,9 @@ async fn they_count_as_done_when_somebody_saw_to_it(database: &Database) {
     with_ledger!(database, inbox => {
         take(&inbox, &ORDERS).await;
     });
-    let marked = database.oncebox(&["dead", "mark-processed", "--error", "closed", "--json"]).ok().json();
-    assert_eq!((&marked[0]["action"], &marked[0]["letters"]), (&"mark_processed".into(), &2.into()));
+    let marked = database.oncebox(&["dead", "resolve", "--error", "closed", "--json"]).ok().json();
+    assert_eq!((&marked[0]["action"], &marked[0]["letters"]), (&"resolve".into(), &2.into()));
     database.oncebox(&["messages", "show", "0/3"]).ok().says("ledger: done");
     database.oncebox(&["dead"]).ok().says("No dead letters.");
-    database
-        .oncebox(&["dead", "mark-processed", "--all"])
-        .ends_with_code(4)
-        .complains("there are no dead letters");
+    database.oncebox(&["dead", "resolve", "--all"]).ends_with_code(4).complains("there are no dead letters");
 }

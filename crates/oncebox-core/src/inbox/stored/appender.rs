@@ -144,7 +144,7 @@ impl<S: LogStore> Intake<S> {
             drop(tokio::spawn(async move { store.append(lane, &later).await }));
             return Ok(vec![Appended::New(Place { lane: lane.lane(), pos: 0 }); messages.len()]);
         }
-        let mut retries = Retries::within(self.engine.settings.patience);
+        let mut retries = Retries::within(self.engine.settings.store_timeout);
         loop {
             let error = match self.engine.store.append(lane, messages).await {
                 Ok(appended) if appended.len() == messages.len() => return Ok(appended),

@@ -135,8 +135,8 @@ impl Operators {
     }
 
     /// Counts dead letters as done, because they were dealt with by other means; how many.
-    pub async fn mark_dead_processed(&self, select: Select, operator: &str) -> Result<u64, Error> {
-        self.act(select, &Action::MarkProcessed, operator).await
+    pub async fn resolve_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+        self.act(select, &Action::Resolve, operator).await
     }
 
     async fn act(&self, select: Select, action: &Action, operator: &str) -> Result<u64, Error> {

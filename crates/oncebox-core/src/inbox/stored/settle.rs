@@ -7,7 +7,7 @@ use crate::inbox::stored::visit::{Course, Taken};
 use crate::inbox::stored::work::{MessageEnd, Ran};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{Lanes, LogStore};
-use crate::store::{Account, DeadLetter, PastAttempt, StoredMessage, Taker};
+use crate::store::{Account, DeadLetter, FailedAttempt, StoredMessage, Taker};
 use crate::{Error, observe};
 
 impl<S: LogStore> Lanes<S> {
@@ -108,8 +108,8 @@ impl<S: LogStore> Lanes<S> {
         );
         let Some(on_dead) = &self.log.settings.on_dead else { return };
         let now = std::time::SystemTime::now();
-        let mut attempts = message.attempts.as_deref().map(PastAttempt::read).unwrap_or_default();
-        attempts.push(PastAttempt { attempt: failures, at: now, error: error.clone(), omitted: 0 });
+        let mut attempts = message.attempts.as_deref().map(FailedAttempt::read).unwrap_or_default();
+        attempts.push(FailedAttempt { attempt: failures, at: now, error: error.clone(), omitted: 0 });
         let letter = DeadLetter {
             handler: handler.name.to_string(),
             place: message.place,

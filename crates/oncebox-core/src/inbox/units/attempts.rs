@@ -90,7 +90,7 @@ impl<S: InboxStore> Attempts<S> {
         wait: &CopyWait,
     ) -> Result<UnitEnd, Error> {
         let engine = &self.engine;
-        let mut retries = Retries::within(engine.settings.patience);
+        let mut retries = Retries::within(engine.settings.store_timeout);
         let mut body_transients = 0;
         let mut sessions = 0;
         loop {

@@ -173,7 +173,7 @@ impl<S: InboxStore> Units<S> {
     async fn claim_or_wait(&self, unit: &Unit, wait: &CopyWait) -> Result<Claim<'_, S::Tx>, Error> {
         let engine = &self.engine;
         let mut is_copy = false;
-        let mut retries = Retries::within(engine.settings.patience);
+        let mut retries = Retries::within(engine.settings.store_timeout);
         loop {
             let Some(permit) = engine.permit_within(wait, None, is_copy).await else {
                 return Err(busy(&unit.handler));

@@ -123,7 +123,7 @@ impl<S: InboxStore> Spilling<S> {
     ) -> Result<UnitEnd, Error> {
         let mut spill = self.to_spill(handler, envelope, unit, why);
         let settings = &self.engine.settings;
-        let mut retries = Retries::within(settings.patience);
+        let mut retries = Retries::within(settings.store_timeout);
         let mut is_plain = false;
         let spilled = loop {
             let tried = (self.into)(self.engine.store.clone(), spill.clone(), settings.lock_timeout).await;

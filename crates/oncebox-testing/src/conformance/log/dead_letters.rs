@@ -10,9 +10,9 @@ use crate::one_handler::{OneHandler, dead, failed_again, place, positions};
 pub async fn every_action_on_a_dead_letter_is_audited<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.bury(&[("1", "e1"), ("2", "e2"), ("3", "e3"), ("4", "e4"), ("5", "e5")]).await;
-    log.mark_processed("5").await;
+    log.import_processed("5").await;
     let better = Action::Edit(b"better".to_vec());
-    let actions = [&Action::Retry, &better, &Action::Discard, &Action::MarkProcessed, &Action::Retry];
+    let actions = [&Action::Retry, &better, &Action::Discard, &Action::Resolve, &Action::Retry];
     for (action, pos) in actions.into_iter().zip(1..) {
         let select = Select::all().at(place(0, pos));
         assert_eq!(log.act(&select, action, 10).await, 1, "{action:?}");
@@ -22,10 +22,7 @@ pub async fn every_action_on_a_dead_letter_is_audited<F: Fixture<Store: LogStore
     let audit = log.audit().await;
     let entries: Vec<_> =
         audit.iter().map(|entry| (entry.action.as_str(), entry.place.unwrap().pos)).collect();
-    assert_eq!(
-        entries,
-        [("already_done", 5), ("mark_processed", 4), ("discard", 3), ("edit", 2), ("retry", 1)]
-    );
+    assert_eq!(entries, [("already_done", 5), ("resolve", 4), ("discard", 3), ("edit", 2), ("retry", 1)]);
     for (entry, error) in audit.iter().zip(["e5", "e4", "e3", "e2", "e1"]) {
         assert_eq!((entry.operator.as_str(), entry.handler.as_str()), ("ann", "ledger"));
         assert!(entry.detail.as_deref().unwrap().contains(error), "{entry:?}");

@@ -51,7 +51,7 @@ pub async fn from_stored_to_mixed_passed_messages_are_marked<F: Fixture<Store: L
     log.append(0, &[message("b", "other")]).await;
     let long = "x".repeat(600);
     log.append_keys(1, &[&long]).await;
-    log.mark_processed("marked").await;
+    log.import_processed("marked").await;
     let settled =
         Account { apart: vec![failure(3, 1, "x")], dead: vec![failure(4, 1, "x")], ..Account::default() };
     log.pass(0, &settled).await;

@@ -122,7 +122,7 @@ pub async fn a_spilled_message_is_done_when_its_dead_letter_is_discarded<F: Fixt
 pub async fn a_spilled_message_is_done_when_its_dead_letter_is_marked<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
-    is_done_after(fixture, Action::MarkProcessed).await;
+    is_done_after(fixture, Action::Resolve).await;
 }
 
 /// A spilled marker is no reason not to.

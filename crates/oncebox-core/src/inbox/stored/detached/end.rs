@@ -124,7 +124,7 @@ impl<S: LogStore> DetachedRuns<S> {
         error: &str,
     ) -> Result<bool, Error> {
         let mut retries =
-            Retries::within(self.lanes.engine.settings.patience.max(self.lanes.log.settings.lease));
+            Retries::within(self.lanes.engine.settings.store_timeout.max(self.lanes.log.settings.lease));
         loop {
             match self.bury_unleased(handler, message, failures, error).await {
                 Ok(buried) => return Ok(buried),

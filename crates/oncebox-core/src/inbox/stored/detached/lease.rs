@@ -128,7 +128,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 return Ok(if other?.is_some() { Visited::Idle } else { Visited::Busy });
             }
         };
-        if slots.settings.blameless {
+        if slots.settings.out_of_process {
             taken.messages.iter_mut().for_each(|message| message.crashes = 0);
         }
         let (ran, leases) = self.sort_out(handler, &taken, &company);
