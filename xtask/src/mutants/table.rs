@@ -1,21 +1,21 @@
-//! Every mutant, what it breaks, and which tests ought to notice.
+//! Every mutant: what it breaks, and which tests must fail.
 //!
-//! Of the mistakes that are known from other systems, these have no place here yet:
+//! Three mistakes that are known from other systems have no mutant yet:
 //!
-//! - the highest offset is acknowledged instead of the contiguous one, and a whole batch of a broker although a part of it failed:
-//!   there are no brokers (what is the same in a lane is `progress_past_the_unreached` and `whole_batch_ack`),
-//! - a relay that reads `id > last` and never looks back, or from a floor without looking below it now and then: there is no
-//!   outbox (a lane's positions are given under its lock, see `position_read_with_the_lock`),
-//! - a publish that came back counts as confirmed: there is no outbox.
+//! - Acknowledging the highest offset instead of the contiguous one, or a whole batch of which a part failed: there are no
+//!   brokers. In a lane the equivalents are `progress_past_the_unreached` and `whole_batch_ack`.
+//! - A relay that reads `id > last` and never looks back: there is no outbox. Positions in a lane are assigned under
+//!   its lock, see `position_read_with_the_lock`.
+//! - A publish that returned counts as confirmed: there is no outbox.
 
-/// One way in which the protocol breaks.
+/// One way to break the protocol.
 #[derive(Debug)]
 pub(super) struct Mutant {
     /// Its name in the code.
     pub(super) name: &'static str,
     /// What is wrong, in a sentence.
     pub(super) breaks: &'static str,
-    /// Groups of tests, as filters of nextest: in each of them one has to fail.
+    /// Groups of tests, as nextest filters: in each group at least one test must fail.
     pub(super) tests: &'static [&'static str],
 }
 
@@ -26,7 +26,7 @@ macro_rules! conformance {
     };
 }
 
-/// A test that is there for each of the stores.
+/// A test that exists for each store.
 macro_rules! on_every_store {
     ($module:literal, $test:literal) => {
         &[
@@ -39,12 +39,12 @@ macro_rules! on_every_store {
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ack_before_commit",
-        breaks: "`process` answers before the database has answered `COMMIT`.",
+        breaks: "`process` returns before the database has confirmed `COMMIT`.",
         tests: conformance!("a_crash_before_commit_leaves_nothing"),
     },
     Mutant {
         name: "accept_before_commit",
-        breaks: "`accept` answers before the message is in the log.",
+        breaks: "`accept` returns before the message is stored in the log.",
         tests: on_every_store!(
             "stored_accept_batch",
             "a_message_that_the_store_refuses_is_not_acknowledged_and_its_neighbours_are"
@@ -57,7 +57,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "check_then_insert",
-        breaks: "A look for the marker decides who runs, not the insert.",
+        breaks: "A read of the marker decides whether the handler runs, not the insert.",
         tests: on_every_store!("processes", "copies_over_four_processes_take_effect_once_and_never_overlap"),
     },
     Mutant {
@@ -72,12 +72,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "case_insensitive_key",
-        breaks: "Keys that differ in case are one.",
+        breaks: "Keys that differ only in case are equal.",
         tests: conformance!("keys_compare_byte_by_byte"),
     },
     Mutant {
         name: "guard_removed_sqlite",
-        breaks: "Nobody proves before the commit that it is still the engine's own transaction, on SQLite.",
+        breaks: "No check before the commit that the transaction is still the engine's own, on SQLite.",
         tests: &[
             "test(=engine::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect) & package(oncebox-sqlite)",
             "test(=log::a_handler_cannot_commit_what_it_was_lent)",
@@ -85,7 +85,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "guard_removed_postgres",
-        breaks: "Nobody proves before the commit that it is still the engine's own transaction, on PostgreSQL.",
+        breaks: "No check before the commit that the transaction is still the engine's own, on PostgreSQL.",
         tests: &[
             "test(=server::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect)",
             "test(=stored_hostile::on_postgres::neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once)",
@@ -93,32 +93,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "unsorted_claims",
-        breaks: "A batch claims its keys in the order in which they came.",
+        breaks: "A batch claims its keys in the order of arrival.",
         tests: &["test(=claims::a_batch_is_claimed_in_the_order_of_its_keys)"],
     },
     Mutant {
         name: "failed_unit_keeps_its_marker",
-        breaks: "A unit of a batch that failed is rolled back, and its marker stays.",
+        breaks: "A failed unit of a batch is rolled back, but its marker stays.",
         tests: on_every_store!("batching", "neighbours_of_failing_units_are_unharmed"),
     },
     Mutant {
         name: "unknown_commit_is_a_failure",
-        breaks: "A commit whose answer was lost counts as failed, inline.",
+        breaks: "A commit whose response was lost counts as failed, inline.",
         tests: on_every_store!("commit_unknown", "a_commit_that_happened_is_done"),
     },
     Mutant {
         name: "unknown_commit_is_a_failure_in_lanes",
-        breaks: "A commit whose answer was lost counts as failed, in the log.",
+        breaks: "A commit whose response was lost counts as failed, in the log.",
         tests: on_every_store!("stored_commit_unknown", "work_whose_commit_is_cut_takes_effect_once"),
     },
     Mutant {
         name: "equal_keys_not_collapsed",
-        breaks: "Copies in one batch of accepts go to the store each.",
+        breaks: "Copies in one batch of accepts are sent to the store one by one.",
         tests: on_every_store!("stored_accept_batch", "equal_keys_in_one_batch_are_one_message"),
     },
     Mutant {
         name: "whole_batch_ack",
-        breaks: "All of a batch of accepts are acknowledged although the store refused one.",
+        breaks: "A whole batch of accepts is acknowledged although the store refused one message.",
         tests: on_every_store!(
             "stored_accept_batch",
             "a_message_that_the_store_refuses_is_not_acknowledged_and_its_neighbours_are"
@@ -126,126 +126,126 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "accept_without_kind_sqlite",
-        breaks: "A key that was accepted counts for all kinds, on SQLite.",
+        breaks: "An accepted key counts for all kinds, on SQLite.",
         tests: &["test(=in_a_file::an_accepted_key_counts_for_its_kind_only)"],
     },
     Mutant {
         name: "accept_without_kind_postgres",
-        breaks: "A key that was accepted counts for all kinds, on PostgreSQL.",
+        breaks: "An accepted key counts for all kinds, on PostgreSQL.",
         tests: &["test(=as_owner::an_accepted_key_counts_for_its_kind_only)"],
     },
     Mutant {
         name: "position_read_with_the_lock",
-        breaks: "The newest position is read by the statement that waits for the lane's lock.",
+        breaks: "The statement that waits for the lane's lock also reads the newest position.",
         tests: &["test(=stored_acceptors::acceptors_of_distinct_keys_roll_nothing_back)"],
     },
     Mutant {
         name: "progress_read_with_the_lock",
-        breaks: "The progress is read by the statement that takes the lane's lock.",
+        breaks: "The statement that takes the lane's lock also reads the progress.",
         tests: &["test(=as_owner::workers_in_one_lane_take_turns_without_an_error)"],
     },
     Mutant {
         name: "progress_past_the_unreached",
-        breaks: "The progress passes messages of a batch that were not come to.",
+        breaks: "The progress passes messages of a batch that have not run.",
         tests: on_every_store!("stored_transient", "a_transient_error_spends_no_attempt"),
     },
     Mutant {
         name: "failed_message_dropped",
-        breaks: "The progress passes a message that failed, and no task is written.",
+        breaks: "The progress passes a failed message, and no task is written.",
         tests: conformance!("a_failed_message_runs_again_and_its_neighbours_do_not"),
     },
     Mutant {
         name: "failed_head_is_passed",
-        breaks: "Messages of an ordering key run although one before them waits.",
+        breaks: "Messages of an ordering key run although an earlier one waits.",
         tests: conformance!("only_the_key_of_a_failed_message_waits"),
     },
     Mutant {
         name: "lane_takes_targeted_sqlite",
-        breaks: "What was set apart for one handler is taken from the lane too, on SQLite.",
+        breaks: "A message set apart for one handler also runs from the lane, on SQLite.",
         tests: &["test(=in_a_file::what_is_set_apart_is_for_its_handler_alone)"],
     },
     Mutant {
         name: "lane_takes_targeted_postgres",
-        breaks: "What was set apart for one handler is taken from the lane too, on PostgreSQL.",
+        breaks: "A message set apart for one handler also runs from the lane, on PostgreSQL.",
         tests: &["test(=as_owner::what_is_set_apart_is_for_its_handler_alone)"],
     },
     Mutant {
         name: "spill_without_marker",
-        breaks: "What is set apart from inline leaves no marker for its copies.",
+        breaks: "A spilled message leaves no marker for its copies.",
         tests: conformance!("what_fails_inline_is_tried_again_from_the_log"),
     },
     Mutant {
         name: "notify_is_the_only_wake_up",
-        breaks: "Workers look for messages only when they are told of some.",
+        breaks: "Workers look for messages only after a notification.",
         tests: conformance!("what_another_process_accepts_is_found"),
     },
     Mutant {
         name: "unfenced_completion_sqlite",
-        breaks: "A run outside of transactions ends a task that is leased to somebody else by now, on SQLite.",
+        breaks: "A detached run completes a task that another process leases by now, on SQLite.",
         tests: &[
             "test(=stored_leases::on_sqlite::a_process_that_is_taken_for_dead_changes_nothing_any_more)",
         ],
     },
     Mutant {
         name: "unfenced_completion_postgres",
-        breaks: "A run outside of transactions ends a task that is leased to somebody else by now, on PostgreSQL.",
+        breaks: "A detached run completes a task that another process leases by now, on PostgreSQL.",
         tests: &[
             "test(=stored_leases::on_postgres::a_process_that_is_taken_for_dead_changes_nothing_any_more)",
         ],
     },
     Mutant {
         name: "lease_by_the_process_s_clock_sqlite",
-        breaks: "The machine's clock, not the store's, tells whether a process is dead, on SQLite.",
+        breaks: "The process's clock, not the store's, decides whether a lease has expired, on SQLite.",
         tests: &["test(=in_a_file::what_a_process_ran_when_it_died_runs_again)"],
     },
     Mutant {
         name: "lease_by_the_process_s_clock_postgres",
-        breaks: "The machine's clock, not the store's, tells whether a process is dead, on PostgreSQL.",
+        breaks: "The process's clock, not the store's, decides whether a lease has expired, on PostgreSQL.",
         tests: &["test(=as_owner::what_a_process_ran_when_it_died_runs_again)"],
     },
     Mutant {
         name: "dead_letter_run_unasked_sqlite",
-        breaks: "A dead letter whose handler turns out to be done is run again, on SQLite.",
+        breaks: "A dead letter runs again although its handler is done, on SQLite.",
         tests: &["test(=in_a_file::letters_that_were_dealt_with_count_as_done)"],
     },
     Mutant {
         name: "dead_letter_run_unasked_postgres",
-        breaks: "A dead letter whose handler turns out to be done is run again, on PostgreSQL.",
+        breaks: "A dead letter runs again although its handler is done, on PostgreSQL.",
         tests: &["test(=as_owner::letters_that_were_dealt_with_count_as_done)"],
     },
     Mutant {
         name: "newest_message_pruned_sqlite",
-        breaks: "The newest message of a lane is pruned, so that positions begin again, on SQLite.",
+        breaks: "The newest message of a lane is pruned, so that positions start again, on SQLite.",
         tests: &["test(=in_a_file::what_everybody_has_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "newest_message_pruned_postgres",
-        breaks: "The newest message of a lane is pruned, so that positions begin again, on PostgreSQL.",
+        breaks: "The newest message of a lane is pruned, so that positions start again, on PostgreSQL.",
         tests: &["test(=as_owner::what_everybody_has_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "sweep_ignores_state_sqlite",
-        breaks: "A sweep takes markers that do not say done, on SQLite.",
+        breaks: "A sweep deletes markers that do not say done, on SQLite.",
         tests: &["test(=in_a_file::a_sweep_leaves_what_is_not_done)"],
     },
     Mutant {
         name: "sweep_ignores_state_postgres",
-        breaks: "A sweep takes markers that do not say done, on PostgreSQL.",
+        breaks: "A sweep deletes markers that do not say done, on PostgreSQL.",
         tests: &["test(=as_owner::a_sweep_leaves_what_is_not_done)"],
     },
     Mutant {
         name: "accept_marker_swept_before_its_message_sqlite",
-        breaks: "The marker of an accepted message goes while the message is still there, on SQLite.",
+        breaks: "The marker of an accepted message is deleted while the message still exists, on SQLite.",
         tests: &["test(=in_a_file::what_everybody_has_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "accept_marker_swept_before_its_message_postgres",
-        breaks: "The marker of an accepted message goes while the message is still there, on PostgreSQL.",
+        breaks: "The marker of an accepted message is deleted while the message still exists, on PostgreSQL.",
         tests: &["test(=as_owner::what_everybody_has_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "downtime_counts",
-        breaks: "Markers and messages expire while no process is alive.",
+        breaks: "Markers and messages expire while no process runs.",
         tests: &[
             "test(=in_a_file::downtime_expires_nothing)",
             "test(=as_owner::downtime_expires_nothing)",
@@ -267,7 +267,7 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
     }
 
-    /// What stands in quotes behind `before`, wherever that is in the sources of a folder.
+    /// The quoted names after `before` in all sources of a folder.
     fn names_behind(before: &[&str], folder: &Path, names: &mut BTreeSet<String>) {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let path = entry.path();
@@ -288,7 +288,7 @@ mod tests {
             let sources = root().join("crates").join(package).join("src");
             names_behind(&["mutant!(\"", "mutant: \""], &sources, &mut in_code);
         }
-        // The one by which the switch itself is tested.
+        // The mutant of the switch's own test.
         in_code.remove("none_of_the_list");
         let in_table: BTreeSet<String> = MUTANTS.iter().map(|mutant| mutant.name.to_owned()).collect();
         assert_eq!(in_code, in_table);
@@ -304,10 +304,10 @@ mod tests {
             for tests in *tests {
                 let (_, test) = tests.trim_end_matches(')').rsplit_once("::").unwrap();
                 let test = test.split(')').next().unwrap();
-                assert!(row.contains(test), "docs/mutants.md does not say that {name} is caught by {test}");
+                assert!(row.contains(test), "docs/mutants.md: the row of {name} lacks {test}");
             }
         }
         let rows = document.lines().filter(|line| line.starts_with("| `")).count();
-        assert_eq!(rows, MUTANTS.len(), "docs/mutants.md has rows for what there is not");
+        assert_eq!(rows, MUTANTS.len(), "docs/mutants.md has rows without a mutant");
     }
 }
