@@ -4,8 +4,8 @@
 //!
 //! - Acknowledging the highest offset instead of the contiguous one, or a whole batch of which a part failed: there are no
 //!   brokers. In a lane the equivalents are `progress_past_the_unreached` and `whole_batch_ack`.
-//! - A relay that reads `id > last` and never looks back: there is no outbox. Positions in a lane are assigned under
-//!   its lock, see `position_read_with_the_lock`.
+//! - A relay that reads `id > last` and never looks back, or starts at a floor and never checks below it: there is no outbox.
+//!   Positions in a lane are assigned under its lock, see `position_read_with_the_lock`.
 //! - A publish that returned counts as confirmed: there is no outbox.
 
 /// One way to break the protocol.
