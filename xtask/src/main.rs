@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
+#[cfg(test)]
+mod architecture;
 mod bench;
 mod ci;
 mod interrupt;
