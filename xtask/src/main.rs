@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod interrupt;
 mod mutants;
+mod pictures;
 mod postgres;
 mod python;
 mod quickstart;
@@ -39,6 +40,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Measure Oncebox beside other inboxes and beside none: `bench inline`
     Bench(bench::Options),
+    /// Draw the terminal pictures in docs/pictures from the program's own output
+    Pictures,
     /// Kill processes and databases under load and count what is lost or doubled: `torture --help`
     Torture(torture::Options),
 }
@@ -56,6 +59,10 @@ async fn main() -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Command::Mutants(options) => mutants::run(&workspace, &options, &mut steps).await,
+        Command::Pictures => {
+            pictures::run(&workspace)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Bench(options) => match bench::run(&workspace, &options)? {},
         Command::Torture(options) => match torture::run(&workspace, &options)? {},
     };
