@@ -1,7 +1,6 @@
 //! The lines that the README shows of the stored inbox: here they are compiled.
 
-use oncebox::store::Select;
-use oncebox::{Envelope, Inbox, Message, SqliteStore};
+use oncebox::{Envelope, Inbox, Message, Operator, Select, SqliteStore};
 use serde::{Deserialize, Serialize};
 use sqlx::SqliteConnection;
 
@@ -26,7 +25,7 @@ async fn stored(store: SqliteStore, order: OrderPaid) -> anyhow::Result<()> {
     // What keeps failing is never dropped. Look at it, correct it, run it again; the audit says who did.
     let operators = inbox.operators();
     let letters = operators.dead_letters(Select::all().handler("ledger"), 100).await?;
-    operators.retry_dead(Select::all().handler("ledger").error("timeout"), "ann").await?;
+    operators.retry_dead(Select::all().handler("ledger").error("timeout"), &Operator::new("ann")?).await?;
     drop(letters);
     Ok(())
 }

@@ -245,8 +245,10 @@ async fn work<S: Effects + LogStore>(
     workers: usize,
     lease: Duration,
 ) -> Result<()> {
-    let retry =
-        Retry { max_attempts: 100, first: Duration::from_millis(10), longest: Duration::from_millis(10) };
+    let retry = Retry::new()
+        .max_attempts(100)
+        .first_delay(Duration::from_millis(10))
+        .max_delay(Duration::from_millis(10));
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install()?;

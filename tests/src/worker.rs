@@ -120,8 +120,10 @@ async fn work_on_log<S: Effects + LogStore>(store: S) -> Result<()> {
             _ => Ok(()),
         }
     };
-    let retry =
-        Retry { max_attempts: 100, first: Duration::from_millis(5), longest: Duration::from_millis(5) };
+    let retry = Retry::new()
+        .max_attempts(100)
+        .first_delay(Duration::from_millis(5))
+        .max_delay(Duration::from_millis(5));
     let builder =
         Inbox::builder(store).stored().retry(retry).poll_every(Duration::from_millis(20)).work_batch(20);
     let inbox = builder.on("steady", steady).on("shaky", shaky).build().await?;

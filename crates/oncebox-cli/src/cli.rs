@@ -6,6 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use oncebox::Operator;
+
+use crate::exit::Usage;
 use crate::output::Output;
 use crate::{demo, operate, serve};
 
@@ -49,11 +52,12 @@ pub(crate) struct Common {
 
 impl Common {
     /// Who acts: as said, else the user that is logged in.
-    pub(crate) fn operator(&self) -> String {
+    pub(crate) fn operator(&self) -> Result<Operator> {
         let named = |variable: &str| std::env::var(variable).ok().filter(|user| !user.is_empty());
         let logged_in = || named("USER").or_else(|| named("LOGNAME"));
         let number = || format!("user {}", rustix::process::getuid().as_raw());
-        self.operator.clone().or_else(logged_in).unwrap_or_else(number)
+        let name = self.operator.clone().or_else(logged_in).unwrap_or_else(number);
+        Operator::new(name).map_err(|error| Usage(error.to_string()).into())
     }
 
     /// Where answers go.

@@ -8,30 +8,67 @@ use crate::store::LiveTime;
 ///
 /// Only time with a live process counts. After a long downtime the broker still holds messages that were
 /// handled before it; their markers are still there.
+///
+/// ```
+/// # use oncebox_core::Retention;
+/// # use std::time::Duration;
+/// const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// let retention = Retention::default().period(14 * DAY);
+/// # assert_eq!(retention, Retention::new().period(14 * DAY));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Retention {
-    /// How long a marker is kept; must exceed the longest time after which a copy can still arrive. 7 days.
-    pub period: Duration,
-    /// Whether the inbox sweeps by itself. On.
-    pub automatic: bool,
-    /// The time between two sweeps. 1 hour.
-    pub every: Duration,
-    /// The most markers that one statement deletes. 1,000.
-    pub batch: u32,
+    pub(crate) period: Duration,
+    pub(crate) automatic: bool,
+    pub(crate) every: Duration,
+    pub(crate) batch: u32,
 }
 
 impl Default for Retention {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Retention {
+    /// The default of [`period`](Self::period): 7 days.
+    pub const DEFAULT_PERIOD: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+    /// 7 days, swept automatically every hour, 1,000 markers a statement.
+    pub const fn new() -> Self {
         Self {
-            period: Duration::from_secs(7 * 24 * 60 * 60),
+            period: Self::DEFAULT_PERIOD,
             automatic: true,
             every: Duration::from_secs(60 * 60),
             batch: 1_000,
         }
     }
-}
 
-impl Retention {
+    /// How long a marker is kept. It must exceed the longest redelivery time of the source. 7 days.
+    pub const fn period(mut self, period: Duration) -> Self {
+        self.period = period;
+        self
+    }
+
+    /// Whether the inbox sweeps on a timer. On; if off, call [`Inbox::sweep`](crate::Inbox::sweep).
+    pub const fn automatic(mut self, automatic: bool) -> Self {
+        self.automatic = automatic;
+        self
+    }
+
+    /// The time between two sweeps. 1 hour.
+    pub const fn every(mut self, time: Duration) -> Self {
+        self.every = time;
+        self
+    }
+
+    /// The maximum number of markers that one statement deletes. 1,000.
+    pub const fn batch(mut self, markers: u32) -> Self {
+        self.batch = markers;
+        self
+    }
+
     /// The longest silence that still counts as being alive: short against the period, and long enough for jobs
     /// that are started once in a while.
     pub(crate) fn tolerance(&self) -> Duration {

@@ -4,16 +4,18 @@
 //!
 //! The work goes through one file per step: `attribute` reads `#[message(...)]`, `kind` and `template` check
 //! its texts without knowing the type, `fields` looks the named fields up in the type, `expand` writes the
-//! `impl`.
+//! `impl`. `debug_handler` stands alone.
 
 mod attribute;
+mod debug_handler;
 mod expand;
 mod fields;
 mod kind;
 mod template;
 
 use proc_macro::TokenStream;
-use syn::{DeriveInput, parse_macro_input};
+use syn::punctuated::Punctuated;
+use syn::{DeriveInput, ItemFn, Meta, Token, parse_macro_input};
 
 /// Implements `Message`: the kind, the key and the codec of a type that arrives as a message.
 ///
@@ -74,4 +76,31 @@ use syn::{DeriveInput, parse_macro_input};
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Explains why a function is not accepted as a handler.
+///
+/// Without it the compiler reports that `on(…)` is not satisfied, for the function as a whole. With it the error is at the
+/// parameter or the return type that is wrong, or at what makes the future not `Send`. It changes nothing at run time;
+/// remove it when the handler compiles, or leave it.
+///
+/// ```
+/// # use oncebox::Message;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Message, Serialize, Deserialize)]
+/// # #[message(kind = "order.paid", key = "order_id")]
+/// # struct OrderPaid { order_id: String }
+/// #[oncebox::debug_handler]
+/// async fn post_to_ledger(order: OrderPaid, db: &mut sqlx::SqliteConnection) -> Result<(), sqlx::Error> {
+///     sqlx::query("insert into ledger values (?)").bind(order.order_id).execute(db).await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// `#[debug_handler(crate = path::to::oncebox)]` says where `oncebox` is found, if not at `::oncebox`.
+#[proc_macro_attribute]
+pub fn debug_handler(options: TokenStream, function: TokenStream) -> TokenStream {
+    let options = parse_macro_input!(options with Punctuated::<Meta, Token![,]>::parse_terminated);
+    let function = parse_macro_input!(function as ItemFn);
+    debug_handler::expand(&options, &function).into()
 }

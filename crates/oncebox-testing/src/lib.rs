@@ -17,6 +17,15 @@ pub use conformance::{Capabilities, Fixture};
 pub use faulty::{Faults, Faulty, Point, crash, is_crash};
 pub use harness::{Crashes, Deliver, Delivered, Harness};
 
+/// The operator of this name.
+///
+/// # Panics
+///
+/// If the name is empty, longer than 200 bytes or has control characters.
+pub fn operator(name: &str) -> oncebox_core::Operator {
+    oncebox_core::Operator::new(name).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// What [`conformance!`] expands to uses; not for people.
 #[doc(hidden)]
 pub mod __private {

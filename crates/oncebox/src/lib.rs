@@ -1,15 +1,33 @@
 #![doc = include_str!("tour.md")]
 #![forbid(unsafe_code)]
 
-pub use oncebox_core::*;
-
+// By name, so that nothing becomes public here by being public in the core.
+pub use oncebox_core::store::{
+    AuditEntry, DeadLetter, FailedAttempt, HandlerState, HandlerStatus, KnownHandler, Marker, MarkerState,
+    MessageState, MessageStatus, Peer, Place, ReplayFrom, Replayed, Select, StoredMessage, Task,
+    UnhandledKind,
+};
+pub use oncebox_core::{
+    Accept, AsyncFunc, Attempt, BoxError, Cancellation, Cause, Codec, DeadHead, Delivery, Detached, EffectId,
+    Envelope, Error, ErrorKind, Failure, Fingerprint, FromBatch, FromDelivery, Guarantee, Handler,
+    HandlerOptions, Headers, InFlight, Inbox, InboxBuilder, InboxStore, Input, IntoReturned, Json, Key,
+    KeyPart, KeyReuse, LogStore, MemoryStore, Message, MissingKey, Mode, Once, One, Operator, Operators,
+    Outcome, PruneReport, Rejection, Replay, Reply, Report, Requirement, Retention, Retry, Returned, Set,
+    Settlement, Start, State, StoredKey, SweepReport, WorkReport, content_key, lease, observe, store,
+};
 /// Derives [`Message`](trait@Message); see its attribute `#[message(...)]`.
 #[cfg(feature = "derive")]
 pub use oncebox_derive::Message;
+/// Explains why a function is not accepted as a handler.
+#[cfg(feature = "derive")]
+pub use oncebox_derive::debug_handler;
 #[cfg(feature = "postgres")]
 pub use oncebox_postgres::{PostgresStore, PostgresTx};
 #[cfg(feature = "sqlite")]
 pub use oncebox_sqlite::{SqliteStore, SqliteTx};
+
+#[doc(hidden)]
+pub use oncebox_core::__private;
 
 /// The guides' examples, compiled and run.
 #[cfg(doctest)]

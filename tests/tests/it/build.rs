@@ -9,6 +9,7 @@ use crate::every_store::OrderPaid;
 
 async fn fine(_: OrderPaid, _: &mut Lease) {}
 
+#[derive(Clone)]
 struct Mailer;
 
 async fn needs_mailer(_: OrderPaid, _: State<Mailer>, _: &mut Lease) {}
@@ -64,14 +65,10 @@ async fn names_that_cannot_be_kept_are_refused() {
 async fn limits_of_zero_are_refused() {
     assert!(refused(builder().handler_timeout(Duration::ZERO)).await.contains("handler_timeout"));
     assert!(refused(builder().lock_timeout(Duration::ZERO)).await.contains("lock_timeout"));
-    let zero = |change: fn(&mut Retention)| {
-        let mut retention = Retention::default();
-        change(&mut retention);
-        builder().retention(retention)
-    };
-    assert!(refused(zero(|retention| retention.period = Duration::ZERO)).await.contains("period"));
-    assert!(refused(zero(|retention| retention.every = Duration::ZERO)).await.contains("every"));
-    assert!(refused(zero(|retention| retention.batch = 0)).await.contains("batch"));
+    let zero = |change: fn(Retention) -> Retention| builder().retention(change(Retention::default()));
+    assert!(refused(zero(|retention| retention.period(Duration::ZERO))).await.contains("period"));
+    assert!(refused(zero(|retention| retention.every(Duration::ZERO))).await.contains("every"));
+    assert!(refused(zero(|retention| retention.batch(0))).await.contains("batch"));
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ const BODY_BYTES: usize = 1024 * 1024;
 /// The first second of the year 1 and of the year 10,000, since 1970.
 const YEAR_1: i64 = -62_135_596_800;
 const YEAR_10_000: i64 = 253_402_300_800;
-const TWICE: Retry = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+const TWICE: Retry = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 /// A call that takes longer does not come to an end.
 const STUCK: Duration = Duration::from_secs(120);
 /// The header of the messages that show that a lane goes on.
@@ -494,7 +494,7 @@ async fn an_accepted_message_is_handled_or_dead_and_its_lane_goes_on<F: LogFixtu
         let accepted = ends("accepting", inbox.accept(case.envelope())).await?;
         lane_goes_on(&fixture, &inbox, case).await?;
         match accepted {
-            Ok(Accept::Accepted { lane, pos }) => {
+            Ok(Accept::Accepted(Place { lane, pos })) => {
                 let place = Some(Place { lane, pos });
                 has_ended(&fixture, &inbox, case, &[UNORDERED, ORDERED], place).await?;
                 scene.is_unchanged()?;

@@ -33,10 +33,13 @@ const EFFECTS: usize = 150;
 const STUCK: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 /// One failure, and the message is a dead letter.
-const NO_SECOND_TRY: Retry = Retry { max_attempts: 1, first: Duration::ZERO, longest: Duration::ZERO };
+const NO_SECOND_TRY: Retry =
+    Retry::new().max_attempts(1).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 /// Long enough for a moment without a function, however slow the machine is.
-const PATIENT: Retry =
-    Retry { max_attempts: 100, first: Duration::from_millis(20), longest: Duration::from_millis(500) };
+const PATIENT: Retry = Retry::new()
+    .max_attempts(100)
+    .first_delay(Duration::from_millis(20))
+    .max_delay(Duration::from_millis(500));
 
 const TABLES: &str = "
     create table tariff (cents bigint not null, remark text);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use oncebox::store::Select;
 use oncebox::{BoxError, Inbox, InboxBuilder, Outcome, PostgresStore, Rejection, Retry, Settlement};
 use oncebox_testing::Fixture;
+use oncebox_testing::operator;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
@@ -14,7 +15,7 @@ use crate::every_store::{OrderPaid, envelope};
 use crate::postgres::{Postgres, as_owner};
 
 /// No failure is forgiven.
-const ONCE: Retry = Retry { max_attempts: 1, first: Duration::ZERO, longest: Duration::ZERO };
+const ONCE: Retry = Retry::new().max_attempts(1).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 
 fn stored(postgres: &Postgres) -> InboxBuilder<PostgresStore> {
     Inbox::builder(postgres.store()).stored().lanes(4).retry(ONCE)
@@ -330,7 +331,7 @@ async fn a_body_that_loses_its_connection_every_time_is_a_dead_letter() {
         for n in 0..20 {
             assert_eq!(postgres.effects(&format!("{name}-{n}")).await, u64::from(n != 5), "{name} {n}");
         }
-        inbox.operators().remove_handler(name, "test").await.unwrap();
+        inbox.operators().remove_handler(name, &operator("test")).await.unwrap();
         inbox.close().await;
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::every_store::{OrderPaid, envelope, judged};
 
 /// No failure is forgiven.
-const ONCE: Retry = Retry { max_attempts: 1, first: Duration::ZERO, longest: Duration::ZERO };
+const ONCE: Retry = Retry::new().max_attempts(1).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 
 async fn update(db: &mut PgConnection, rows: [i64; 2]) -> Result<(), sqlx::Error> {
     for row in rows {

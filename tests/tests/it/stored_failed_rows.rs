@@ -21,7 +21,7 @@ struct Bodies {
 async fn each_try_is_made_by_one_process<F: LogFixture>(fixture: F) {
     const TRIES: u32 = 4;
     let messages = judged(1_000);
-    let retry = Retry { max_attempts: TRIES, first: Duration::ZERO, longest: Duration::ZERO };
+    let retry = Retry::new().max_attempts(TRIES).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let bodies: Arc<Mutex<Bodies>> = Arc::default();
     let mut inboxes = Vec::new();
     for _ in 0..8 {

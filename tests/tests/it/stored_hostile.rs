@@ -5,13 +5,14 @@ use std::time::Duration;
 use oncebox::store::Select;
 use oncebox::{BoxError, Inbox, Retry};
 use oncebox_testing::Fixture;
+use oncebox_testing::operator;
 
 use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
 use crate::stored_fixture::LogFixture;
 
 on_every_store!(neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once);
 
-const AT_ONCE: Retry = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+const AT_ONCE: Retry = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 
 /// What a handler does behind its effect, by the last digit of its message.
 fn misdeed(id: &str) -> Option<&'static str> {
@@ -51,7 +52,7 @@ async fn neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once<F
     let letters = inbox.operators().dead_letters(Select::all(), 100).await.unwrap();
     assert_eq!(letters.len(), 10);
     // And alone they do no better as tasks.
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 10);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 10);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (0, 10), "{report:?}");
     assert_eq!(fixture.totals().await, (110, 110));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oncebox::store::{DeadLetter, Select};
 use oncebox::{Envelope, Inbox, LogStore};
+use oncebox_testing::operator;
 
 use crate::every_store::{judged, on_every_store};
 use crate::stored_fixture::{Chance, LogFixture, seed};
@@ -102,24 +103,24 @@ impl<F: LogFixture> Operator<'_, F> {
         let this = Select::all().handler("h").at(letter.place);
         self.died_again += usize::from(letter.attempts.len() > 1);
         let acted = match choice {
-            0 => self.inbox.operators().retry_dead(this, "hopeful").await,
+            0 => self.inbox.operators().retry_dead(this, &operator("hopeful")).await,
             1 => {
                 self.fixture.heal(&name).await;
                 self.healed.insert(name);
-                self.inbox.operators().retry_dead(this, "healer").await
+                self.inbox.operators().retry_dead(this, &operator("healer")).await
             }
             2 => {
                 let (key, n) = name.split_once('.').unwrap();
                 let body = body(key.parse().unwrap(), n.parse().unwrap(), false);
-                self.inbox.operators().edit_dead(this, body, "editor").await
+                self.inbox.operators().edit_dead(this, body, &operator("editor")).await
             }
             3 => {
                 self.dropped.insert(name);
-                self.inbox.operators().discard_dead(this, "discarder").await
+                self.inbox.operators().discard_dead(this, &operator("discarder")).await
             }
             _ => {
                 self.dropped.insert(name);
-                self.inbox.operators().resolve_dead(this, "clerk").await
+                self.inbox.operators().resolve_dead(this, &operator("clerk")).await
             }
         };
         // Nobody else deals with them.

@@ -51,7 +51,7 @@ async fn an_outage_spends_no_attempts_and_is_told_quietly() {
         let insert = sqlx::query("insert into effect (name) values ($1)").bind(order.order_id);
         insert.execute(db).await.map(drop)
     };
-    let retry = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+    let retry = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let inbox = Inbox::builder(store.clone()).stored().retry(retry).on("h", handler).build().await.unwrap();
     let messages = 2_000;
     for accept in inbox.accept_all((0..messages).map(|n| envelope(&format!("o-{n}")))).await {

@@ -10,6 +10,7 @@ use oncebox::{
     Accept, BoxError, EffectId, Error, Inbox, InboxBuilder, Key, LogStore, PruneReport, Replay, Retention,
     WorkReport,
 };
+use oncebox_testing::operator;
 use tokio::task::JoinHandle;
 
 use crate::every_store::{Conn, OrderPaid, envelope, judged, on_every_store};
@@ -25,12 +26,11 @@ on_every_store!(
 );
 
 /// The test says when time has passed.
-const RETENTION: Retention = Retention {
-    period: Duration::from_secs(7 * 24 * 60 * 60),
-    automatic: false,
-    every: Duration::from_secs(3600),
-    batch: 1_000,
-};
+const RETENTION: Retention = Retention::new()
+    .period(Duration::from_secs(7 * 24 * 60 * 60))
+    .automatic(false)
+    .every(Duration::from_secs(3600))
+    .batch(1_000);
 
 async fn builder<F: LogFixture>(fixture: &F) -> InboxBuilder<F::Store> {
     let store = fixture.another_store().await;
@@ -82,7 +82,7 @@ async fn end<S: LogStore>(inbox: &Inbox<S>, running: Running) -> WorkReport {
 async fn accept<S: LogStore>(inbox: &Inbox<S>, ids: impl IntoIterator<Item = String>) -> Vec<(u16, i64)> {
     let accepts = inbox.accept_all(ids.into_iter().map(|id| envelope(&id))).await;
     let place = |accept| match accept {
-        Ok(Accept::Accepted { lane, pos }) => (lane, pos),
+        Ok(Accept::Accepted(oncebox::Place { lane, pos })) => (lane, pos),
         other => panic!("{other:?}"),
     };
     accepts.into_iter().map(place).collect()
@@ -131,7 +131,7 @@ impl Pruner {
 }
 
 async fn prune<S: LogStore>(inbox: &Inbox<S>) -> PruneReport {
-    inbox.store().beat(RETENTION.period).await.unwrap();
+    inbox.store().beat(Retention::DEFAULT_PERIOD).await.unwrap();
     inbox.prune().await.unwrap()
 }
 
@@ -265,7 +265,8 @@ async fn a_replay_beside_pruning_runs_what_is_still_there<F: LogFixture>(fixture
         accept(&inbox, ids.iter().cloned()).await;
         until_through(&inbox, &["h"]).await;
         let pruner = Pruner::start(&inbox);
-        let replayed = inbox.operators().replay("h", ReplayFrom::Beginning, "somebody").await.unwrap();
+        let replayed =
+            inbox.operators().replay("h", ReplayFrom::Beginning, &operator("somebody")).await.unwrap();
         assert_eq!((replayed.tasks, replayed.dead), (0, 0));
         until_through(&inbox, &["h"]).await;
         pruned += pruner.stop().await;
@@ -298,28 +299,28 @@ async fn a_replay_beside_pruning_runs_what_is_still_there<F: LogFixture>(fixture
 
 async fn a_straggler_runs_nothing_for_a_handler_that_was_removed<F: LogFixture>(fixture: F) {
     let rounds = judged(40);
-    let operator = builder(&fixture).await.build().await.unwrap();
+    let acting = builder(&fixture).await.build().await.unwrap();
     for round in 0..rounds {
         let (name, other) = (format!("h{round}"), format!("other{round}"));
         let bodies = Arc::default();
         let straggler = with_count(&fixture, builder(&fixture).await, &name, &bodies);
         let straggler = with_effect(&fixture, straggler, &other).build().await.unwrap();
         let running = run(&straggler);
-        accept(&operator, (0..200).map(|n| format!("o-{round}-{n}"))).await;
+        accept(&acting, (0..200).map(|n| format!("o-{round}-{n}"))).await;
         // In the middle of it.
         while bodies.load(Ordering::SeqCst) < 20 {
             tokio::task::yield_now().await;
         }
-        assert!(operator.operators().remove_handler(&name, "somebody").await.unwrap());
+        assert!(acting.operators().remove_handler(&name, &operator("somebody")).await.unwrap());
         let at_removal = bodies.load(Ordering::SeqCst);
-        accept(&operator, (0..50).map(|n| format!("later-{round}-{n}"))).await;
+        accept(&acting, (0..50).map(|n| format!("later-{round}-{n}"))).await;
         // It is alive, and has been everywhere since.
-        until_through(&operator, &[&other]).await;
+        until_through(&acting, &[&other]).await;
         assert_eq!(bodies.load(Ordering::SeqCst), at_removal, "round {round}");
         let report = end(&straggler, running).await;
         assert_eq!((report.failed, report.dead), (0, 0));
         assert_eq!(bodies.load(Ordering::SeqCst), at_removal, "round {round}");
-        assert!(operator.operators().remove_handler(&other, "somebody").await.unwrap());
+        assert!(acting.operators().remove_handler(&other, &operator("somebody")).await.unwrap());
     }
     let (effects, distinct) = fixture.totals().await;
     assert_eq!(effects, distinct);
@@ -338,26 +339,26 @@ async fn a_straggler_goes_on_for_a_handler_that_was_renamed<F: LogFixture>(fixtu
             };
         builder.on(name, handler)
     };
-    let operator = builder(&fixture).await.build().await.unwrap();
+    let acting = builder(&fixture).await.build().await.unwrap();
     let straggler = with_seen(builder(&fixture).await, "h", "straggler").build().await.unwrap();
     let running = run(&straggler);
-    accept(&operator, (0..200).map(|n| format!("before-{n}"))).await;
+    accept(&acting, (0..200).map(|n| format!("before-{n}"))).await;
     while seen.lock().unwrap().len() < 20 {
         tokio::task::yield_now().await;
     }
-    assert!(operator.operators().rename_handler("h", "renamed", "somebody").await.unwrap());
+    assert!(acting.operators().rename_handler("h", "renamed", &operator("somebody")).await.unwrap());
     // The old name is taken, and says which one is meant.
     let late = with_seen(builder(&fixture).await, "h", "late").build().await.unwrap_err();
     assert!(late.to_string().contains("renamed"), "{late}");
-    accept(&operator, (0..200).map(|n| format!("straggler-{n}"))).await;
-    until_through(&operator, &["renamed"]).await;
+    accept(&acting, (0..200).map(|n| format!("straggler-{n}"))).await;
+    until_through(&acting, &["renamed"]).await;
     let newcomer = with_seen(builder(&fixture).await, "renamed", "newcomer").build().await.unwrap();
     let also_running = run(&newcomer);
-    accept(&operator, (0..200).map(|n| format!("both-{n}"))).await;
-    until_through(&operator, &["renamed"]).await;
+    accept(&acting, (0..200).map(|n| format!("both-{n}"))).await;
+    until_through(&acting, &["renamed"]).await;
     end(&straggler, running).await;
-    accept(&operator, (0..200).map(|n| format!("newcomer-{n}"))).await;
-    until_through(&operator, &["renamed"]).await;
+    accept(&acting, (0..200).map(|n| format!("newcomer-{n}"))).await;
+    until_through(&acting, &["renamed"]).await;
     end(&newcomer, also_running).await;
 
     assert_eq!(fixture.totals().await, (800, 800));
@@ -378,25 +379,28 @@ async fn nothing_runs_while_a_handler_is_paused<F: LogFixture>(fixture: F) {
         let running = run(&inbox);
         inboxes.push((inbox, running));
     }
-    let operator = builder(&fixture).await.build().await.unwrap();
+    let acting = builder(&fixture).await.build().await.unwrap();
     let rounds = judged(30);
     let mut accepted = 0;
     for round in 0..rounds {
         let before = bodies.load(Ordering::SeqCst);
-        accept(&operator, (0..200).map(|n| format!("o-{round}-{n}"))).await;
+        accept(&acting, (0..200).map(|n| format!("o-{round}-{n}"))).await;
         // In the middle of it.
         while bodies.load(Ordering::SeqCst) < before + 20 {
             tokio::task::yield_now().await;
         }
-        assert!(operator.operators().pause_handler("h", "somebody").await.unwrap());
+        assert!(acting.operators().pause_handler("h", &operator("somebody")).await.unwrap());
         let at_pause = bodies.load(Ordering::SeqCst);
-        accept(&operator, (0..50).map(|n| format!("later-{round}-{n}"))).await;
+        accept(&acting, (0..50).map(|n| format!("later-{round}-{n}"))).await;
         accepted += 250;
-        until_through(&operator, &["other"]).await;
+        until_through(&acting, &["other"]).await;
         assert_eq!(bodies.load(Ordering::SeqCst), at_pause, "round {round}");
-        assert!(!operator.operators().pause_handler("h", "somebody").await.unwrap(), "it is paused already");
-        assert!(operator.operators().resume_handler("h", "somebody").await.unwrap());
-        until_through(&operator, &["h"]).await;
+        assert!(
+            !acting.operators().pause_handler("h", &operator("somebody")).await.unwrap(),
+            "it is paused already"
+        );
+        assert!(acting.operators().resume_handler("h", &operator("somebody")).await.unwrap());
+        until_through(&acting, &["h"]).await;
     }
     for (inbox, running) in inboxes {
         assert_eq!(end(&inbox, running).await.failed, 0);

@@ -9,7 +9,7 @@ use crate::every_store::{Conn, OrderPaid, envelope, judged};
 use crate::stored_fixture::{LogFixture, when_all_have_left};
 
 async fn inbox<F: LogFixture>(fixture: &F) -> Inbox<F::Store> {
-    let retry = Retry { max_attempts: 3, first: Duration::ZERO, longest: Duration::ZERO };
+    let retry = Retry::new().max_attempts(3).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let mut builder = Inbox::builder(fixture.another_store().await).stored().retry(retry);
     for name in ["one", "two"] {
         let effects = fixture.clone();

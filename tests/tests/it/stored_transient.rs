@@ -16,7 +16,7 @@ on_every_store!(
     a_transient_error_for_ever_is_a_failure_and_keeps_nobody_waiting,
 );
 
-const AT_ONCE: Retry = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+const AT_ONCE: Retry = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 
 fn reset() -> BoxError {
     sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()).into()

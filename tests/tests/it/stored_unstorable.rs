@@ -3,6 +3,7 @@
 use oncebox::store::{Fault, Select, Store};
 use oncebox::{Attempt, BoxError, Inbox, Mode, Outcome, PostgresStore, Retry};
 use oncebox_testing::Fixture;
+use oncebox_testing::operator;
 
 use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
 use crate::postgres::{Postgres, as_owner};
@@ -18,7 +19,7 @@ on_every_store!(
 const UNSTORABLE: &str = "unstorable";
 
 const AT_ONCE: Retry =
-    Retry { max_attempts: 3, first: std::time::Duration::ZERO, longest: std::time::Duration::ZERO };
+    Retry::new().max_attempts(3).first_delay(std::time::Duration::ZERO).max_delay(std::time::Duration::ZERO);
 
 async fn an_outcome_that_cannot_be_stored_makes_a_dead_letter_and_stops_no_lane<F: LogFixture>(fixture: F) {
     fixture.refuse_errors(UNSTORABLE).await;
@@ -51,7 +52,7 @@ async fn an_outcome_that_cannot_be_stored_makes_a_dead_letter_and_stops_no_lane<
         assert!(letter.error.contains("the outcome could not be stored"), "{}", letter.error);
     }
     // Healed or not, the operator decides.
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 3);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 3);
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 3);
 }
 

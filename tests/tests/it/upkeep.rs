@@ -14,12 +14,9 @@ on_every_store!(
     a_failing_sweep_fails_the_health
 );
 
-const SHORT: Retention = Retention {
-    period: Duration::from_secs(20),
-    automatic: true,
-    every: Duration::from_millis(20),
-    batch: 10,
-};
+const EVERY: Duration = Duration::from_millis(20);
+const SHORT: Retention =
+    Retention::new().period(Duration::from_secs(20)).automatic(true).every(EVERY).batch(10);
 
 async fn marked<F: Fixture>(fixture: &F) -> F::Store {
     let store = fixture.store();
@@ -40,10 +37,10 @@ async fn old_markers_go_by_themselves<F: Fixture>(fixture: F) {
 }
 
 async fn nothing_is_swept_if_so_wished<F: Fixture>(fixture: F) {
-    let retention = Retention { automatic: false, ..SHORT };
+    let retention = SHORT.automatic(false);
     let inbox = Inbox::builder(marked(&fixture).await).retention(retention).build().await.unwrap();
     // Several times the interval; a sweep by hand afterwards still finds them all.
-    tokio::time::sleep(SHORT.every * 10).await;
+    tokio::time::sleep(EVERY * 10).await;
     let report = inbox.sweep().await.unwrap();
     assert_eq!((report.deleted, report.batches), (25, 3));
 }

@@ -131,8 +131,10 @@ async fn work<S: EffectStore>(store: S, scenario: Scenario) -> Result<Infallible
 
 fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuilder<Store<S>> {
     // The third attempt succeeds by plan. An outage uses up no attempt, so few are enough: more would hide faults that do.
-    let retry =
-        Retry { max_attempts: 6, first: Duration::from_millis(20), longest: Duration::from_millis(200) };
+    let retry = Retry::new()
+        .max_attempts(6)
+        .first_delay(Duration::from_millis(20))
+        .max_delay(Duration::from_millis(200));
     let builder = builder.lock_timeout(Duration::from_secs(2));
     let builder = match mode {
         Mode::Inline => return builder,
@@ -145,6 +147,7 @@ fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: Mode) -> Inbox
 
 /// Reports and retries dead letters. The harness repeats this until there are none, so an error is not fatal.
 async fn retry_dead_letters<S: EffectStore>(inbox: &Inbox<Store<S>>) {
+    let operator = oncebox_testing::operator("torture");
     for letter in inbox.operators().dead_letters(Select::all(), DEAD_LETTERS).await.unwrap_or_default() {
         let Some(message) = letter.key.and_then(|key| key.to_string().parse().ok()) else {
             eprintln!("a dead letter without a message's number as its key");
@@ -154,7 +157,7 @@ async fn retry_dead_letters<S: EffectStore>(inbox: &Inbox<Store<S>>) {
         report(&WorkerReport::Event(TortureEvent::DeadLetter { message, handler, error }));
         // Only the one that was reported.
         let reported = Select::all().handler(letter.handler).at(letter.place);
-        if let Err(error) = inbox.operators().retry_dead(reported, "torture").await {
+        if let Err(error) = inbox.operators().retry_dead(reported, &operator).await {
             eprintln!("no retry: {error}");
         }
     }

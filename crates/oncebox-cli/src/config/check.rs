@@ -19,8 +19,6 @@ use crate::times::rough;
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MAX_BODY_BYTES: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// An outage of an hour is nobody's fault: with ten minutes between the later ones it takes longer than that.
-const DEFAULT_MAX_ATTEMPTS: u32 = 25;
 
 /// Names stand in URLs and in front of keys.
 pub(super) fn is_source_name(name: &str) -> bool {
@@ -159,20 +157,25 @@ pub(super) fn check_handler(
 }
 
 fn check_retry(retry: &file::Retry, text: &Text<'_>) -> Result<Retry, Usage> {
-    let defaults = Retry::default();
-    let (first, longest) = (retry.first.as_ref(), retry.longest.as_ref());
-    let checked = Retry {
-        max_attempts: retry.max_attempts.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |n| *n.get_ref()),
-        first: first.map_or(defaults.first, |time| time.get_ref().0),
-        longest: longest.map_or(defaults.longest, |time| time.get_ref().0),
-    };
-    match first.or(longest) {
-        Some(written) if checked.first > checked.longest => Err(text.at(
+    let (first, max) = (retry.first_delay.as_ref(), retry.max_delay.as_ref());
+    let mut checked = Retry::default();
+    if let Some(attempts) = &retry.max_attempts {
+        checked = checked.max_attempts(*attempts.get_ref());
+    }
+    if let Some(delay) = first {
+        checked = checked.first_delay(delay.get_ref().0);
+    }
+    if let Some(delay) = max {
+        checked = checked.max_delay(delay.get_ref().0);
+    }
+    let (first_delay, max_delay) = checked.delays();
+    match first.or(max) {
+        Some(written) if first_delay > max_delay => Err(text.at(
             written,
             &format!(
-                "the first wait is longer than the longest ({} and {}): set longest to the same or more",
-                rough(checked.first),
-                rough(checked.longest)
+                "first_delay is {} and max_delay is {}: set max_delay to first_delay or more",
+                rough(first_delay),
+                rough(max_delay)
             ),
         )),
         _ => Ok(checked),

@@ -117,8 +117,8 @@ pub(super) enum Start {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Retry {
     pub(super) max_attempts: Option<Spanned<u32>>,
-    pub(super) first: Option<Spanned<Time>>,
-    pub(super) longest: Option<Spanned<Time>>,
+    pub(super) first_delay: Option<Spanned<Time>>,
+    pub(super) max_delay: Option<Spanned<Time>>,
 }
 
 /// `30s`.

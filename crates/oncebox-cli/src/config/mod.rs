@@ -196,7 +196,7 @@ impl Config {
         let redelivery = file.sources.values().filter_map(|source| source.redelivers_for.as_ref());
         let redelivery = redelivery.max_by_key(|time| time.get_ref().0);
         let keep_markers = file.retention.markers.map(|time| time.0);
-        let kept = keep_markers.unwrap_or_else(|| Retention::default().period);
+        let kept = keep_markers.unwrap_or(Retention::DEFAULT_PERIOD);
         if let Some(again) = redelivery
             && kept < again.get_ref().0
         {
@@ -283,7 +283,7 @@ mod tests {
             ordered = true
             dead_head = "skip"
             start = "now"
-            retry = { max_attempts = 3, first = "100ms", longest = "1m" }
+            retry = { max_attempts = 3, first_delay = "100ms", max_delay = "1m" }
             [handlers.archive]
             kinds = ["order.paid"]
             command = ["cat", "-"]
@@ -297,7 +297,7 @@ mod tests {
         assert!(config.sources.find("shop").is_some() && config.sources.find("other").is_none());
         let receipts = config.handlers.iter().find(|handler| handler.name == "receipts").unwrap();
         assert_eq!(receipts.ordered, Some(DeadHead::Skip));
-        assert_eq!(receipts.retry.longest, Duration::from_secs(60));
+        assert_eq!(receipts.retry.delays(), (Duration::from_millis(100), Duration::from_secs(60)));
         assert!(matches!(receipts.to, To::Endpoint { allow_private: false, .. }));
     }
 
@@ -310,9 +310,9 @@ mod tests {
             ("[store]\nschema = \"x\"", "oncebox.toml:2", "is for PostgreSQL"),
             ("[store]\nurl = \"sqlite::memory:\"", "oncebox.toml:2", "name a file"),
             (
-                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\nretry = { first = \"10m\", longest = \"1s\" }",
+                "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\nretry = { first_delay = \"10m\", max_delay = \"1s\" }",
                 "oncebox.toml:4",
-                "the first wait is longer than the longest",
+                "set max_delay to first_delay or more",
             ),
             ("[handlers.h]\nkinds = \"k\"\ncommand = [\"x\"]", "oncebox.toml:2", "as in [\"one\", \"two\"]"),
             ("[handlers.h]\nkinds = [\"k\"]\ncommand = \"x\"", "oncebox.toml:3", "a list of texts"),

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use oncebox::Operators;
 use oncebox::store::{HandlerStatus, Select};
+use oncebox::{Operator, Operators};
 use oncebox_workload::deliverer::{Deliverer, Delivery, DeliveryResult};
 use oncebox_workload::plan::Plan;
 use tokio::time::sleep;
@@ -156,7 +156,8 @@ impl DemoRun {
                 return self.history.add(DemoEvent::WorkedOff);
             }
             if status.dead > 0 {
-                let dead_letters = operators.retry_dead(Select::all().handler(STORED), OPERATOR).await?;
+                let dead_letters =
+                    operators.retry_dead(Select::all().handler(STORED), &Operator::new(OPERATOR)?).await?;
                 self.history.add(DemoEvent::Revived { dead_letters })?;
             }
             if before.replace(left) != Some(left) {

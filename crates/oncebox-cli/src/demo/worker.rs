@@ -80,7 +80,7 @@ async fn work() -> Result<()> {
 
 impl<S: LedgerStore> Inboxes<S> {
     async fn build(store: S, table: &str) -> Result<Self> {
-        let retention = Retention { automatic: false, ..Retention::default() };
+        let retention = Retention::new().automatic(false);
         let (for_payments, for_transfers) = (table.to_owned(), table.to_owned());
         let inline = Inbox::builder(store.clone())
             .mode(Mode::inline())

@@ -307,7 +307,7 @@ impl<S: LogStore> Intake<S> {
 
     fn note(&self, line: u64, answer: Result<Accept, Error>, tally: &mut Tally) -> Result<()> {
         match answer {
-            Ok(Accept::Accepted { .. }) => tally.accepted += 1,
+            Ok(Accept::Accepted(_)) => tally.accepted += 1,
             Ok(Accept::Duplicate { .. } | Accept::KeyReuse { .. }) => tally.duplicates += 1,
             Err(error)
                 if matches!(

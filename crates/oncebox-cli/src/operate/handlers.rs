@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use oncebox::Operators;
 use oncebox::store::{Place, ReplayFrom};
+use oncebox::{Operator, Operators};
 use serde_json::json;
 
 use crate::cli::Common;
@@ -105,22 +105,22 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
 }
 
 async fn act(operators: &Operators, common: &Common, options: &Options) -> Result<()> {
-    let (operator, output) = (common.operator(), common.output());
+    let output = common.output();
     match &options.action {
         None => list(operators, false, output).await,
         Some(Action::List { all }) => list(operators, *all, output).await,
         Some(Action::Pause { name }) => {
             find_handler(operators, name).await?;
-            let changed = operators.pause_handler(name, &operator).await?;
+            let changed = operators.pause_handler(name, &common.operator()?).await?;
             let text = if changed { "is paused: its messages wait" } else { "was paused already" };
             report("pause", name, changed, text, output)
         }
         Some(Action::Resume { name }) => {
             find_handler(operators, name).await?;
-            let changed = operators.resume_handler(name, &operator).await?;
+            let changed = operators.resume_handler(name, &common.operator()?).await?;
             report("resume", name, changed, if changed { "goes on" } else { "was not paused" }, output)
         }
-        Some(Action::Replay(replay)) => run_again(operators, replay, &operator, output).await,
+        Some(Action::Replay(replay)) => run_again(operators, replay, &common.operator()?, output).await,
         Some(Action::Remove { name, yes }) => {
             let status = find_handler(operators, name).await?;
             let (lag, tasks, dead) = (status.lag, status.tasks, status.dead);
@@ -130,12 +130,12 @@ async fn act(operators: &Operators, common: &Common, options: &Options) -> Resul
                 ),
                 *yes,
             )?;
-            let changed = operators.remove_handler(name, &operator).await?;
+            let changed = operators.remove_handler(name, &common.operator()?).await?;
             report("remove", name, changed, "is removed: its name stays taken", output)
         }
         Some(Action::Rename { name, new }) => {
             find_handler(operators, name).await?;
-            let changed = operators.rename_handler(name, new, &operator).await?;
+            let changed = operators.rename_handler(name, new, &common.operator()?).await?;
             let text = format!("is {new} from now on: programs need the new name when they start again");
             report("rename", name, changed, &text, output)
         }
@@ -156,7 +156,12 @@ async fn list(operators: &Operators, all: bool, output: Output) -> Result<()> {
     }
 }
 
-async fn run_again(operators: &Operators, replay: &Replay, operator: &str, output: Output) -> Result<()> {
+async fn run_again(
+    operators: &Operators,
+    replay: &Replay,
+    operator: &Operator,
+    output: Output,
+) -> Result<()> {
     let name = &replay.name;
     find_handler(operators, name).await?;
     let replayed = operators.replay(name, replay.from.place(), operator).await?;

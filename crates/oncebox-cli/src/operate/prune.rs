@@ -27,10 +27,10 @@ pub(crate) struct Options {
 
 pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
     let config = Config::load(common)?;
-    let period = options.retention.or(config.keep_markers).unwrap_or_else(|| Retention::default().period);
+    let period = options.retention.or(config.keep_markers).unwrap_or(Retention::DEFAULT_PERIOD);
     let keep_messages = options.keep_messages.or(config.keep_messages);
     let opened = config.target.open_ready(For::Acting).await?;
-    let retention = Retention { period, ..Retention::default() };
+    let retention = Retention::new().period(period);
     let operators = opened.operators_keeping(retention, keep_messages).await?;
     prune(&operators, period, common.output()).await?;
     Ok(ExitCode::SUCCESS)

@@ -94,7 +94,7 @@ pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers:
         .max_body_bytes(config.http.max_body_bytes)
         .notify(config.notify);
     if let Some(period) = config.keep_markers {
-        builder = builder.retention(Retention { period, ..Retention::default() });
+        builder = builder.retention(Retention::new().period(period));
     }
     if let Some(time) = config.keep_messages {
         builder = builder.keep_messages(time);

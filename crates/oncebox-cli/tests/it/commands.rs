@@ -9,7 +9,7 @@ fn running(script: &str, more: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
     format!(
         "[handlers.archive]\nkinds = [\"shop\"]\ncommand = [\"sh\", \"-c\", {script}]\n\
-         retry = {{ max_attempts = 3, first = \"10ms\", longest = \"10ms\" }}\n{more}"
+         retry = {{ max_attempts = 3, first_delay = \"10ms\", max_delay = \"10ms\" }}\n{more}"
     )
 }
 

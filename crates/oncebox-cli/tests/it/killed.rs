@@ -74,7 +74,7 @@ async fn each_message_takes_effect_once_whoever_is_killed() {
     let config = format!(
         "[sources.shop]\nkind_pointer = \"/type\"\n[handlers.receipts]\nkinds = [\"order.paid\"]\n\
          url = \"http://127.0.0.1:{free}/\"\nallow_private = true\ntimeout = \"5s\"\n\
-         retry = {{ max_attempts = 1000, first = \"20ms\", longest = \"200ms\" }}\n"
+         retry = {{ max_attempts = 1000, first_delay = \"20ms\", max_delay = \"200ms\" }}\n"
     );
     let mut gateway = Gateway::start(&config);
     let address = std::sync::Arc::new(std::sync::Mutex::new(gateway.address.clone()));

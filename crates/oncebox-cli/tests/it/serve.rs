@@ -20,7 +20,7 @@ fn keys(value: &Value) -> Vec<&str> {
 fn posting_to(receiver: &Receiver, more: &str) -> String {
     format!(
         "[handlers.receipts]\nkinds = [\"paid\"]\nurl = \"http://{}/receipts\"\nallow_private = true\n\
-         retry = {{ max_attempts = 4, first = \"10ms\", longest = \"50ms\" }}\n{more}",
+         retry = {{ max_attempts = 4, first_delay = \"10ms\", max_delay = \"50ms\" }}\n{more}",
         receiver.address
     )
 }

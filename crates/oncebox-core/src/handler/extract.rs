@@ -84,7 +84,7 @@ impl<A: FromDelivery> FromBatch for Vec<A> {
     }
 }
 
-impl<T: Send + Sync + 'static> FromBatch for State<T> {
+impl<T: Clone + Send + Sync + 'static> FromBatch for State<T> {
     fn requirements() -> Vec<Requirement> {
         vec![Requirement::of::<T>()]
     }
@@ -95,7 +95,7 @@ impl<T: Send + Sync + 'static> FromBatch for State<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> FromDelivery for State<T> {
+impl<T: Clone + Send + Sync + 'static> FromDelivery for State<T> {
     fn requirements() -> Vec<Requirement> {
         vec![Requirement::of::<T>()]
     }

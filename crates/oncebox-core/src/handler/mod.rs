@@ -44,6 +44,8 @@ use crate::store::Store;
     note = "without a connection it is a detached handler, which runs outside of any transaction",
     note = "the message implements `Message` (or is `Vec<Message>`), the connection is the store's own, e.g. \
             `&mut SqliteConnection` or `&mut PgConnection`",
+    note = "extractors are `Attempt`, `Headers`, `State<T>` where `T: Clone`, …; `#[oncebox::debug_handler]` on the function \
+            shows which part does not fit",
     note = "closures that use the connection must be async closures: `async |order: OrderPaid, db: &mut PgConnection| …`"
 )]
 pub trait Handler<S: Store, Marker>: Send + Sync + 'static {

@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// The values given with `InboxBuilder::state`, one per type.
@@ -11,12 +11,12 @@ use std::sync::Arc;
 pub(crate) struct States(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
 impl States {
-    pub(crate) fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
+    pub(crate) fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
         self.0.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
-    fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.0.get(&TypeId::of::<T>())?.clone().downcast().ok()
+    fn get<T: Clone + 'static>(&self) -> Option<T> {
+        self.0.get(&TypeId::of::<T>())?.downcast_ref().cloned()
     }
 
     pub(crate) fn has(&self, requirement: Requirement) -> bool {
@@ -44,11 +44,12 @@ impl Requirement {
     }
 }
 
-/// A value given with [`InboxBuilder::state`](crate::InboxBuilder::state); reads as the value itself.
-#[derive(Debug)]
-pub struct State<T>(Arc<T>);
+/// A clone of the value given with [`InboxBuilder::state`](crate::InboxBuilder::state), as in axum:
+/// `State(mailer): State<Mailer>`. Wrap what is expensive to clone in an [`Arc`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct State<T>(pub T);
 
-impl<T: Send + Sync + 'static> State<T> {
+impl<T: Clone + 'static> State<T> {
     pub(crate) fn from_states(states: &States) -> Option<Self> {
         states.get().map(Self)
     }
@@ -61,8 +62,8 @@ impl<T> Deref for State<T> {
     }
 }
 
-impl<T> Clone for State<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
+impl<T> DerefMut for State<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
     }
 }

@@ -178,8 +178,8 @@ impl<S: InboxStore> InboxBuilder<S> {
         self
     }
 
-    /// Shares a value with the handlers that take [`State<T>`](crate::State). One value per type.
-    pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+    /// Gives handlers a value: each call of a handler that takes [`State<T>`](crate::State) gets a clone. One value per type.
+    pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.insert(value);
         self
     }

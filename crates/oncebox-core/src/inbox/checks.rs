@@ -98,7 +98,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {
             return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
         }
-        if stored.workers == Some(0) || stored.work_batch == 0 || stored.retry.max_attempts == 0 {
+        if stored.workers == Some(0) || stored.work_batch == 0 || !stored.retry.is_possible() {
             return Err(Error::configuration(
                 "workers, work_batch or retry.max_attempts is zero: nothing could ever run",
             ));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use oncebox_core::store::{Action, DeadLetters, Log, Select};
 use oncebox_core::{Accept, Envelope, Failure, Inbox};
 use oncebox_postgres::PostgresStore;
+use oncebox_testing::operator;
 use sqlx::PgConnection;
 use sqlx::postgres::PgPoolOptions;
 
@@ -89,7 +90,7 @@ async fn the_view_has_the_shape_of_an_inbox_table() {
             row("0xff01", "other", None, false, None),
         ]
     );
-    assert_eq!(inbox.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(rows().await[2], row("dies", "order.paid", None, true, None));
 }
 
@@ -157,7 +158,9 @@ async fn letters_that_another_operator_took_do_not_end_an_action() {
     let mut in_lane_0 = 0;
     for n in 0..10 {
         let envelope = Envelope::new("order.paid", "bad").with_key(n);
-        if let Accept::Accepted { lane: 0, .. } = inbox.accept(envelope).await.unwrap() {
+        if let Accept::Accepted(oncebox_core::store::Place { lane: 0, .. }) =
+            inbox.accept(envelope).await.unwrap()
+        {
             in_lane_0 += 1;
         }
     }
@@ -184,7 +187,7 @@ async fn letters_that_another_operator_took_do_not_end_an_action() {
 
     let step = acting.await.unwrap().unwrap();
     assert_eq!((step.letters, step.next.map(|(_, place)| place.lane)), (0, Some(0)));
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 10 - in_lane_0);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 10 - in_lane_0);
     let rest = store.act(&Select::all(), &Action::Retry, "ann", step.next, limit).await.unwrap();
     assert_eq!((rest.letters, rest.next), (0, None));
 }

@@ -12,7 +12,7 @@ type Conn<F> = <<F as Fixture>::Store as Store>::Conn;
 const PERIOD: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// The inbox's own timer stays out of the way: time moves by the test's hand.
 const RETENTION: Retention =
-    Retention { period: PERIOD, automatic: false, every: Duration::from_secs(3600), batch: 100 };
+    Retention::new().period(PERIOD).automatic(false).every(Duration::from_secs(3600)).batch(100);
 const TOLERANCE: Duration = Duration::from_secs(3600);
 
 /// Lets time pass with a live process.
@@ -85,7 +85,7 @@ pub async fn downtime_expires_nothing<F: Fixture>(fixture: F) {
 pub async fn a_duplicate_during_a_sweep_is_still_a_duplicate<F: Fixture>(fixture: F) {
     let store = fixture.store();
     let inbox = Inbox::builder(store.clone())
-        .retention(Retention { batch: 50, ..RETENTION })
+        .retention(RETENTION.batch(50))
         .on("h", {
             let fixture = fixture.clone();
             async move |sample: Sample, conn: &mut Conn<F>| {

@@ -8,6 +8,7 @@ use oncebox_core::store::{Place, Select};
 use oncebox_core::{Accept, Attempt, BoxError, Envelope, ErrorKind, Inbox, InboxBuilder, LogStore, Retry};
 
 use super::{Fixture, Sample};
+use crate::operator;
 
 pub(super) type Conn<F> = <<F as Fixture>::Store as oncebox_core::store::Store>::Conn;
 
@@ -36,12 +37,13 @@ pub(super) fn sample(id: &str) -> Envelope {
 }
 
 /// Retries that are due at once.
-pub(super) const AT_ONCE: Retry = Retry { max_attempts: 3, first: Duration::ZERO, longest: Duration::ZERO };
+pub(super) const AT_ONCE: Retry =
+    Retry::new().max_attempts(3).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
 
 /// Accepts a message that is new; where it sits.
 pub(super) async fn accept_new<S: LogStore>(inbox: &Inbox<S>, envelope: Envelope) -> Place {
     match inbox.accept(envelope).await.unwrap() {
-        Accept::Accepted { lane, pos } => Place { lane, pos },
+        Accept::Accepted(Place { lane, pos }) => Place { lane, pos },
         known => panic!("{known:?}"),
     }
 }
@@ -167,11 +169,14 @@ pub async fn a_message_that_keeps_failing_is_a_dead_letter<F: Fixture<Store: Log
     assert_eq!(history, [(1, "attempt 1 failed"), (2, "attempt 2 failed"), (3, "attempt 3 failed")]);
     assert!(inbox.accept(sample("doomed")).await.unwrap().is_duplicate());
 
-    assert_eq!(inbox.operators().retry_dead(Select::all().error("no such text"), "ann").await.unwrap(), 0);
+    assert_eq!(
+        inbox.operators().retry_dead(Select::all().error("no such text"), &operator("ann")).await.unwrap(),
+        0
+    );
     assert_eq!(
         inbox
             .operators()
-            .retry_dead(Select::all().kind("sample").error("FAILED"), "")
+            .retry_dead(Select::all().kind("sample").error("FAILED"), &operator(""))
             .await
             .unwrap_err()
             .kind(),
@@ -179,7 +184,11 @@ pub async fn a_message_that_keeps_failing_is_a_dead_letter<F: Fixture<Store: Log
     );
     heal.store(1, Ordering::SeqCst);
     assert_eq!(
-        inbox.operators().retry_dead(Select::all().kind("sample").error("FAILED"), "ann").await.unwrap(),
+        inbox
+            .operators()
+            .retry_dead(Select::all().kind("sample").error("FAILED"), &operator("ann"))
+            .await
+            .unwrap(),
         1
     );
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);

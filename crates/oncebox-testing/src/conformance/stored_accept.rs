@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use oncebox_core::store::Place;
 use oncebox_core::{
     Accept, BoxError, Delivery, Envelope, ErrorKind, Headers, Inbox, InboxBuilder, Key, KeyReuse, LogStore,
     MissingKey,
@@ -128,7 +129,7 @@ pub async fn equal_keys_in_one_call_are_accepted_once<F: Fixture<Store: LogStore
     let answers = inbox.accept_all(ids.iter().map(|id| sample(id))).await;
     for (id, answer) in ids.iter().zip(answers) {
         match answer.unwrap() {
-            Accept::Accepted { .. } => *accepted.entry(id.as_str()).or_default() += 1,
+            Accept::Accepted(_) => *accepted.entry(id.as_str()).or_default() += 1,
             other => assert!(other.is_duplicate(), "{id}: {other:?}"),
         }
     }
@@ -161,7 +162,7 @@ pub async fn messages_of_one_ordering_key_sit_in_one_lane_in_order<F: Fixture<St
     let answers = inbox.accept_all(envelopes).await;
     let mut lanes: HashMap<usize, Vec<(u16, i64)>> = HashMap::new();
     for (n, answer) in answers.into_iter().step_by(2).enumerate() {
-        let Accept::Accepted { lane, pos } = answer.unwrap() else { panic!("o-{n:03} is known") };
+        let Accept::Accepted(Place { lane, pos }) = answer.unwrap() else { panic!("o-{n:03} is known") };
         lanes.entry(n % CUSTOMERS).or_default().push((lane, pos));
     }
     for (customer, places) in lanes {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::stored::{Conn, NO_LIMIT, accept_new, sample};
 use super::{Fixture, Sample};
 use crate::faulty::{Faults, Faulty, Point};
+use crate::operator;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -181,7 +182,7 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     assert!(!is_careful(&store, ledger).await, "care has ended");
 
     // An operator may know better.
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     for id in ["before", "poison", "survivor", "behind", "later"] {
         assert_eq!(fixture.effects(id).await, 1, "{id}");

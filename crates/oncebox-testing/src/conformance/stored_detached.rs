@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample};
 use super::stored_care::{die, enter, id_of};
 use super::{Fixture, LIMITS, Sample};
+use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Nothing here takes so long, unless it hangs.
@@ -115,7 +116,7 @@ pub async fn a_detached_handler_that_keeps_failing_leaves_a_dead_letter<F: Fixtu
 
     read(&runs);
     healed.store(true, Ordering::SeqCst);
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["doomed"]);
     assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
@@ -281,7 +282,7 @@ pub async fn at_most_once_is_never_tried_again_by_itself<F: Fixture<Store: LogSt
         let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
         assert_eq!((letters.len(), letters[0].error.as_str()), (1, "no answer"));
         assert_eq!(letters[0].attempts.len(), round);
-        assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+        assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     }
     healed.store(true, Ordering::SeqCst);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
@@ -467,7 +468,7 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
     assert!(letters[0].error.contains("3 processes died"), "{}", letters[0].error);
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["poison"]);
 }

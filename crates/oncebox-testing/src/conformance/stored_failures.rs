@@ -54,7 +54,7 @@ pub async fn a_permanent_failure_is_a_dead_letter_at_once<F: Fixture<Store: LogS
 /// The first tries tell what was wrong, the last ones what still is; a message that fails for weeks is no row of megabytes.
 pub async fn of_many_failed_tries_the_first_and_the_last_are_kept<F: Fixture<Store: LogStore>>(fixture: F) {
     const TRIES: u32 = 40;
-    let retry = Retry { max_attempts: TRIES, first: Duration::ZERO, longest: Duration::ZERO };
+    let retry = Retry::new().max_attempts(TRIES).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let judge = |_: &str, n: u32| Err(Failure::from(format!("try {n}")));
     let inbox = that_fails(&fixture, judge).retry(retry).build().await.unwrap();
     accept_new(&inbox, sample("never")).await;
@@ -166,7 +166,7 @@ pub async fn attempts_are_counted_durably<F: Fixture<Store: LogStore>>(fixture: 
 
 /// Full jitter, within the policy's bounds.
 pub async fn waits_between_tries_double_to_their_limit<F: Fixture<Store: LogStore>>(fixture: F) {
-    let retry = Retry { max_attempts: 5, first: HOUR, longest: HOUR * 3 };
+    let retry = Retry::new().max_attempts(5).first_delay(HOUR).max_delay(HOUR * 3);
     let inbox = that_fails(&fixture, |_, _| Err("always".into())).retry(retry).build().await.unwrap();
     for n in 0..20 {
         accept_new(&inbox, sample(&format!("m-{n}"))).await;
@@ -249,7 +249,7 @@ fn that_hangs<F: Fixture<Store: LogStore>>(
 /// Its time is up, and each run counts as one attempt.
 pub async fn a_handler_that_hangs_fails_alone<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
-    let twice = Retry { max_attempts: 2, ..AT_ONCE };
+    let twice = AT_ONCE.max_attempts(2);
     let inbox = that_hangs(&fixture, 2, &runs).retry(twice).build().await.unwrap();
     accept_new(&inbox, sample("hangs alone")).await;
     let report = inbox.work_until_idle().await.unwrap();
@@ -259,7 +259,7 @@ pub async fn a_handler_that_hangs_fails_alone<F: Fixture<Store: LogStore>>(fixtu
     assert_eq!((letters.len(), letters[0].attempts.len()), (1, 2));
 
     // On a busy machine the time of its neighbours may be up too, so that they need other attempts, and nobody else does.
-    let often = Retry { max_attempts: 1_000, ..AT_ONCE };
+    let often = AT_ONCE.max_attempts(1_000);
     let inbox = that_hangs(&fixture, 1, &runs).retry(often).build().await.unwrap();
     let ids = ["before", "hangs", "behind"];
     for id in ids {

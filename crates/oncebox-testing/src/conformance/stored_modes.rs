@@ -11,11 +11,12 @@ use oncebox_core::{
 use super::stored::{AT_ONCE, Conn, accept_new, sample};
 use super::stored_retention::live_for;
 use super::{Fixture, Sample};
+use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// The inbox's own timer stays out of the way: time moves by the test's hand.
-const RETENTION: Retention =
-    Retention { period: Duration::from_secs(2 * 24 * 3600), automatic: false, every: HOUR, batch: 100 };
+const PERIOD: Duration = Duration::from_secs(2 * 24 * 3600);
+const RETENTION: Retention = Retention::new().period(PERIOD).automatic(false).every(HOUR).batch(100);
 
 async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
     let error: Error = builder.build().await.unwrap_err();
@@ -137,7 +138,7 @@ pub async fn what_failed_from_the_log_is_a_duplicate_inline<F: Fixture<Store: Lo
     fixture.travel(HOUR);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(state(&inbox, "task").await, Some(MarkerState::Done));
-    assert_eq!(inbox.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(state(&inbox, "dead").await, Some(MarkerState::Done));
     for (id, count) in [("task", 1), ("dead", 0), ("fine", 1)] {
         assert_eq!(deliver(&inbox, id).await, "duplicate");
@@ -162,7 +163,7 @@ pub async fn a_replay_runs_what_its_markers_know<F: Fixture<Store: LogStore>>(fi
         accept_new(&inbox, sample(id)).await;
     }
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
-    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!((fixture.effects("a").await, fixture.effects("b").await), (2, 2));
     assert_eq!(deliver(&inbox, "a").await, "duplicate");
@@ -212,7 +213,7 @@ pub async fn to_stored_only_when_inline_keys_are_forgotten<F: Fixture<Store: Log
     let text = refused(of(&fixture, Mode::stored())).await;
     assert!(text.contains("swept"), "{text}");
 
-    live_for(&fixture, RETENTION.period + HOUR).await;
+    live_for(&fixture, PERIOD + HOUR).await;
     assert!(mixed.sweep().await.unwrap().deleted > 0);
     let stored = of(&fixture, Mode::stored()).build().await.unwrap();
     assert_eq!(stored.process(sample("d")).await.unwrap_err().kind(), ErrorKind::Configuration);
@@ -246,7 +247,7 @@ pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogS
     fixture.travel(HOUR);
     assert_eq!(spills.work_until_idle().await.unwrap().done, 1);
     assert!(refused(of(&fixture, Mode::inline())).await.contains("tasks or dead letters"));
-    assert_eq!(spills.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(spills.operators().discard_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     let inline = of(&fixture, Mode::inline()).build().await.unwrap();
     for (id, count) in [("a", 1), ("task", 1), ("dead", 0)] {
         assert_eq!(deliver(&inline, id).await, "duplicate");
@@ -288,7 +289,7 @@ pub async fn a_replay_that_is_not_over_is_no_reason_to_forget<F: Fixture<Store: 
         accept_new(&inbox, sample(id)).await;
     }
     inbox.work_until_idle().await.unwrap();
-    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
     assert_eq!(deliver(&mixed, "b").await, "duplicate");
     assert_eq!(mixed.work_until_idle().await.unwrap().done, 3, "the replay goes on");
@@ -309,7 +310,7 @@ pub async fn a_replay_that_fails_first_ends_with_its_newest_result<F: Fixture<St
     assert_eq!(deliver(&inbox, "a").await, "done");
     accept_new(&inbox, sample("a")).await;
     inbox.work_until_idle().await.unwrap();
-    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     assert_eq!(inbox.work_until_idle().await.unwrap().failed, 1);
     assert_eq!(state(&inbox, "a").await, Some(MarkerState::Spilled));
     fixture.travel(HOUR);

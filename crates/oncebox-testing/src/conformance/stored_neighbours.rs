@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use oncebox_core::store::Select;
+use oncebox_core::store::{Place, Select};
 use oncebox_core::{Attempt, BoxError, Envelope, Failure, Inbox, LogStore};
 
 use super::stored::{AT_ONCE, Conn, NO_LIMIT, accept_new, one_lane, sample};
 use super::{Fixture, Sample};
+use crate::operator;
 
 /// A message that fails is set apart although another lane of its handler has work without end.
 pub async fn a_culprit_is_found_while_another_lane_is_busy<F: Fixture<Store: LogStore>>(fixture: F) {
@@ -25,7 +26,7 @@ pub async fn a_culprit_is_found_while_another_lane_is_busy<F: Fixture<Store: Log
     // Two ordering keys that sit in different lanes.
     for key in (0..).map(|n| format!("key-{n}")) {
         let accepted = inbox.accept(sample(&key).with_order_by(&*key)).await.unwrap();
-        let oncebox_core::Accept::Accepted { lane, .. } = accepted else { panic!("{accepted:?}") };
+        let oncebox_core::Accept::Accepted(Place { lane, .. }) = accepted else { panic!("{accepted:?}") };
         if lane == 0 {
             busy.get_or_insert(key)
         } else {
@@ -101,7 +102,7 @@ pub async fn a_straggler_passes_over_nothing<F: Fixture<Store: LogStore>>(fixtur
         builder.build().await.unwrap()
     };
     let old = build(&["a"], false).await;
-    assert!(old.operators().remove_handler("h", "ann").await.unwrap());
+    assert!(old.operators().remove_handler("h", &operator("ann")).await.unwrap());
     let new = build(&["b", "a"], true).await;
     for kind in ["b", "a"] {
         accept_new(&new, Envelope::new(kind, "{}").with_key("1")).await;

@@ -13,6 +13,7 @@ use oncebox_core::{
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample, with_effect};
 use super::stored_retention::live_for;
 use super::{Fixture, Sample};
+use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -99,13 +100,13 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
     read(&runs);
 
     assert_eq!(
-        inbox.operators().pause_handler("ledger", "").await.unwrap_err().kind(),
+        inbox.operators().pause_handler("ledger", &operator("")).await.unwrap_err().kind(),
         ErrorKind::Configuration
     );
-    assert!(!inbox.operators().pause_handler("nobody", "ann").await.unwrap());
-    assert!(!inbox.operators().resume_handler("ledger", "ann").await.unwrap(), "it is at work");
-    assert!(inbox.operators().pause_handler("ledger", "ann").await.unwrap());
-    assert!(!inbox.operators().pause_handler("ledger", "ann").await.unwrap(), "it is paused");
+    assert!(!inbox.operators().pause_handler("nobody", &operator("ann")).await.unwrap());
+    assert!(!inbox.operators().resume_handler("ledger", &operator("ann")).await.unwrap(), "it is at work");
+    assert!(inbox.operators().pause_handler("ledger", &operator("ann")).await.unwrap());
+    assert!(!inbox.operators().pause_handler("ledger", &operator("ann")).await.unwrap(), "it is paused");
     fixture.travel(HOUR);
     accept_new(&inbox, sample("a")).await;
     let started_meanwhile = builder().build().await.unwrap();
@@ -119,8 +120,8 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
     assert_eq!((statuses[0].handler.state, statuses[0].lag), (HandlerState::Paused, 1));
     assert_eq!(statuses[1].handler.state, HandlerState::Active);
 
-    assert!(!inbox.operators().resume_handler("nobody", "bob").await.unwrap());
-    assert!(inbox.operators().resume_handler("ledger", "bob").await.unwrap());
+    assert!(!inbox.operators().resume_handler("nobody", &operator("bob")).await.unwrap());
+    assert!(inbox.operators().resume_handler("ledger", &operator("bob")).await.unwrap());
     assert_eq!(started_meanwhile.work_until_idle().await.unwrap().done, 2);
     let mut ran = read(&runs);
     ran.sort();
@@ -139,16 +140,17 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), fresh(&["a", "b", "c"]));
 
-    let error = inbox.operators().replay("nobody", ReplayFrom::Beginning, "ann").await.unwrap_err();
+    let error =
+        inbox.operators().replay("nobody", ReplayFrom::Beginning, &operator("ann")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
     assert!(error.to_string().contains("nobody"), "{error}");
     assert!(
-        inbox.operators().replay("ledger", ReplayFrom::Beginning, "").await.is_err(),
+        inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("")).await.is_err(),
         "nobody said who does it"
     );
     assert!(inbox.operators().audit(10).await.unwrap().is_empty());
 
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     assert_eq!(come_to, Replayed { positions: 3, tasks: 0, dead: 0 });
     accept_new(&inbox, sample("d")).await;
     inbox.work_until_idle().await.unwrap();
@@ -190,24 +192,32 @@ pub async fn a_replay_begins_at_a_time_or_a_place<F: Fixture<Store: LogStore>>(f
     read(&runs);
 
     let since = inbox.operators().message(places[1]).await.unwrap().unwrap().received_at;
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Time(since), "ann").await.unwrap();
+    let come_to =
+        inbox.operators().replay("ledger", ReplayFrom::Time(since), &operator("ann")).await.unwrap();
     assert_eq!(come_to.positions, 3);
     inbox.work_until_idle().await.unwrap();
     let mut ran = read(&runs);
     ran.sort();
     assert_eq!(ran, replayed(&["b", "c", "d"]));
     let future = SystemTime::now() + HOUR * 24;
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Time(future), "ann").await.unwrap();
+    let come_to =
+        inbox.operators().replay("ledger", ReplayFrom::Time(future), &operator("ann")).await.unwrap();
     assert_eq!(come_to, Replayed::default());
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(places[2]), "ann").await.unwrap();
+    let come_to =
+        inbox.operators().replay("ledger", ReplayFrom::Place(places[2]), &operator("ann")).await.unwrap();
     assert_eq!(come_to.positions, 1);
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), replayed(&["c"]), "in its lane only");
     let beyond = Place { pos: places[2].pos + 100, ..places[2] };
     assert_eq!(
-        inbox.operators().replay("ledger", ReplayFrom::Place(beyond), "ann").await.unwrap().positions,
+        inbox
+            .operators()
+            .replay("ledger", ReplayFrom::Place(beyond), &operator("ann"))
+            .await
+            .unwrap()
+            .positions,
         0
     );
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
@@ -234,7 +244,8 @@ pub async fn a_replay_absorbs_tasks_and_dead_letters<F: Fixture<Store: LogStore>
     assert_eq!((report.done, report.failed, report.dead), (2, 1, 2));
     read(&runs);
     healed.store(true, Ordering::SeqCst);
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(from), "ann").await.unwrap();
+    let come_to =
+        inbox.operators().replay("ledger", ReplayFrom::Place(from), &operator("ann")).await.unwrap();
     assert_eq!(come_to, Replayed { positions: 4, tasks: 1, dead: 1 });
     let detail = inbox.operators().audit(1).await.unwrap().remove(0).detail.unwrap();
     assert!(detail.contains("tasks: 1, dead letters: 1"), "{detail}");
@@ -262,16 +273,17 @@ pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     inbox.work_until_idle().await.unwrap();
     read(&runs);
     for _ in 0..2 {
-        inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+        inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
         inbox.work_until_idle().await.unwrap();
         assert_eq!(read(&runs), replayed(&["a", "b", "c", "d"]));
     }
     // It runs on one message at a time, and is interrupted behind the second.
-    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     inbox.work_once().await.unwrap();
     inbox.work_once().await.unwrap();
     assert_eq!(read(&runs), replayed(&["a", "b"]));
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(places[1]), "ann").await.unwrap();
+    let come_to =
+        inbox.operators().replay("ledger", ReplayFrom::Place(places[1]), &operator("ann")).await.unwrap();
     assert_eq!(come_to.positions, 1);
     accept_new(&inbox, sample("e")).await;
     inbox.work_until_idle().await.unwrap();
@@ -280,10 +292,10 @@ pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     assert_eq!(read(&runs), expected);
     // From further ahead than it has come there is nothing to go back to.
     let e = inbox.operators().find_message("sample", "e").await.unwrap().unwrap();
-    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     inbox.work_once().await.unwrap();
     assert_eq!(
-        inbox.operators().replay("ledger", ReplayFrom::Place(e), "ann").await.unwrap(),
+        inbox.operators().replay("ledger", ReplayFrom::Place(e), &operator("ann")).await.unwrap(),
         Replayed::default()
     );
     inbox.work_until_idle().await.unwrap();
@@ -308,7 +320,7 @@ pub async fn a_replayed_message_that_fails_is_tried_again_as_a_replay<F: Fixture
     inbox.work_until_idle().await.unwrap();
     read(&runs);
     fails.store(true, Ordering::SeqCst);
-    inbox.operators().replay("ledger", ReplayFrom::Beginning, "ann").await.unwrap();
+    inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed), (2, 1));
     let retried: Vec<_> = runs.lock().unwrap().iter().map(|run| (run.attempt, run.is_replay)).collect();
@@ -340,15 +352,15 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     old.work_until_idle().await.unwrap();
     let first = runs.lock().unwrap()[0].clone();
     read(&runs);
-    assert_eq!(old.operators().resolve_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(old.operators().resolve_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
 
-    assert!(!old.operators().rename_handler("nobody", "somebody", "ann").await.unwrap());
-    for (to, operator) in [("taken", "ann"), ("", "ann"), ("new", "")] {
-        let error = old.operators().rename_handler("old", to, operator).await.unwrap_err();
+    assert!(!old.operators().rename_handler("nobody", "somebody", &operator("ann")).await.unwrap());
+    for to in ["taken", ""] {
+        let error = old.operators().rename_handler("old", to, &operator("ann")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
     }
-    assert!(old.operators().rename_handler("old", "new", "ann").await.unwrap());
-    assert!(!old.operators().rename_handler("old", "newer", "ann").await.unwrap(), "only a name");
+    assert!(old.operators().rename_handler("old", "new", &operator("ann")).await.unwrap());
+    assert!(!old.operators().rename_handler("old", "newer", &operator("ann")).await.unwrap(), "only a name");
     let text = refused(named("old")).await;
     assert!(text.contains("\"new\""), "{text}");
 
@@ -361,20 +373,20 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     assert_eq!(new.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), fresh(&["task"]));
     assert!(new.marker("new", "sample", "dead").await.unwrap().is_some(), "its markers are its own");
-    new.operators().replay("new", ReplayFrom::Beginning, "ann").await.unwrap();
+    new.operators().replay("new", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     new.work_until_idle().await.unwrap();
     let again = runs.lock().unwrap()[0].clone();
     assert_eq!((&*again.id, again.effect), ("a", first.effect), "other systems know it by this");
     read(&runs);
 
     // Back, and on.
-    assert!(new.operators().rename_handler("new", "old", "bob").await.unwrap());
+    assert!(new.operators().rename_handler("new", "old", &operator("bob")).await.unwrap());
     let text = refused(named("new")).await;
     assert!(text.contains("\"old\""), "{text}");
     let back = named("old").build().await.unwrap();
     accept_new(&back, sample("c")).await;
     assert_eq!(back.work_until_idle().await.unwrap().done, 1);
-    assert!(back.operators().rename_handler("old", "last", "bob").await.unwrap());
+    assert!(back.operators().rename_handler("old", "last", &operator("bob")).await.unwrap());
     for name in ["old", "new"] {
         let text = refused(named(name)).await;
         assert!(text.contains("\"last\""), "{text}");
@@ -384,7 +396,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     assert_eq!(renames.len(), 3);
     assert_eq!((&*renames[2].0, &*renames[0].0), ("ann", "bob"));
     // Removed, every name that it had stays taken.
-    assert!(back.operators().remove_handler("last", "bob").await.unwrap());
+    assert!(back.operators().remove_handler("last", &operator("bob")).await.unwrap());
     let text = refused(named("last")).await;
     assert!(text.contains("set `revive`"), "{text}");
     for name in ["old", "new"] {
@@ -399,7 +411,7 @@ pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>
     };
     let old = named("old").build().await.unwrap();
     old.process(sample("a")).await.unwrap();
-    assert!(old.operators().rename_handler("old", "new", "ann").await.unwrap());
+    assert!(old.operators().rename_handler("old", "new", &operator("ann")).await.unwrap());
     let new = named("new").build().await.unwrap();
     for inbox in [&new, &old] {
         let report = inbox.process(sample("a")).await.unwrap();
@@ -414,8 +426,8 @@ pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>
     let text = refused(named("old")).await;
     assert!(text.contains("\"new\""), "{text}");
     // Nothing of it is in the log.
-    assert!(new.operators().pause_handler("new", "ann").await.is_err());
-    assert!(new.operators().replay("new", ReplayFrom::Beginning, "ann").await.is_err());
+    assert!(new.operators().pause_handler("new", &operator("ann")).await.is_err());
+    assert!(new.operators().replay("new", ReplayFrom::Beginning, &operator("ann")).await.is_err());
 }
 
 /// An entry of the audit without its time: operator, action, handler, detail.
@@ -436,15 +448,15 @@ pub async fn the_audit_says_what_was_done_with_a_handler<F: Fixture<Store: LogSt
     }
     inbox.work_until_idle().await.unwrap();
     let operators = inbox.operators();
-    operators.pause_handler("ledger", "ann").await.unwrap();
-    operators.resume_handler("ledger", "ann").await.unwrap();
+    operators.pause_handler("ledger", &operator("ann")).await.unwrap();
+    operators.resume_handler("ledger", &operator("ann")).await.unwrap();
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(4_102_444_800_123);
     for from in [ReplayFrom::Time(at), ReplayFrom::Place(a), ReplayFrom::Beginning] {
-        operators.replay("ledger", from, "ann").await.unwrap();
+        operators.replay("ledger", from, &operator("ann")).await.unwrap();
     }
     inbox.work_until_idle().await.unwrap();
-    operators.rename_handler("ledger", "book", "ann").await.unwrap();
-    operators.remove_handler("book", "bob").await.unwrap();
+    operators.rename_handler("ledger", "book", &operator("ann")).await.unwrap();
+    operators.remove_handler("book", &operator("bob")).await.unwrap();
 
     let written = operators.audit(100).await.unwrap().into_iter().rev();
     let written: Vec<Written> =
@@ -488,12 +500,18 @@ pub async fn an_operation_that_makes_no_sense_is_refused<F: Fixture<Store: LogSt
     };
     let taken = "the name \"spill\" is taken: choose another one. Names of handlers are never used twice";
     for (refused, text) in [
-        (operators.pause_handler("inline", "ann").await.map(drop), not_paused.to_owned()),
-        (operators.resume_handler("inline", "ann").await.map(drop), not_paused.to_owned()),
-        (operators.replay("inline", ReplayFrom::Beginning, "ann").await.map(drop), not_replayed("inline")),
-        (operators.replay("spill", ReplayFrom::Beginning, "ann").await.map(drop), not_replayed("spill")),
-        (operators.rename_handler("inline", "spill", "ann").await.map(drop), taken.to_owned()),
-        (operators.rename_handler("spill", "spill", "ann").await.map(drop), taken.to_owned()),
+        (operators.pause_handler("inline", &operator("ann")).await.map(drop), not_paused.to_owned()),
+        (operators.resume_handler("inline", &operator("ann")).await.map(drop), not_paused.to_owned()),
+        (
+            operators.replay("inline", ReplayFrom::Beginning, &operator("ann")).await.map(drop),
+            not_replayed("inline"),
+        ),
+        (
+            operators.replay("spill", ReplayFrom::Beginning, &operator("ann")).await.map(drop),
+            not_replayed("spill"),
+        ),
+        (operators.rename_handler("inline", "spill", &operator("ann")).await.map(drop), taken.to_owned()),
+        (operators.rename_handler("spill", "spill", &operator("ann")).await.map(drop), taken.to_owned()),
     ] {
         let error = refused.unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (ErrorKind::Configuration, text));
@@ -505,7 +523,7 @@ pub async fn an_operation_that_makes_no_sense_is_refused<F: Fixture<Store: LogSt
 pub async fn a_replay_from_a_pruned_place_begins_with_the_next_message<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
-    let retention = Retention { period: HOUR * 100, automatic: false, every: HOUR, batch: 10 };
+    let retention = Retention::new().period(HOUR * 100).automatic(false).every(HOUR).batch(10);
     let builder = one_lane(&fixture).retention(retention).keep_messages(HOUR);
     let runs = Runs::default();
     let inbox = noting(&fixture, builder, "ledger", &runs, never_fails).build().await.unwrap();
@@ -517,7 +535,7 @@ pub async fn a_replay_from_a_pruned_place_begins_with_the_next_message<F: Fixtur
     live_for(&fixture, HOUR * 2).await;
     assert_eq!(inbox.prune().await.unwrap().messages, 2);
     read(&runs);
-    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(a), "ann").await.unwrap();
+    let come_to = inbox.operators().replay("ledger", ReplayFrom::Place(a), &operator("ann")).await.unwrap();
     assert_eq!(come_to, Replayed { positions: 1, tasks: 0, dead: 0 });
     inbox.work_until_idle().await.unwrap();
     assert_eq!(read(&runs), replayed(&["c"]));

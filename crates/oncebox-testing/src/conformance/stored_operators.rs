@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::stored::{Conn, accept_new, one_lane, sample};
 use super::{Fixture, Sample};
+use crate::operator;
 
 const GOOD: &str = r#"{"id": "corrected", "text": "good"}"#;
 
@@ -90,20 +91,21 @@ pub async fn a_dead_letter_is_found_by_its_own_time<F: Fixture<Store: LogStore>>
 /// A corrected body is for one handler of one message.
 pub async fn one_dead_letter_is_corrected_at_a_time<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
-    let several = inbox.operators().edit_dead(Select::all().handler("one"), GOOD, "ann").await.unwrap_err();
+    let several =
+        inbox.operators().edit_dead(Select::all().handler("one"), GOOD, &operator("ann")).await.unwrap_err();
     assert_eq!(several.kind(), ErrorKind::Configuration);
     assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().len(), 4);
     assert!(inbox.operators().audit(10).await.unwrap().is_empty());
 
     let place = inbox.operators().find_message("sample", "b").await.unwrap().unwrap();
     let one = Select::all().handler("one").at(place);
-    assert_eq!(inbox.operators().edit_dead(one.clone(), "nonsense", "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().edit_dead(one.clone(), "nonsense", &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 1);
     let letters = inbox.operators().dead_letters(one.clone(), 10).await.unwrap();
     assert_eq!(letters[0].body, b"nonsense", "what the handler would be given now");
-    assert_eq!(inbox.operators().edit_dead(one.clone(), GOOD, "bob").await.unwrap(), 1);
+    assert_eq!(inbox.operators().edit_dead(one.clone(), GOOD, &operator("bob")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
-    assert_eq!(inbox.operators().edit_dead(one, GOOD, "bob").await.unwrap(), 0, "it is done");
+    assert_eq!(inbox.operators().edit_dead(one, GOOD, &operator("bob")).await.unwrap(), 0, "it is done");
     assert_eq!((fixture.effects("one corrected").await, fixture.effects("two corrected").await), (1, 0));
     assert_eq!(
         names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()),
@@ -125,10 +127,10 @@ pub async fn one_dead_letter_is_corrected_at_a_time<F: Fixture<Store: LogStore>>
 pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
     let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
-    assert_eq!(inbox.operators().discard_dead(Select::all().at(place), "ann").await.unwrap(), 2);
-    assert_eq!(inbox.operators().discard_dead(Select::all().at(place), "ann").await.unwrap(), 0);
+    assert_eq!(inbox.operators().discard_dead(Select::all().at(place), &operator("ann")).await.unwrap(), 2);
+    assert_eq!(inbox.operators().discard_dead(Select::all().at(place), &operator("ann")).await.unwrap(), 0);
     assert_eq!(names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
-    assert_eq!(inbox.operators().retry_dead(Select::all().at(place), "ann").await.unwrap(), 0);
+    assert_eq!(inbox.operators().retry_dead(Select::all().at(place), &operator("ann")).await.unwrap(), 0);
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
     let audit = inbox.operators().audit(10).await.unwrap();
     assert_eq!(audit.len(), 2);
@@ -143,7 +145,7 @@ pub async fn letters_that_were_dealt_with_count_as_done<F: Fixture<Store: LogSto
     let inbox = with_dead_letters(&fixture).await;
     let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
     let one = Select::all().handler("one").at(place);
-    assert_eq!(inbox.operators().resolve_dead(one, "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().resolve_dead(one, &operator("ann")).await.unwrap(), 1);
     assert!(inbox.marker("one", "sample", "a").await.unwrap().is_some());
     assert!(inbox.marker("two", "sample", "a").await.unwrap().is_none());
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
@@ -153,7 +155,10 @@ pub async fn letters_that_were_dealt_with_count_as_done<F: Fixture<Store: LogSto
 
     // The other one turns out to be done elsewhere: it leaves, and does not run.
     assert_eq!(inbox.import_processed_kind("two", "sample", ["a"]).await.unwrap(), 1);
-    assert_eq!(inbox.operators().retry_dead(Select::all().handler("two").at(place), "bob").await.unwrap(), 1);
+    assert_eq!(
+        inbox.operators().retry_dead(Select::all().handler("two").at(place), &operator("bob")).await.unwrap(),
+        1
+    );
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
     assert_eq!(names(&inbox.operators().dead_letters(Select::all(), 10).await.unwrap()), ["one b", "two b"]);
     assert_eq!(inbox.operators().audit(10).await.unwrap().len(), 2);
@@ -164,7 +169,11 @@ pub async fn a_dead_letter_that_is_run_again_has_all_its_attempts<F: Fixture<Sto
     let inbox = with_dead_letters(&fixture).await;
     // More than one at a time, and again when they died again.
     for round in 1..=2 {
-        assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 4, "round {round}");
+        assert_eq!(
+            inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(),
+            4,
+            "round {round}"
+        );
         assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
         assert_eq!(inbox.work_until_idle().await.unwrap().dead, 4, "round {round}");
         for letter in inbox.operators().dead_letters(Select::all(), 10).await.unwrap() {
@@ -186,11 +195,11 @@ pub async fn the_audit_says_what_was_done_with_a_dead_letter<F: Fixture<Store: L
     let select = |n: usize| Select::all().handler("one").at(places[n]);
     let operators = inbox.operators();
     assert_eq!(inbox.import_processed_kind("one", "sample", ["done"]).await.unwrap(), 1);
-    operators.retry_dead(select(0), "ann").await.unwrap();
-    operators.edit_dead(select(1), "better", "ann").await.unwrap();
-    operators.discard_dead(select(2), "ann").await.unwrap();
-    operators.resolve_dead(select(3), "ann").await.unwrap();
-    operators.retry_dead(select(4), "ann").await.unwrap();
+    operators.retry_dead(select(0), &operator("ann")).await.unwrap();
+    operators.edit_dead(select(1), "better", &operator("ann")).await.unwrap();
+    operators.discard_dead(select(2), &operator("ann")).await.unwrap();
+    operators.resolve_dead(select(3), &operator("ann")).await.unwrap();
+    operators.retry_dead(select(4), &operator("ann")).await.unwrap();
 
     let digest = "d7d5dcc369426e2e5f8dcb89af4308b0daed6e55910d53395ce38bd6dd1a9456";
     let edited = format!("one does not take edit; corrected to 6 bytes, SHA-256 {digest}");

@@ -11,6 +11,7 @@ use oncebox_core::{
 
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample};
 use super::{Fixture, Sample};
+use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -229,13 +230,13 @@ pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store:
     assert_eq!(waits(&inbox).await, waiting(&held));
 
     // Run again in vain, it holds them as before.
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (0, 1));
     assert_eq!(waits(&inbox).await, waiting(&held));
 
     *healed.lock().unwrap() = true;
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 4);
     assert_eq!(runs.of_key("a"), ["a1", "a2", "a3", "a4"]);
     assert_once(&fixture, &["a1", "a2", "a3", "a4", "b1", "b2"]).await;
@@ -254,13 +255,16 @@ pub async fn a_dead_letter_that_is_dealt_with_lets_its_key_go<F: Fixture<Store: 
     for id in ["a1", "b1", "c1"] {
         letter.push(Select::all().at(inbox.operators().find_message("sample", id).await.unwrap().unwrap()));
     }
-    assert_eq!(inbox.operators().discard_dead(letter.remove(0), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().discard_dead(letter.remove(0), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!(runs.of_key("a"), ["a2", "a3"]);
-    assert_eq!(inbox.operators().resolve_dead(letter.remove(0), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().resolve_dead(letter.remove(0), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(runs.of_key("b"), ["b2"]);
-    assert_eq!(inbox.operators().edit_dead(letter.remove(0), r#"{"id": "c0"}"#, "ann").await.unwrap(), 1);
+    assert_eq!(
+        inbox.operators().edit_dead(letter.remove(0), r#"{"id": "c0"}"#, &operator("ann")).await.unwrap(),
+        1
+    );
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
     assert_eq!(runs.of_key("c"), ["c0", "c2", "c3"]);
 }

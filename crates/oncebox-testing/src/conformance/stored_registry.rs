@@ -5,6 +5,7 @@ use oncebox_core::{BoxError, Envelope, Error, ErrorKind, Inbox, InboxBuilder, In
 
 use super::stored::{Conn, accept_new, one_lane, sample, with_effect};
 use super::{Fixture, Sample};
+use crate::operator;
 
 /// Why an inbox cannot be built: always a matter of its configuration.
 async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
@@ -82,10 +83,13 @@ pub async fn a_removed_handler_s_name_stays_taken_until_it_is_revived<F: Fixture
     accept_new(&inbox, sample("a")).await;
     inbox.work_until_idle().await.unwrap();
     accept_new(&inbox, sample("b")).await;
-    assert!(inbox.operators().remove_handler("goes", "").await.is_err(), "nobody said who does it");
-    assert!(!inbox.operators().remove_handler("nobody", "ann").await.unwrap());
-    assert!(inbox.operators().remove_handler("goes", "ann").await.unwrap());
-    assert!(!inbox.operators().remove_handler("goes", "ann").await.unwrap());
+    assert!(
+        inbox.operators().remove_handler("goes", &operator("")).await.is_err(),
+        "nobody said who does it"
+    );
+    assert!(!inbox.operators().remove_handler("nobody", &operator("ann")).await.unwrap());
+    assert!(inbox.operators().remove_handler("goes", &operator("ann")).await.unwrap());
+    assert!(!inbox.operators().remove_handler("goes", &operator("ann")).await.unwrap());
 
     // Whoever still has it in his program works on without it.
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
@@ -126,7 +130,7 @@ pub async fn what_a_removed_handler_left_behind_goes_with_it<F: Fixture<Store: L
     inbox.work_until_idle().await.unwrap();
     let status = &inbox.operators().handler_statuses().await.unwrap()[0];
     assert_eq!((status.tasks, status.dead), (1, 1));
-    assert!(inbox.operators().remove_handler("goes", "ann").await.unwrap());
+    assert!(inbox.operators().remove_handler("goes", &operator("ann")).await.unwrap());
     let status = &inbox.operators().handler_statuses().await.unwrap()[0];
     assert_eq!((status.tasks, status.dead, status.lag), (0, 0, 0));
     assert!(inbox.operators().tasks(None, 10).await.unwrap().is_empty());

@@ -7,12 +7,13 @@ use oncebox_core::{BoxError, Envelope, Failure, Inbox, InboxBuilder, LogStore, P
 
 use super::stored::{Conn, accept_new, one_lane, sample, with_effect};
 use super::{Fixture, Sample};
+use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const KEEP: Duration = Duration::from_secs(24 * 3600);
 const PERIOD: Duration = Duration::from_secs(3 * 24 * 3600);
 /// The inbox's own timer stays out of the way: time moves by the test's hand.
-const RETENTION: Retention = Retention { period: PERIOD, automatic: false, every: HOUR, batch: 2 };
+const RETENTION: Retention = Retention::new().period(PERIOD).automatic(false).every(HOUR).batch(2);
 
 fn kept_for<F: Fixture<Store: LogStore>>(fixture: &F, time: Duration) -> InboxBuilder<F::Store> {
     one_lane(fixture).retention(RETENTION).keep_messages(time)
@@ -93,7 +94,7 @@ pub async fn what_somebody_still_needs_is_not_pruned<F: Fixture<Store: LogStore>
     assert_eq!(slow.work_until_idle().await.unwrap().done, 4);
     assert_eq!(fast.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&fast).await, ["unhandled", "task", "dead", "newest"]);
-    assert_eq!(fast.operators().discard_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(fast.operators().discard_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(fast.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&fast).await, ["unhandled", "task", "newest"]);
 
@@ -106,7 +107,7 @@ pub async fn what_somebody_still_needs_is_not_pruned<F: Fixture<Store: LogStore>
     assert_eq!(keys(&fast).await, ["task", "newest"]);
 
     // And nobody waits for a handler that was removed.
-    assert!(fast.operators().remove_handler("fast", "ann").await.unwrap());
+    assert!(fast.operators().remove_handler("fast", &operator("ann")).await.unwrap());
     assert_eq!(slow.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&slow).await, ["newest"]);
 }
@@ -154,7 +155,7 @@ pub async fn messages_may_be_kept_for_longer_than_markers<F: Fixture<Store: LogS
 
 /// The timer of the inbox does all of this by itself.
 pub async fn old_messages_go_by_themselves<F: Fixture<Store: LogStore>>(fixture: F) {
-    let retention = Retention { automatic: true, every: Duration::from_millis(20), ..RETENTION };
+    let retention = RETENTION.automatic(true).every(Duration::from_millis(20));
     let builder = one_lane(&fixture).keep_messages(KEEP).retention(retention);
     let inbox = with_effect(&fixture, builder, "ledger").build().await.unwrap();
     for id in ["a", "b", "c"] {

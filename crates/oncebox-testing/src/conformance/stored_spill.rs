@@ -13,6 +13,7 @@ use oncebox_core::{
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample, with_effect};
 use super::stored_retention::live_for;
 use super::{Fixture, Sample};
+use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -86,7 +87,7 @@ pub async fn what_fails_inline_is_tried_again_from_the_log<F: Fixture<Store: Log
 /// Markers that say known and not done, and those of accepted messages, are not a sweep's business, however old.
 pub async fn a_sweep_leaves_what_is_not_done<F: Fixture<Store: LogStore>>(fixture: F) {
     const PERIOD: Duration = Duration::from_secs(24 * 3600);
-    let retention = Retention { period: PERIOD, automatic: false, every: HOUR, batch: 10 };
+    let retention = Retention::new().period(PERIOD).automatic(false).every(HOUR).batch(10);
     let judge = |id: &str, n| match (id, n) {
         ("later", 1) => Err(Failure::after(PERIOD * 2, "busy")),
         _ => Ok(()),
@@ -179,12 +180,15 @@ pub async fn what_fails_inline_for_good_is_a_dead_letter<F: Fixture<Store: LogSt
     let place = letters[0].place;
     let discarded = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     let discarded = discarded.iter().find(|letter| letter.key == Some(Key::from("discarded"))).unwrap().place;
-    assert_eq!(inbox.operators().discard_dead(Select::all().at(discarded), "ann").await.unwrap(), 1);
+    assert_eq!(
+        inbox.operators().discard_dead(Select::all().at(discarded), &operator("ann")).await.unwrap(),
+        1
+    );
     assert_eq!(state(&inbox, "discarded").await, Some(MarkerState::Done));
-    assert_eq!(inbox.operators().resolve_dead(Select::all().at(place), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().resolve_dead(Select::all().at(place), &operator("ann")).await.unwrap(), 1);
     assert_eq!(state(&inbox, "keeps failing").await, Some(MarkerState::Done));
     healed.store(true, Ordering::SeqCst);
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(state(&inbox, "permanent").await, Some(MarkerState::Spilled));
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(state(&inbox, "permanent").await, Some(MarkerState::Done));
@@ -266,7 +270,7 @@ pub async fn at_most_once_of_an_inline_inbox_is_run_again_by_operators<F: Fixtur
     assert_eq!(name_of(&report, "mail"), "queued");
     assert_eq!(inbox.work_until_idle().await.unwrap().dead, 1);
     assert_eq!(name_of(&inbox.process(sample("a")).await.unwrap(), "mail"), "duplicate");
-    assert_eq!(inbox.operators().retry_dead(Select::all(), "ann").await.unwrap(), 1);
+    assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     assert_eq!(name_of(&inbox.process(sample("a")).await.unwrap(), "mail"), "duplicate");
@@ -302,7 +306,7 @@ pub async fn what_is_set_apart_is_for_its_handler_alone<F: Fixture<Store: LogSto
 /// As long as it waits it stays.
 pub async fn what_was_set_apart_is_pruned_when_it_is_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let keep = HOUR * 24;
-    let retention = Retention { automatic: false, ..Retention::default() };
+    let retention = Retention::new().automatic(false);
     let judge = move |id: &str, n| match (id, n) {
         ("slow", 1) => Err(Failure::after(HOUR * 36, "busy")),
         (_, 1) => Err("at first".into()),

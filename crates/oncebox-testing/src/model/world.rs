@@ -21,6 +21,7 @@ use super::Shared;
 use super::expected::{ATTEMPTS, Expected, LATER, Message};
 use super::operations::{APART, HANDLERS, Operation, Step};
 use crate::conformance::{Fixture, LIMITS};
+use crate::operator;
 
 const LANES: u16 = 2;
 /// A lease that is over when time has been travelled.
@@ -143,14 +144,24 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     self.heal(*handler);
                 }
                 let select = Select::all().handler(self.name(*handler));
-                self.inbox.operators().retry_dead(select, "model").await.map_err(failed)?;
+                self.inbox.operators().retry_dead(select, &operator("model")).await.map_err(failed)?;
                 self.expected.retry(*handler);
             }
             Operation::Settle { handler, is_discarded } if self.is_there(*handler) => {
                 let select = Select::all().handler(self.name(*handler));
                 match is_discarded {
-                    true => self.inbox.operators().discard_dead(select, "model").await.map_err(failed)?,
-                    false => self.inbox.operators().resolve_dead(select, "model").await.map_err(failed)?,
+                    true => self
+                        .inbox
+                        .operators()
+                        .discard_dead(select, &operator("model"))
+                        .await
+                        .map_err(failed)?,
+                    false => self
+                        .inbox
+                        .operators()
+                        .resolve_dead(select, &operator("model"))
+                        .await
+                        .map_err(failed)?,
                 };
                 self.expected.settle(*handler, *is_discarded);
             }
@@ -162,7 +173,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 let paused = self
                     .inbox
                     .operators()
-                    .pause_handler(&self.name(*handler), "model")
+                    .pause_handler(&self.name(*handler), &operator("model"))
                     .await
                     .map_err(failed)?;
                 if paused == was {
@@ -174,7 +185,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 let resumed = self
                     .inbox
                     .operators()
-                    .resume_handler(&self.name(*handler), "model")
+                    .resume_handler(&self.name(*handler), &operator("model"))
                     .await
                     .map_err(failed)?;
                 if resumed != was {
@@ -186,7 +197,11 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 if there == 1 {
                     return Ok(());
                 }
-                self.inbox.operators().remove_handler(&self.name(*handler), "model").await.map_err(failed)?;
+                self.inbox
+                    .operators()
+                    .remove_handler(&self.name(*handler), &operator("model"))
+                    .await
+                    .map_err(failed)?;
                 self.expected.remove(*handler);
                 self.rebuild().await;
             }
@@ -241,7 +256,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 envelope.with_due_at(SystemTime::now() + *self.shared.travelled.lock().unwrap() + LATER);
         }
         match self.inbox.accept(envelope).await? {
-            Accept::Accepted { lane, pos } => {
+            Accept::Accepted(Place { lane, pos }) => {
                 self.expected.accept(key, Place { lane, pos }, order, due, steps);
                 Ok(())
             }
@@ -295,7 +310,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             first.push(messages.first().map(|message| message.message.place.pos));
         }
         let from = place.map_or(ReplayFrom::Beginning, ReplayFrom::Place);
-        self.inbox.operators().replay(&self.name(handler), from, "model").await?;
+        self.inbox.operators().replay(&self.name(handler), from, &operator("model")).await?;
         self.expected.replay(handler, place, &first);
         Ok(())
     }
@@ -547,7 +562,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             let _ = self.fixture.store().leave(process).await;
         }
         for handler in 0..HANDLERS {
-            let _ = self.inbox.operators().remove_handler(&self.name(handler), "model").await;
+            let _ = self.inbox.operators().remove_handler(&self.name(handler), &operator("model")).await;
         }
         self.inbox.close().await;
     }
@@ -566,8 +581,8 @@ async fn build<F: Fixture<Store: LogStore>>(
         .stored()
         .lanes(LANES)
         .keep_messages(Duration::ZERO)
-        .retention(Retention { automatic: false, ..Retention::default() })
-        .retry(Retry { max_attempts: ATTEMPTS, first: Duration::ZERO, longest: Duration::ZERO });
+        .retention(Retention::new().automatic(false))
+        .retry(Retry::new().max_attempts(ATTEMPTS).first_delay(Duration::ZERO).max_delay(Duration::ZERO));
     for handler in (0..HANDLERS).filter(|&handler| there[handler]) {
         let name = format!("{} {case}", NAMES[handler]);
         let options = move |options: HandlerOptions<Envelope>| {

@@ -11,7 +11,7 @@ pub(crate) const TABLE: &str = "create table mail_log (order_id text not null, c
 
 pub(crate) async fn log_confirmation(
     order: OrderPlaced,
-    runs: State<Runs>,
+    State(runs): State<Runs>,
     db: &mut SqliteConnection,
 ) -> Result<(), sqlx::Error> {
     runs.count(HANDLER);

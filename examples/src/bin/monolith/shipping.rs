@@ -1,6 +1,7 @@
 //! Shipping books a parcel with a carrier that cannot always be reached.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oncebox::{EffectId, Failure, State};
@@ -19,8 +20,8 @@ pub(crate) const TABLE: &str = "create table parcels (order_id text not null, tr
 pub(crate) async fn book_parcel(
     order: OrderPlaced,
     effect: EffectId,
-    carrier: State<Carrier>,
-    runs: State<Runs>,
+    State(carrier): State<Carrier>,
+    State(runs): State<Runs>,
     db: &mut SqliteConnection,
 ) -> Result<(), Failure> {
     runs.count(HANDLER);
@@ -34,14 +35,14 @@ pub(crate) async fn book_parcel(
 }
 
 /// The client of a carrier.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Carrier {
-    failures_to_come: AtomicU32,
+    failures_to_come: Arc<AtomicU32>,
 }
 
 impl Carrier {
     pub(crate) fn that_fails_at_first(times: u32) -> Self {
-        Self { failures_to_come: AtomicU32::new(times) }
+        Self { failures_to_come: Arc::new(AtomicU32::new(times)) }
     }
 
     /// Books a parcel under this id; the same id again is the same parcel.

@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use mailer::Mailer;
-use oncebox::store::Select;
-use oncebox::{Envelope, Failure, Inbox, Message, Retry, SqliteStore, State};
+use oncebox::{Envelope, Failure, Inbox, Message, Operator, Retry, Select, SqliteStore, State};
 use serde::{Deserialize, Serialize};
 use sqlx::SqliteConnection;
 
@@ -42,7 +41,7 @@ async fn post_to_ledger(order: OrderPaid, db: &mut SqliteConnection) -> Result<(
 
 async fn queue_mail(
     order: OrderPaid,
-    mailer: State<Mailer>,
+    State(mailer): State<Mailer>,
     db: &mut SqliteConnection,
 ) -> Result<(), Failure> {
     mailer.check(&order.customer)?;
@@ -70,7 +69,7 @@ async fn main() -> anyhow::Result<()> {
         .on("ledger", post_to_ledger)
         .on("mail", queue_mail)
         .state(Mailer::that_is_down_at_first(3))
-        .retry(Retry { max_attempts: 4, first: Duration::from_millis(20), ..Retry::default() })
+        .retry(Retry::new().max_attempts(4).first_delay(Duration::from_millis(20)))
         .on_dead(|letter| println!("given up after {} tries: {}", letter.attempts.len(), letter.error))
         .build()
         .await?;
@@ -103,7 +102,7 @@ async fn main() -> anyhow::Result<()> {
     println!("dead letter: {} of {}, at {:?}", letter.handler, order.order_id, letter.place);
     order.customer = "customer-0@example.org".into();
     let select = Select::all().handler(letter.handler).at(letter.place);
-    inbox.operators().edit_dead(select, serde_json::to_vec(&order)?, "ann").await?;
+    inbox.operators().edit_dead(select, serde_json::to_vec(&order)?, &Operator::new("ann")?).await?;
 
     while inbox
         .operators()

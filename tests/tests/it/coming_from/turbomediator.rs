@@ -141,7 +141,7 @@ async fn recording_cannot_fail_after_the_handler_has_succeeded<F: Fixture>(fixtu
 }
 
 async fn cleanup_removes_records_older_than_the_retention<F: Fixture>(fixture: F) {
-    let retention = Retention { period: Duration::from_secs(3600), automatic: false, ..Retention::default() };
+    let retention = Retention::new().period(Duration::from_secs(3600)).automatic(false);
     let handler = async |_: OrderPaid, _: &mut Conn<F>| {};
     let inbox = Inbox::builder(fixture.store()).retention(retention).on("h", handler).build().await.unwrap();
     let store = fixture.store();

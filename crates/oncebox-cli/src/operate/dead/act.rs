@@ -107,7 +107,7 @@ pub(super) async fn run(
 ) -> Result<()> {
     let filters = &which.filters;
     filters.check(operators).await?;
-    let (select, operator) = (filters.select(), common.operator());
+    let (select, operator) = (filters.select(), common.operator()?);
     let letters = match action {
         BulkAction::Retry => operators.retry_dead(select, &operator).await?,
         BulkAction::Discard => operators.discard_dead(select, &operator).await?,

@@ -36,7 +36,7 @@ pub(super) async fn run(operators: &Operators, edit: &Edit, common: &Common) -> 
     }
     let body = read(body)?;
     let bytes = body.len();
-    if operators.edit_dead(select, body, &common.operator()).await? == 0 {
+    if operators.edit_dead(select, body, &common.operator()?).await? == 0 {
         // Another operator was faster.
         return Err(none_at(*place, Some(handler)));
     }

@@ -42,7 +42,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     let config = Config::load(common)?;
     let mut checks = examine(&config.target, options).await?;
     checks.push(retention(
-        options.retention.or(config.keep_markers).unwrap_or_else(|| Retention::default().period),
+        options.retention.or(config.keep_markers).unwrap_or(Retention::DEFAULT_PERIOD),
         options.redelivery.or(config.redelivery).unwrap_or(REDELIVERY),
     ));
     let has_problem = checks.iter().any(|check| check.level == Level::Problem);

@@ -172,7 +172,7 @@ pub(super) fn unique_name() -> String {
 
 /// An inbox with one lane and a ledger, which is closed to whatever is broken.
 pub(super) async fn ledger<S: LogStore>(store: S) -> Inbox<S> {
-    let at_once = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+    let at_once = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let post = async |envelope: Envelope, _: &mut S::Conn| -> Result<(), BoxError> {
         match envelope.body().windows(6).any(|word| word == b"broken") {
             true => Err("the ledger is closed".into()),

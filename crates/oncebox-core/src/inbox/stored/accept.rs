@@ -16,24 +16,19 @@ use crate::{Envelope, Error, Fingerprint, Key, name, observe};
 /// The name under which accepts are counted; no handler can have it.
 const ACCEPT: &str = "@accept";
 
-/// What became of a message that was to be accepted. Whichever it is, the source can be told that it is done.
+/// The result of [`accept`](crate::Inbox::accept). Acknowledge the delivery in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
-    /// It is in the log, and will be handled.
-    Accepted {
-        /// The lane in which it sits.
-        lane: u16,
-        /// Its position there.
-        pos: i64,
-    },
-    /// It was accepted before.
+    /// The message is in the log and will be handled.
+    Accepted(Place),
+    /// The message was accepted before.
     Duplicate {
-        /// Where the first one sits, or sat; `None` for a key that was imported.
+        /// The place of the first copy, even if it is pruned; `None` for an imported key.
         place: Option<Place>,
     },
-    /// Its key was accepted before, with another body.
+    /// The key was accepted before, with another body.
     KeyReuse {
-        /// Where the first one sits, or sat; `None` for a key that was imported.
+        /// The place of the first message with this key, even if it is pruned; `None` for an imported key.
         place: Option<Place>,
     },
 }
@@ -41,7 +36,7 @@ pub enum Accept {
 impl Accept {
     /// Whether it is new.
     pub fn is_new(&self) -> bool {
-        matches!(self, Self::Accepted { .. })
+        matches!(self, Self::Accepted(_))
     }
 
     /// Whether the same message was accepted before.
@@ -52,7 +47,7 @@ impl Accept {
     /// The place of the message in the log, or of the first one with its key.
     pub fn place(&self) -> Option<Place> {
         match *self {
-            Self::Accepted { lane, pos } => Some(Place { lane, pos }),
+            Self::Accepted(place) => Some(place),
             Self::Duplicate { place } | Self::KeyReuse { place } => place,
         }
     }
@@ -119,9 +114,9 @@ impl<S: LogStore> Intake<S> {
     ) -> Result<Accept, Error> {
         let observer = self.engine.observer;
         match appended {
-            Appended::New(Place { lane, pos }) => {
+            Appended::New(place) => {
                 observer.accepted(kind);
-                Ok(Accept::Accepted { lane, pos })
+                Ok(Accept::Accepted(place))
             }
             Appended::Known { fingerprint: Some(first), place } if first != fingerprint => {
                 observer.count(observe::KEY_REUSE, ACCEPT);

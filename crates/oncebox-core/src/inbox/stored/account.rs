@@ -201,7 +201,7 @@ pub(super) mod tests {
     const SOON: Duration = Duration::from_millis(7);
 
     fn rules(referee: Referee) -> Rules<'static> {
-        let retry = Retry { max_attempts: 2, first: Duration::ZERO, longest: Duration::ZERO };
+        let retry = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
         Rules { origin: "h", retry, referee, soon: SOON, chance: || 0 }
     }
 

@@ -18,7 +18,7 @@ use crate::store::{
     Acted, Action, Affected, AuditEntry, DeadLetter, Guarantee, HandlerId, HandlerStatus, MessageStatus,
     Operation, Peer, Place, ProcessId, ReplayFrom, Replayed, Select, StoredMessage, Task, UnhandledKind,
 };
-use crate::{Error, ErrorKind, Key, name};
+use crate::{Error, ErrorKind, Key, Operator, name};
 
 /// The maximum number of dead letters that are moved in one transaction.
 const STEP: u32 = 500;
@@ -97,7 +97,7 @@ impl Operators {
     }
 
     /// Runs dead letters again, with all attempts ahead of them; how many. Those that turn out to be done are not run.
-    pub async fn retry_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+    pub async fn retry_dead(&self, select: Select, operator: &Operator) -> Result<u64, Error> {
         self.act(select, &Action::Retry, operator).await
     }
 
@@ -106,7 +106,7 @@ impl Operators {
         &self,
         select: Select,
         body: impl Into<Vec<u8>>,
-        operator: &str,
+        operator: &Operator,
     ) -> Result<u64, Error> {
         let body = body.into();
         let (bytes, max) = (body.len(), self.max_body_bytes);
@@ -130,22 +130,21 @@ impl Operators {
     }
 
     /// Drops dead letters: their handlers will never run for them; how many.
-    pub async fn discard_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+    pub async fn discard_dead(&self, select: Select, operator: &Operator) -> Result<u64, Error> {
         self.act(select, &Action::Discard, operator).await
     }
 
     /// Counts dead letters as done, because they were dealt with by other means; how many.
-    pub async fn resolve_dead(&self, select: Select, operator: &str) -> Result<u64, Error> {
+    pub async fn resolve_dead(&self, select: Select, operator: &Operator) -> Result<u64, Error> {
         self.act(select, &Action::Resolve, operator).await
     }
 
-    async fn act(&self, select: Select, action: &Action, operator: &str) -> Result<u64, Error> {
+    async fn act(&self, select: Select, action: &Action, operator: &Operator) -> Result<u64, Error> {
         let log = self.log()?;
-        check_operator(operator)?;
         // From the first to the last place: those that die again meanwhile are not met again, or it might never end.
         let (mut acted, mut after) = (0, None);
         loop {
-            let step = self.store.act(&select, action, operator, after, STEP).await?;
+            let step = self.store.act(&select, action, operator.as_str(), after, STEP).await?;
             acted += step.letters;
             if step.next.is_none() {
                 break;
@@ -158,23 +157,28 @@ impl Operators {
 
     /// Removes an unused handler: messages that it has not handled are dropped, and its name stays taken. Messages no longer wait
     /// for it. Whether there was one.
-    pub async fn remove_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+    pub async fn remove_handler(&self, handler: &str, operator: &Operator) -> Result<bool, Error> {
         Ok(self.operate(handler, &Operation::Remove, operator).await?.is_some())
     }
 
     /// Stops a handler for a while, after its transactions in flight. Its messages wait. Whether it was at work.
-    pub async fn pause_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+    pub async fn pause_handler(&self, handler: &str, operator: &Operator) -> Result<bool, Error> {
         Ok(self.operate(handler, &Operation::Pause, operator).await?.is_some())
     }
 
     /// Lets a paused handler go on; whether it was paused.
-    pub async fn resume_handler(&self, handler: &str, operator: &str) -> Result<bool, Error> {
+    pub async fn resume_handler(&self, handler: &str, operator: &Operator) -> Result<bool, Error> {
         Ok(self.operate(handler, &Operation::Resume, operator).await?.is_some())
     }
 
     /// Runs a handler again on messages that are still in the log. It runs on purpose where it has run before: the handler can see
     /// that by [`Replay`](crate::Replay). Its tasks and dead letters from there on are waiting messages again.
-    pub async fn replay(&self, handler: &str, from: ReplayFrom, operator: &str) -> Result<Replayed, Error> {
+    pub async fn replay(
+        &self,
+        handler: &str,
+        from: ReplayFrom,
+        operator: &Operator,
+    ) -> Result<Replayed, Error> {
         let replayed = self.operate(handler, &Operation::Replay(from), operator).await?;
         let missing = || Error::configuration(format!("there is no handler {handler:?}"));
         replayed.map(Replayed::from).ok_or_else(missing)
@@ -182,7 +186,12 @@ impl Operators {
 
     /// Gives a handler another name, with everything that it has done and has to do. The old name stays taken: programs that still
     /// have it run on, and are told the new one when they start again. Whether there was one.
-    pub async fn rename_handler(&self, handler: &str, new_name: &str, operator: &str) -> Result<bool, Error> {
+    pub async fn rename_handler(
+        &self,
+        handler: &str,
+        new_name: &str,
+        operator: &Operator,
+    ) -> Result<bool, Error> {
         name::check("handler name", new_name)?;
         let rename = Operation::Rename { to: new_name.to_owned() };
         Ok(self.operate(handler, &rename, operator).await?.is_some())
@@ -192,11 +201,10 @@ impl Operators {
         &self,
         handler: &str,
         operation: &Operation,
-        operator: &str,
+        operator: &Operator,
     ) -> Result<Option<Affected>, Error> {
         let log = self.log()?;
-        check_operator(operator)?;
-        let affected = self.store.operate(handler, operation, operator).await?;
+        let affected = self.store.operate(handler, operation, operator.as_str()).await?;
         // A handler that goes on or back has work to do.
         log.wake.notify_one();
         Ok(affected)
@@ -288,15 +296,6 @@ impl fmt::Debug for Operators {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Operators").field("handlers", &self.handlers).finish_non_exhaustive()
     }
-}
-
-fn check_operator(operator: &str) -> Result<(), Error> {
-    if operator.is_empty() || operator.len() > name::MAX_BYTES || operator.chars().any(char::is_control) {
-        return Err(Error::configuration(
-            "the operator's name is empty, too long or has control characters: the audit says who did what",
-        ));
-    }
-    Ok(())
 }
 
 type Reply<'a, T> = BoxFuture<'a, Result<T, Error>>;
