@@ -78,6 +78,19 @@ impl Error {
         self.retry_after
     }
 
+    /// The error with its whole chain of causes, on one line: for logs and for people.
+    ///
+    /// ```
+    /// # use oncebox_core::{Error, ErrorKind};
+    /// let refused = std::io::Error::other("connection refused");
+    /// let error = Error::new(ErrorKind::Unavailable, "cannot read the markers").with_source(refused);
+    /// assert_eq!(error.to_string(), "cannot read the markers");
+    /// assert_eq!(error.report().to_string(), "cannot read the markers: connection refused");
+    /// ```
+    pub fn report(&self) -> impl fmt::Display + '_ {
+        Chain(self)
+    }
+
     pub(crate) fn with_retry_after(mut self, after: Option<Duration>) -> Self {
         self.retry_after = after;
         self
@@ -110,14 +123,23 @@ impl StdError for Error {
     }
 }
 
+/// Prints an error and its causes.
+struct Chain<'e>(&'e (dyn StdError + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(self.0))
+    }
+}
+
 /// An error and its causes on one line, for logs and reports.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
-        // Many errors print their cause as part of themselves.
-        if !text.ends_with(&cause_text) {
+        // Many errors print their cause, or the whole chain, as part of themselves.
+        if !text.ends_with(&cause_text) && !text.contains(&format!(": {cause_text}")) {
             text.push_str(": ");
             text.push_str(&cause_text);
         }

@@ -3,6 +3,7 @@
 /// How messages reach a handler. It is part of what the database knows of one, because a message that came in two ways would
 /// run twice; only [`Mode::mixed`] takes both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// As they are delivered, by [`process`](crate::Inbox::process).
     Inline {
@@ -81,6 +82,7 @@ impl Default for Mode {
 
 /// Where a new handler begins in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Start {
     /// With the oldest message that is still there.
     #[default]
@@ -91,6 +93,7 @@ pub enum Start {
 
 /// What a dead letter means for the messages behind it, of the same ordering key, where a handler is ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeadHead {
     /// They wait until an operator has dealt with it.
     #[default]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::chain;
 use crate::{BoxError, Error, ErrorKind, Failure};
 
 /// What became of one handler's work on one message.
@@ -137,8 +138,8 @@ impl fmt::Display for Rejection {
                 "the message has no key: set `key` in #[message(...)], Envelope::with_key, a key selector or \
                  delivered_by, or run such messages without dedup (MissingKey::RunWithoutDedup)",
             ),
-            Self::BadKey(error) => write!(f, "the key cannot be used: {error}"),
-            Self::BadEnvelope(error) => write!(f, "the message cannot be stored: {error}"),
+            Self::BadKey(error) => write!(f, "invalid key: {}", chain(&**error)),
+            Self::BadEnvelope(error) => write!(f, "invalid envelope: {}", chain(&**error)),
             Self::KeyReuse => f.write_str("the key was used before with another body"),
             Self::TooLarge { bytes, max_bytes } => {
                 write!(
@@ -146,9 +147,11 @@ impl fmt::Display for Rejection {
                     "the body has {bytes} bytes, the limit is {max_bytes}: raise max_body_bytes or send less"
                 )
             }
-            Self::Undecodable(error) => write!(f, "the body cannot be decoded: {error}"),
-            Self::Permanent(error) => write!(f, "the handler rejected the message: {error}"),
-            Self::EndedTransaction(error) => write!(f, "the handler ended its transaction: {error}"),
+            Self::Undecodable(error) => write!(f, "cannot decode the body: {}", chain(&**error)),
+            Self::Permanent(error) => write!(f, "the handler rejected the message: {}", chain(&**error)),
+            Self::EndedTransaction(error) => {
+                write!(f, "the handler ended its transaction: {}", chain(&**error))
+            }
         }
     }
 }

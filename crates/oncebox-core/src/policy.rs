@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// What to do with a message that has no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// Reject it, so that it cannot slip past the guard unnoticed.
     #[default]
@@ -14,6 +15,7 @@ pub enum MissingKey {
 
 /// What to do with a key that is known with another body. It is counted and logged either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyReuse {
     /// Skip it, as any other duplicate.
     #[default]
@@ -24,6 +26,7 @@ pub enum KeyReuse {
 
 /// What a copy does that arrives while the first one is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InFlight {
     /// Wait for the first one: a duplicate if it succeeds, its successor if it fails.
     Wait {

@@ -83,6 +83,7 @@ impl Retention {
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SweepReport {
     /// How many markers were deleted.
     pub deleted: u64,

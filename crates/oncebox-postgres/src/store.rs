@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store};
+use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store, TestTime};
 use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
@@ -198,11 +198,6 @@ impl PostgresStore {
         refused_to_write(doing)(error)
     }
 
-    /// Moves the store's clock forward, for tests of retention. All statements use the database's clock plus this.
-    pub fn travel(&self, time: Duration) {
-        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
-    }
-
     /// A connection of the pool, for one statement or a few.
     pub(crate) async fn line(&self, doing: &'static str) -> Result<Line, Error> {
         Line::open(&self.servers, self.answer_timeout).await.map_err(failed(doing))
@@ -342,6 +337,12 @@ fn not_connected(options: &PgConnectOptions, error: sqlx::Error) -> Error {
         _ => UNREACHABLE.to_owned(),
     };
     Error::unavailable(message, error)
+}
+
+impl TestTime for PostgresStore {
+    fn travel(&self, time: Duration) {
+        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
 }
 
 impl Store for PostgresStore {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::{Fault, Guarantee, Limits, Store};
+use oncebox_core::store::{Fault, Guarantee, Limits, Store, TestTime};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
@@ -99,11 +99,6 @@ impl SqliteStore {
         &self.pool
     }
 
-    /// Moves the store's clock forward, for tests of retention. All statements use the database's clock plus this.
-    pub fn travel(&self, time: Duration) {
-        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
-    }
-
     /// Begins a transaction as the writer, unless that takes longer than this.
     pub(crate) async fn begin_within(
         &self,
@@ -129,6 +124,12 @@ impl SqliteStore {
 
     pub(crate) fn clock_offset_ms(&self) -> i64 {
         self.clock_offset_ms.load(Ordering::SeqCst)
+    }
+}
+
+impl TestTime for SqliteStore {
+    fn travel(&self, time: Duration) {
+        self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 }
 

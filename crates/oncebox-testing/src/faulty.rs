@@ -9,8 +9,8 @@ use oncebox_core::store::{
     DeadLetter, DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes,
     Layout, Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate, Operation,
     Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, SetApart, Spill,
-    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, UnhandledKind, Unit, Upkeep,
-    Work, find_cause,
+    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, UnhandledKind,
+    Unit, Upkeep, Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
@@ -136,6 +136,12 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
         // The dead do not try again; whoever delivers does.
         if is_crash(error) { Fault::Other } else { S::classify(error) }
+    }
+}
+
+impl<S: TestTime, F> TestTime for Faulty<S, F> {
+    fn travel(&self, time: Duration) {
+        self.store.travel(time);
     }
 }
 

@@ -4,10 +4,13 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use oncebox_core::store::TestTime;
 use oncebox_core::{Envelope, Error, Inbox, InboxBuilder, InboxStore, Message, Outcome, Report};
 
 use crate::faulty::{Faults, Faulty, Point, crash, is_crash};
+use crate::time::travel;
 
 /// Puts handlers into an inbox whose deliveries can be copied and whose process can crash.
 ///
@@ -103,6 +106,14 @@ impl<S: InboxStore> Harness<S> {
 
     fn deliver_result(&self, envelope: Result<Envelope, Error>) -> Deliver<'_, S> {
         Deliver { harness: self, envelope, copies: 1, before_commit: 0, after_commit: 0 }
+    }
+
+    /// Moves time forward, as if the inbox had been running all the while: see [`travel`](crate::travel).
+    pub async fn travel(&self, time: Duration) -> Result<(), Error>
+    where
+        S: TestTime,
+    {
+        travel(self.inbox.store(), time).await
     }
 
     /// The inbox, for everything else.

@@ -12,10 +12,13 @@ mod faulty;
 mod harness;
 mod model;
 pub mod one_handler;
+mod time;
 
 pub use conformance::{Capabilities, Fixture};
 pub use faulty::{Faults, Faulty, Point, crash, is_crash};
 pub use harness::{Crashes, Deliver, Delivered, Harness};
+pub use oncebox_core::store::TestTime;
+pub use time::travel;
 
 /// The operator of this name.
 ///

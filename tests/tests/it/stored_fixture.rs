@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncebox::store::{Peer, ProcessId, Processes};
 use oncebox::{LogStore, PostgresStore, SqliteStore};
 use oncebox_testing::Fixture;
+use oncebox_testing::TestTime;
 use sqlx::{Connection, PgConnection, SqliteConnection};
 
 use crate::postgres::Postgres;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::lease::{Fence, LeaseClaim, Leases};
 use crate::store::{
     Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, Lanes, Layout, Limits, LiveTime, Marker,
-    Registration, Registry, Store, Unit, Upkeep, find_cause,
+    Registration, Registry, Store, TestTime, Unit, Upkeep, find_cause,
 };
 use crate::{EffectId, Error, ErrorKind, StoredKey};
 
@@ -30,6 +30,12 @@ impl<L: Leases> Leased<L> {
     /// The protocol underneath.
     pub fn leases(&self) -> &L {
         &self.leases
+    }
+}
+
+impl<L: TestTime> TestTime for Leased<L> {
+    fn travel(&self, time: Duration) {
+        self.leases.travel(time);
     }
 }
 

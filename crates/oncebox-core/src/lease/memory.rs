@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Notify;
 
 use crate::lease::{Fence, LeaseClaim, Leased, Leases};
-use crate::store::{Marker, MarkerState, Unit};
+use crate::store::{Marker, MarkerState, TestTime, Unit};
 use crate::{Error, Key, StoredKey};
 
 /// Markers and results in the memory of one process, for API endpoints and tests: a copy waits for the first one
@@ -51,14 +51,15 @@ enum Entry {
 }
 
 impl Memory {
-    /// Moves the store's clock forward, for tests of leases and retention.
-    pub fn travel(&self, time: Duration) {
-        self.table().travelled += time;
-        self.shared.changed.notify_waiters();
-    }
-
     fn table(&self) -> MutexGuard<'_, Table> {
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TestTime for Memory {
+    fn travel(&self, time: Duration) {
+        self.table().travelled += time;
+        self.shared.changed.notify_waiters();
     }
 }
 

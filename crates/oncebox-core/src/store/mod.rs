@@ -24,6 +24,7 @@ mod registry;
 mod replay;
 pub mod statement;
 mod survey;
+mod test_time;
 mod upkeep;
 mod work;
 
@@ -48,6 +49,7 @@ pub use registration::{
 pub use registry::{HandlerId, HandlerRow, HandlerState, KnownHandler, Lanes, Layout, Registry, UnknownName};
 pub use replay::{ReplayEpoch, ReplayFrom, ReplayLane, Replayed};
 pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind, Waits};
+pub use test_time::TestTime;
 pub use upkeep::{LiveTime, Upkeep};
 pub use work::{
     Account, Batch, Completion, End, Fence, Look, Progress, SetApart, StoredMessage, TakeLimits, Taker,

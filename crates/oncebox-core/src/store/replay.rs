@@ -8,6 +8,7 @@ use crate::utc::{rfc3339, to_ms};
 
 /// From where a handler runs on messages again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReplayFrom {
     /// From the oldest message that is still there.
     Beginning,

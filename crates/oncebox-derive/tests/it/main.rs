@@ -5,6 +5,7 @@
 mod codec;
 mod compile_fail;
 mod content;
+mod debug_handler;
 mod field_key;
 mod function_key;
 mod generated;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncebox_core::BoxError;
 use oncebox_postgres::PostgresStore;
 use oncebox_servers::database::{TestDatabase, test_database};
+use oncebox_testing::TestTime;
 use oncebox_testing::{Capabilities, Fixture};
 use sqlx::{AssertSqlSafe, PgConnection};
 

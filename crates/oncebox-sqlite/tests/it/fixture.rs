@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oncebox_core::BoxError;
 use oncebox_sqlite::SqliteStore;
+use oncebox_testing::TestTime;
 use oncebox_testing::{Capabilities, Fixture};
 use sqlx::SqliteConnection;
 use tempfile::TempDir;

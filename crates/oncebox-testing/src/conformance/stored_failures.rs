@@ -78,7 +78,7 @@ pub async fn a_body_that_cannot_be_decoded_does_not_stop_its_lane<F: Fixture<Sto
     assert_eq!((report.done, report.failed, report.dead), (2, 0, 1));
     let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!(letters[0].body, b"\0 nonsense");
-    assert!(letters[0].error.starts_with("the body cannot be decoded"), "{}", letters[0].error);
+    assert!(letters[0].error.starts_with("cannot decode the body"), "{}", letters[0].error);
     assert_effects(&fixture, &[("before", 1), ("behind", 1)]).await;
 }
 

@@ -4,5 +4,6 @@
 
 mod memory;
 mod minimal_store;
+mod time_travel;
 
 oncebox_testing::conformance!(memory::fixture);

@@ -8,6 +8,7 @@ use oncebox_core::store::{Store, Unit};
 use oncebox_core::{
     BoxError, Envelope, ErrorKind, InFlight, Inbox, Json, Key, MemoryStore, Message, Once, Outcome,
 };
+use oncebox_testing::TestTime;
 use oncebox_testing::{Capabilities, Fixture};
 
 #[derive(Clone)]

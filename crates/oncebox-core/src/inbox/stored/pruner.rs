@@ -14,6 +14,7 @@ const POSITIONS: u32 = 5_000;
 
 /// What pruning did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PruneReport {
     /// How many messages were deleted.
     pub messages: u64,

@@ -40,6 +40,7 @@ const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
 /// What workers did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkReport {
     /// Handler runs that were committed.
     pub done: u64,

@@ -1,0 +1,4 @@
+#[oncebox::debug_handler]
+fn handle(_: String) {}
+
+fn main() {}
