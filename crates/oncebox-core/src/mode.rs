@@ -72,6 +72,27 @@ impl Mode {
     pub const fn is_inline(self) -> bool {
         !matches!(self, Self::Stored)
     }
+
+    /// Whether a message whose handler failed is stored, to be tried again from the log.
+    pub(crate) const fn spills_failures(self) -> bool {
+        matches!(self, Self::Inline { spill: true })
+    }
+
+    /// Whether a message can come inline and from the log, so that only its marker tells whether its handler has run.
+    pub(crate) const fn relies_on_markers(self) -> bool {
+        matches!(self, Self::Mixed)
+    }
+
+    /// Whether messages of one ordering key can run in their order: only the log has one.
+    pub(crate) const fn keeps_order(self) -> bool {
+        matches!(self, Self::Stored)
+    }
+
+    /// Whether handlers of this mode can be detached. In mixed mode the marker commits with the handler's own transaction, which a
+    /// detached handler does not have.
+    pub(crate) const fn allows_detached(self) -> bool {
+        !matches!(self, Self::Mixed)
+    }
 }
 
 impl Default for Mode {
@@ -114,5 +135,33 @@ impl DeadHead {
     /// The policy of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Hold, Self::Skip].into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_has_its_rules() {
+        // Mode: reads the log, has tasks, is inline, spills failures, relies on markers, keeps order, allows detached handlers.
+        for (mode, expected) in [
+            (Mode::inline(), [false, false, true, false, false, false, true]),
+            (Mode::inline().spill(), [false, true, true, true, false, false, true]),
+            (Mode::stored(), [true, true, false, false, false, true, true]),
+            (Mode::mixed(), [true, true, true, false, true, false, false]),
+        ] {
+            let rules = [
+                mode.reads_log(),
+                mode.has_tasks(),
+                mode.is_inline(),
+                mode.spills_failures(),
+                mode.relies_on_markers(),
+                mode.keeps_order(),
+                mode.allows_detached(),
+            ];
+            assert_eq!(rules, expected, "{mode:?}");
+            assert_eq!(Mode::from_name(mode.name()), Some(mode));
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::handler::{Handler, HandlerOptions, Input, Selectors, Settings, States, erase};
 use crate::inbox::batch_size::BatchSize;
+use crate::inbox::checks::Checks;
 use crate::inbox::doors::Doors;
 use crate::inbox::engine::Engine;
 use crate::inbox::permits::Permits;
@@ -63,11 +64,11 @@ impl Default for InboxSettings {
 /// Puts an inbox together; see [`Inbox::builder`].
 #[must_use]
 pub struct InboxBuilder<S: InboxStore> {
-    pub(super) store: S,
-    pub(super) handlers: Vec<Registered<S>>,
-    pub(super) states: States,
+    store: S,
+    handlers: Vec<Registered<S>>,
+    states: States,
     selectors: Selectors,
-    pub(super) settings: InboxSettings,
+    settings: InboxSettings,
     pub(super) stored: StoredSettings,
     pub(super) mode: Mode,
     /// What is done with the log; with it there is one.
@@ -274,7 +275,17 @@ impl<S: InboxStore> InboxBuilder<S> {
     /// Checks everything that can be checked before the first message: names, states, settings, the store's
     /// schema, which it never alters. Starts the sweeper.
     pub async fn build(mut self) -> Result<Inbox<S>, Error> {
-        self.check()?;
+        let checks = Checks {
+            handlers: &self.handlers,
+            states: &self.states,
+            settings: &self.settings,
+            stored: &self.stored,
+            mode: self.mode,
+            has_log: self.log.is_some(),
+            for_operators: self.for_operators,
+            capacity: self.store.capacity(),
+        };
+        checks.all()?;
         self.store.check().await?;
         let capacity = self.store.capacity();
         let limit = self.settings.max_in_flight.unwrap_or(capacity.saturating_sub(INLINE_SPARE));

@@ -2,24 +2,37 @@
 
 use std::collections::HashSet;
 
+use crate::handler::States;
 use crate::inbox::InboxStore;
-use crate::inbox::builder::{INLINE_SPARE, InboxBuilder, SPARE_CONNECTIONS};
+use crate::inbox::builder::{INLINE_SPARE, InboxSettings, SPARE_CONNECTIONS};
+use crate::inbox::registered::Registered;
+use crate::inbox::stored::StoredSettings;
 use crate::{Error, Mode, name};
 
-impl<S: InboxStore> InboxBuilder<S> {
-    pub(super) fn check(&self) -> Result<(), Error> {
+/// What was set on a builder, to be checked as a whole.
+pub(super) struct Checks<'a, S: InboxStore> {
+    pub(super) handlers: &'a [Registered<S>],
+    pub(super) states: &'a States,
+    pub(super) settings: &'a InboxSettings,
+    pub(super) stored: &'a StoredSettings,
+    pub(super) mode: Mode,
+    pub(super) has_log: bool,
+    pub(super) for_operators: bool,
+    /// The number of connections that the store has.
+    pub(super) capacity: usize,
+}
+
+impl<S: InboxStore> Checks<'_, S> {
+    pub(super) fn all(&self) -> Result<(), Error> {
         self.check_handlers()?;
         self.check_settings()?;
         self.check_modes()?;
         self.check_max_in_flight()?;
-        match self.log {
-            Some(_) => self.check_stored(),
-            None => Ok(()),
-        }
+        if self.has_log { self.check_stored() } else { Ok(()) }
     }
 
     fn check_max_in_flight(&self) -> Result<(), Error> {
-        let capacity = self.store.capacity();
+        let capacity = self.capacity;
         if let Some(max) = self.settings.max_in_flight
             && capacity != usize::MAX
             && capacity > 1
@@ -36,7 +49,7 @@ impl<S: InboxStore> InboxBuilder<S> {
 
     /// What a handler asks for, and its inbox may not have.
     fn check_modes(&self) -> Result<(), Error> {
-        for handler in &self.handlers {
+        for handler in self.handlers {
             let name = &*handler.name;
             let problem = match (handler.handler.is_detached(), &handler.settings.detached) {
                 (true, None) => {
@@ -45,7 +58,7 @@ impl<S: InboxStore> InboxBuilder<S> {
                 (false, Some(_)) => {
                     "is detached and takes a connection: it runs outside of any transaction, so leave the connection out"
                 }
-                (true, Some(_)) if self.log.is_none() => {
+                (true, Some(_)) if !self.has_log => {
                     "is detached, and its messages wait in the log: call .mode(Mode::inline()) or .stored() on the builder"
                 }
                 (_, Some(detached)) if detached.concurrency == 0 || detached.open_tasks == 0 => {
@@ -54,10 +67,10 @@ impl<S: InboxStore> InboxBuilder<S> {
                 (true, Some(detached)) if detached.at_most_once && handler.settings.ordered.is_some() => {
                     "is ordered and at_most_once: what counts as handled before it runs holds nobody back. Leave one of them out"
                 }
-                (true, Some(_)) if self.mode == Mode::Mixed => {
+                (true, Some(_)) if !self.mode.allows_detached() => {
                     "is detached, and mixed is for handlers in a transaction: register it in the other mode under another name"
                 }
-                _ if handler.settings.ordered.is_some() && self.mode != Mode::Stored => {
+                _ if handler.settings.ordered.is_some() && !self.mode.keeps_order() => {
                     "is ordered, which needs the log: what is delivered inline comes in any order. Call .stored() on the builder"
                 }
                 _ => continue,
@@ -94,7 +107,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         if self.stored.lease.is_zero() {
             return Err(Error::configuration("lease is zero: set a time greater than that"));
         }
-        let stored = &self.stored;
+        let stored = self.stored;
         if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {
             return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
         }
@@ -108,7 +121,7 @@ impl<S: InboxStore> InboxBuilder<S> {
                 "poll_every or batch_time is zero: set a time greater than that",
             ));
         }
-        let capacity = self.store.capacity();
+        let capacity = self.capacity;
         let needed = stored.workers.unwrap_or(1).saturating_add(SPARE_CONNECTIONS);
         if capacity > 1 && needed > capacity {
             return Err(Error::configuration(format!(
@@ -122,7 +135,7 @@ impl<S: InboxStore> InboxBuilder<S> {
 
     fn check_handlers(&self) -> Result<(), Error> {
         let mut names = HashSet::new();
-        for handler in &self.handlers {
+        for handler in self.handlers {
             let handler_name = &*handler.name;
             name::check("handler name", handler_name)?;
             if !names.insert(handler_name) {
@@ -160,7 +173,7 @@ impl<S: InboxStore> InboxBuilder<S> {
     }
 
     fn check_settings(&self) -> Result<(), Error> {
-        let settings = &self.settings;
+        let settings = self.settings;
         for (option, value) in [
             ("lock_timeout", settings.lock_timeout),
             ("handler_timeout", settings.handler_timeout),

@@ -33,7 +33,7 @@ use units::Units;
 use crate::report::Report;
 use crate::retention::SweepReport;
 use crate::store::{Claims, Inspect, Marker, Registry, Unit, Upkeep};
-use crate::{Envelope, Error, ErrorKind, Key, Mode, StoredKey, name};
+use crate::{Envelope, Error, ErrorKind, Key, StoredKey, name};
 
 /// A store that has everything an inbox needs. Implemented by whatever implements the roles.
 pub trait InboxStore: Registry + Claims + Upkeep + Inspect {}
@@ -211,12 +211,12 @@ impl<S: InboxStore> Inbox<S> {
 
     /// The log knows keys by kind, for all handlers at once.
     fn refuse_stored_marks(&self) -> Result<(), Error> {
-        match self.parts.engine.mode {
-            Mode::Stored => Err(Error::configuration(
+        match self.parts.engine.mode.is_inline() {
+            true => Ok(()),
+            false => Err(Error::configuration(
                 "this inbox takes messages into its log: import_accepted(kind, keys) imports keys, resolve_dead(…) settles \
                  dead letters",
             )),
-            Mode::Inline { .. } | Mode::Mixed => Ok(()),
         }
     }
 }
@@ -317,11 +317,11 @@ impl<S: LogStore> Inbox<S> {
 impl<S: InboxStore> Engine<S> {
     /// A message that is processed here and accepted there would run twice.
     pub(crate) fn refuse_stored(&self) -> Result<(), Error> {
-        match self.mode {
-            Mode::Stored => Err(Error::configuration(
+        match self.mode.is_inline() {
+            true => Ok(()),
+            false => Err(Error::configuration(
                 "this inbox takes messages into its log: call accept(), and run() for the handlers",
             )),
-            Mode::Inline { .. } | Mode::Mixed => Ok(()),
         }
     }
 

@@ -20,10 +20,7 @@ pub(super) enum Referee {
 
 impl Referee {
     pub(super) fn of(mode: Mode) -> Self {
-        match mode {
-            Mode::Mixed => Self::Marker,
-            Mode::Inline { .. } | Mode::Stored => Self::Log,
-        }
+        if mode.relies_on_markers() { Self::Marker } else { Self::Log }
     }
 
     /// Whether a message must be claimed before it runs. A replay runs on purpose, and a task was claimed before.

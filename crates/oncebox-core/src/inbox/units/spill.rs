@@ -16,7 +16,7 @@ use crate::inbox::stored::{LogShared, LogStore, chance, error_text, lane_of, uns
 use crate::inbox::units::{UnitEnd, Units};
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::{LaneChoice, NewMessage, Spill, Spilled, Unit};
-use crate::{Envelope, Error, ErrorKind, Mode, observe};
+use crate::{Envelope, Error, ErrorKind, observe};
 
 /// How an inbox spills, which stores without a log cannot.
 pub(crate) type SpillInto<S> = fn(S, Spill, Duration) -> BoxFuture<'static, Result<Spilled, Error>>;
@@ -72,7 +72,7 @@ impl<S: InboxStore> Units<S> {
         unit: Option<&Unit>,
         ended: UnitEnd,
     ) -> UnitEnd {
-        let (Some(spilling), Mode::Inline { spill: true }) = (&self.spilling, self.engine.mode) else {
+        let Some(spilling) = self.spilling.as_ref().filter(|_| self.engine.mode.spills_failures()) else {
             return ended;
         };
         let Some(why) = spilling.why(handler, &ended.outcome) else { return ended };
