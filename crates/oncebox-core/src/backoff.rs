@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::error::chain;
-use crate::store::{Fault, Store};
+use crate::inbox::faults::Judgement;
+use crate::store::Store;
 
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
@@ -66,12 +67,12 @@ impl Retries {
     /// A try has met an error of the store: waits before the next one. Returns the error if another try cannot help, or if the
     /// time limit has passed.
     pub(crate) async fn after<S: Store>(&mut self, error: Error) -> Result<(), Error> {
-        let fault = S::classify(&error);
-        if fault == Fault::Other || self.is_over() {
+        let judgement = Judgement::of::<S>(&error);
+        if judgement.is_refused() || self.is_over() {
             return Err(error);
         }
         tracing::debug!(error = chain(&error), "the store did not answer: trying again");
-        if fault == Fault::Transient && self.is_clean() {
+        if judgement.is_conflict() && self.is_clean() {
             // The other side of a first conflict is committed by now.
             self.failures = 1;
         } else {

@@ -15,9 +15,6 @@ use crate::observe::Observer;
 use crate::outcome::{Rejection, cause};
 use crate::{Envelope, Error, Mode};
 
-/// A session that is out of date is replaced; this many times more than the pool has connections, then it is the body's fault.
-const SPARE_SESSIONS: usize = 5;
-
 /// The store, the handlers, the settings.
 pub(crate) struct Engine<S: InboxStore> {
     pub(crate) store: S,
@@ -74,10 +71,5 @@ impl<S: InboxStore> Engine<S> {
             return Ok(());
         }
         self.store.commit(tx).await
-    }
-
-    /// How many connections in a row may be out of date, before that is the body's own fault: all of the pool, and a few.
-    pub(crate) fn sessions_max(&self) -> usize {
-        self.store.capacity().saturating_add(SPARE_SESSIONS)
     }
 }

@@ -8,11 +8,12 @@ use tokio::runtime::Handle;
 use crate::backoff::Retries;
 use crate::error::chain;
 use crate::inbox::combiner::{Promise, promise};
+use crate::inbox::faults::Judgement;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::intake::Intake;
 use crate::inbox::stored::queue::{LaneInFlight, Next, Pending, Runner};
 use crate::outcome::{Rejection, cause};
-use crate::store::{Appended, Fault, LaneChoice, NewMessage, Place};
+use crate::store::{Appended, LaneChoice, NewMessage, Place};
 use crate::{Error, ErrorKind, StoredKey};
 
 /// Messages with the copies of each: equal keys in one transaction are one message.
@@ -124,7 +125,7 @@ impl<S: LogStore> Intake<S> {
                     part.tell(known);
                 }
                 // One of them is not to the store's liking: the others can do without it.
-                Err(error) if part.messages.len() > 1 && S::classify(&error) == Fault::Other => {
+                Err(error) if part.messages.len() > 1 && Judgement::of::<S>(&error).is_refused() => {
                     for half in part.halves().into_iter().rev() {
                         parts.push_front(half);
                     }

@@ -7,9 +7,10 @@ use crate::backoff::Retries;
 use crate::inbox::InboxStore;
 use crate::inbox::combiner::{Combiner, promise};
 use crate::inbox::engine::Engine;
+use crate::inbox::faults::Judgement;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::presence::Presence;
-use crate::store::{Completion, Fault};
+use crate::store::Completion;
 
 /// The maximum number of ends in one transaction.
 const BATCH: usize = 256;
@@ -76,7 +77,7 @@ impl<S: LogStore> Completer<S> {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
             };
-            is_unknown |= S::classify(&error) == Fault::Connection;
+            is_unknown |= Judgement::of::<S>(&error).is_lost();
             retries.after::<S>(error).await?;
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::inbox::batch_size::BatchSize;
+use crate::inbox::sessions::Sessions;
 use crate::store::Place;
 
 /// Positions that a visit looks at where nothing is for its handler; doubled each time up to the second.
@@ -26,13 +27,13 @@ pub(super) struct LaneLessons {
     /// The largest set; halved by failures to find the culprit.
     pub(super) sets: usize,
     pub(super) positions: u32,
-    /// How many connections in a row were out of date.
-    pub(super) sessions: usize,
+    /// Connections in a row that were out of date.
+    pub(super) sessions: Sessions,
 }
 
 impl Default for LaneLessons {
     fn default() -> Self {
-        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN, sessions: 0 }
+        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN, sessions: Sessions::default() }
     }
 }
 

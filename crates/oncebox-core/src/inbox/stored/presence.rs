@@ -15,9 +15,10 @@ use crate::error::chain;
 use crate::handler::{Cancel, Cancellation};
 use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
+use crate::inbox::faults::Judgement;
 use crate::inbox::stored::incarnation::Incarnation;
 use crate::inbox::stored::{LogShared, LogStore};
-use crate::store::{Fault, NewProcess, Peer, ProcessId};
+use crate::store::{NewProcess, Peer, ProcessId};
 
 /// So many times a process says that it is alive, before its silence is too long.
 const BEATS_IN_LEASE: u32 = 5;
@@ -208,7 +209,7 @@ impl<S: LogStore> Presence<S> {
         loop {
             // To its end, whatever else happens: a process that stopped half way would be known to others, and taken over later.
             match self.join().await {
-                Err(error) if S::classify(&error) != Fault::Other => {
+                Err(error) if !Judgement::of::<S>(&error).is_refused() => {
                     self.log.note_trouble(Some(chain(&error)));
                 }
                 present => {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::backoff::Retries;
+use crate::inbox::faults::Judgement;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::{Course, TASKS_MAX, Taken, Visited, What};
 use crate::inbox::stored::work::{MessageEnd, Ran, VisitTrouble, unstorable};
@@ -13,7 +14,7 @@ use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{Lanes, LogStore};
 use crate::inbox::units::BODY_TRANSIENTS_MAX;
 use crate::outcome::Outcome;
-use crate::store::{Account, Fault, Place, StoredMessage, Taker};
+use crate::store::{Account, Place, StoredMessage, Taker};
 use crate::{Error, Failure};
 
 /// The maximum time for which a lane is tried that a broken transaction of this process may still hold.
@@ -32,16 +33,14 @@ impl<S: LogStore> Lanes<S> {
         let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
         let trouble = match trouble {
             // The lane was read on this very connection: whatever ran since then may have lost it.
-            VisitTrouble::Store(error) if S::classify(&error) == Fault::Connection => {
+            VisitTrouble::Store(error) if Judgement::of::<S>(&error).is_lost() => {
                 VisitTrouble::Gone(error.into())
             }
             VisitTrouble::Store(error) => return Err(error),
             VisitTrouble::Session(failure) => {
                 let mut lessons = handler.lessons();
                 let lane = lessons.lane(taker.lane);
-                lane.sessions += 1;
-                if lane.sessions <= self.engine.sessions_max() {
-                    tracing::debug!(error = %failure, "another try on another connection");
+                if lane.sessions.replace(self.engine.store.capacity(), &failure) {
                     return again;
                 }
                 VisitTrouble::Failed(failure)
@@ -218,5 +217,5 @@ impl<S: LogStore> Lanes<S> {
 
 /// Whether a connection is gone, ours or another one of the handler's.
 fn is_gone<S: LogStore>(failure: &Failure) -> bool {
-    S::classify(failure.error()) == Fault::Connection
+    Judgement::of::<S>(failure.error()).is_lost()
 }

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::backoff::Retries;
-use crate::inbox::faults::Meaning;
+use crate::inbox::faults::{Judgement, Meaning};
 use crate::inbox::registered::Registered;
+use crate::inbox::sessions::Sessions;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
 use crate::inbox::stored::work::{MessageEnd, VisitTrouble, trouble_of_own};
 use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{Lanes, LogStore};
-use crate::store::{Batch, Fault, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits};
+use crate::store::{Batch, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits};
 
 /// How many tasks one visit takes.
 pub(super) const TASKS_MAX: u32 = 25;
@@ -100,7 +101,7 @@ impl<S: LogStore> Lanes<S> {
     pub(super) async fn begin_visit(&self, course: &Course) -> Result<Option<S::Tx>, Error> {
         match self.engine.store.begin(course.limits).await {
             Ok(tx) => Ok(Some(tx)),
-            Err(error) if S::classify(&error) == Fault::LockTimeout => Ok(None),
+            Err(error) if Judgement::of::<S>(&error).is_locked() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -143,9 +144,10 @@ impl<S: LogStore> Lanes<S> {
         if let Err(error) = self.claim_taken(handler, &mut tx, &mut taken).await {
             self.engine.store.rollback(tx).await;
             // Another copy may have run for longer than a claim waits.
-            return match S::classify(&error) {
-                Fault::LockTimeout | Fault::Transient => Ok(Visited::Busy),
-                _ => Err(error),
+            let judgement = Judgement::of::<S>(&error);
+            return match judgement.is_locked() || judgement.is_conflict() {
+                true => Ok(Visited::Busy),
+                false => Err(error),
             };
         }
         self.work_on(handler, taker, tx, taken, course).await
@@ -291,7 +293,7 @@ impl<S: LogStore> Lanes<S> {
         }
         if !course.tasks && ran.bodies > 0 {
             let lane = lessons.lane(taker.lane);
-            lane.sessions = 0;
+            lane.sessions = Sessions::default();
             lane.grow_sets();
             lane.wary = !ran.is_clean();
         }

@@ -16,11 +16,13 @@ use crate::error::chain;
 use crate::inbox::InboxStore;
 use crate::inbox::body::panic_text;
 use crate::inbox::engine::Engine;
+use crate::inbox::faults::Judgement;
+use crate::inbox::sessions::Sessions;
 use crate::inbox::stored::detached::DetachedRuns;
 use crate::inbox::stored::lanes::Lanes;
 use crate::inbox::stored::visit::{Spot, Visited, What};
 use crate::inbox::stored::{LogShared, LogStore};
-use crate::store::{Fault, Waiting};
+use crate::store::Waiting;
 use crate::{Error, ErrorKind};
 
 /// The shortest pause between two looks that found nothing.
@@ -300,14 +302,12 @@ impl<S: LogStore> Workers<S> {
 
     /// One look and one visit to each place where there is work; on another connection, where the session of one is out of date.
     async fn work_round(&self) -> Result<(WorkReport, Places), Error> {
-        let mut sessions = 0;
+        let mut sessions = Sessions::default();
         loop {
             match self.try_work_round().await {
                 Err(error)
-                    if S::classify(&error) == Fault::Session && sessions < self.engine().sessions_max() =>
-                {
-                    sessions += 1;
-                }
+                    if Judgement::of::<S>(&error).is_session()
+                        && sessions.replace(self.engine().store.capacity(), &error) => {}
                 round => return round,
             }
         }
@@ -342,7 +342,7 @@ impl<S: LogStore> Workers<S> {
                     report += one;
                 }
                 // The next round has another connection.
-                Some(Ok(Err(error))) if S::classify(&error) == Fault::Session => places = Places::InHand,
+                Some(Ok(Err(error))) if Judgement::of::<S>(&error).is_session() => places = Places::InHand,
                 // What the others do is not lost.
                 Some(Ok(Err(error))) => trouble = Some(error),
                 Some(Err(stopped)) => {

@@ -13,6 +13,7 @@ use crate::inbox::engine::Engine;
 use crate::inbox::faults::{Meaning, Obstacle, outage};
 use crate::inbox::permits::Permit;
 use crate::inbox::registered::Registered;
+use crate::inbox::sessions::Sessions;
 use crate::inbox::units::{CopyWait, UnitEnd};
 use crate::observe;
 use crate::outcome::{Outcome, Rejection};
@@ -92,7 +93,7 @@ impl<S: InboxStore> Attempts<S> {
         let engine = &self.engine;
         let mut retries = Retries::within(engine.settings.store_timeout);
         let mut body_transients = 0;
-        let mut sessions = 0;
+        let mut sessions = Sessions::default();
         loop {
             // A body that runs again gets a message of its own again.
             let message = match decoded.take() {
@@ -133,11 +134,7 @@ impl<S: InboxStore> Attempts<S> {
                 // Each try closes its connection; the next one may have been opened as long ago.
                 Tried::BodyTransient(failure)
                     if Meaning::of_failure::<S>(&failure) == Meaning::Session
-                        && sessions < engine.sessions_max() =>
-                {
-                    sessions += 1;
-                    tracing::debug!(error = %failure, "another try on another connection");
-                }
+                        && sessions.replace(engine.store.capacity(), &failure) => {}
                 Tried::BodyTransient(failure) => {
                     body_transients += 1;
                     if Meaning::of_failure::<S>(&failure) == Meaning::Contended {

@@ -8,14 +8,14 @@ use serde::de::DeserializeOwned;
 use crate::backoff::Retries;
 use crate::handler::AsyncFunc;
 use crate::inbox::body::{Stopped, timed_out};
-use crate::inbox::faults::Meaning;
+use crate::inbox::faults::{Judgement, Meaning};
 use crate::inbox::permits::Permit;
 use crate::inbox::units::attempts::no_answer;
 use crate::inbox::units::gate::{Entry, Waited};
 use crate::inbox::units::{CopyWait, UnitEnd, Units};
 use crate::inbox::{Inbox, InboxStore, unit_of};
 use crate::outcome::{Outcome, Rejection};
-use crate::store::{Claimed, Fault, Limits, Unit, Unseen};
+use crate::store::{Claimed, Limits, Unit, Unseen};
 use crate::{Envelope, Error, ErrorKind, Key, Message, name};
 
 /// The kind under which [`Inbox::once`] keeps its markers.
@@ -190,10 +190,10 @@ impl<S: InboxStore> Units<S> {
                 },
                 Err(error) => (error, wait.is_over_for_the_writer(), false),
             };
-            match S::classify(&error) {
-                Fault::LockTimeout if over => return Err(busy(&unit.handler)),
-                Fault::LockTimeout => is_copy |= locked,
-                _ => retries.after::<S>(error).await?,
+            match Judgement::of::<S>(&error).is_locked() {
+                true if over => return Err(busy(&unit.handler)),
+                true => is_copy |= locked,
+                false => retries.after::<S>(error).await?,
             }
         }
     }

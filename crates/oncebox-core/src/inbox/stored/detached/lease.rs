@@ -10,6 +10,7 @@ use super::company::{Company, Suspect};
 use super::{DetachedRuns, DetachedSlots};
 use crate::Error;
 use crate::error::chain;
+use crate::inbox::faults::Judgement;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::account::apart;
@@ -19,7 +20,7 @@ use crate::inbox::stored::visit::{Spot, Taken, Visited, What};
 use crate::inbox::stored::work::{MessageEnd, Order, Ran};
 use crate::inbox::stored::worker::WorkReport;
 use crate::store::{
-    Account, Completion, End, Fault, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
+    Account, Completion, End, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
 };
 
 /// Positions that are looked at for messages to lease, and bytes of bodies.
@@ -202,7 +203,7 @@ impl<S: LogStore> DetachedRuns<S> {
         let Landing { index, lane, taken, ran, account, report, leases, fence } = landing;
         let handler = &self.lanes.engine.handlers[index];
         if let Err(error) = self.lanes.engine.store.finish(tx, taken.progress).await {
-            if let (Fault::Connection, Some(fence)) = (S::classify(&error), fence) {
+            if let Some(fence) = fence.filter(|_| Judgement::of::<S>(&error).is_lost()) {
                 self.let_go(self.lanes.taker(handler, lane), &leases, fence);
             }
             return Err(error);
