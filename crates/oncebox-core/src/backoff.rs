@@ -1,4 +1,4 @@
-//! Retries with back-off: how long to wait before the next try, and when to give up.
+//! Retries with back-off: how long to wait before the next attempt, and when to give up.
 
 use std::time::{Duration, Instant};
 
@@ -10,68 +10,95 @@ use crate::store::Store;
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The failed tries of one operation.
+/// The failed attempts of one operation: how long to wait before the next one, and when to give up.
+///
+/// Pauses double from 20 ms to 1 s. Up to half of each is taken away at random, so that many processes do not come back at the same
+/// moment. All loops of the engine that wait for a store use this one; a store's own loops can use it too.
+///
+/// ```
+/// # use std::time::Duration;
+/// use oncebox_core::store::Retries;
+///
+/// # fn connect() -> Result<(), &'static str> { Ok(()) }
+/// # async fn example() -> Result<(), &'static str> {
+/// let mut retries = Retries::within(Duration::from_secs(5));
+/// let connected = loop {
+///     match connect() {
+///         Ok(connected) => break connected,
+///         Err(error) if retries.is_over() => return Err(error),
+///         Err(_) => retries.pause().await,
+///     }
+/// };
+/// # Ok(connected)
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retries {
+#[must_use]
+pub struct Retries {
     failures: u32,
     /// The time of the first failure.
     since: Option<Instant>,
-    /// The maximum time from the first failure to the last try.
+    /// The maximum time from the first failure to the last attempt.
     limit: Duration,
-    /// The longest pause between two tries.
+    /// The longest pause between two attempts.
     longest: Duration,
 }
 
 impl Retries {
-    /// Gives up when `limit` has passed since the first failure. There is always a second try.
-    pub(crate) fn within(limit: Duration) -> Self {
+    /// Gives up when `limit` has passed since the first failure. There is always a second attempt.
+    pub fn within(limit: Duration) -> Self {
         Self { failures: 0, since: None, limit, longest: LONGEST }
     }
 
     /// Never gives up.
-    pub(crate) fn unlimited() -> Self {
+    pub fn unlimited() -> Self {
         Self::within(Duration::MAX)
     }
 
-    /// Pauses no longer than this.
-    pub(crate) fn with_longest_pause(self, longest: Duration) -> Self {
+    /// The longest pause between two attempts, if that is less than a second.
+    pub fn with_longest_pause(self, longest: Duration) -> Self {
         Self { longest, ..self }
     }
 
-    /// Whether no try has failed.
-    pub(crate) fn is_clean(&self) -> bool {
+    /// Whether no attempt has failed.
+    pub fn is_clean(&self) -> bool {
         self.failures == 0
     }
 
-    /// Forgets all failures: a try has worked.
-    pub(crate) fn reset(&mut self) {
+    /// Forgets all failures: an attempt has succeeded.
+    pub fn reset(&mut self) {
         *self = Self { failures: 0, since: None, ..*self };
     }
 
-    /// A try has failed; whether it was the last one.
-    pub(crate) fn is_over(&mut self) -> bool {
+    /// An attempt has failed; whether it was the last one.
+    pub fn is_over(&mut self) -> bool {
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.limit
     }
 
-    /// A try has failed: how long to wait before the next one.
-    pub(crate) fn next_pause(&mut self) -> Duration {
+    /// An attempt has failed: how long to wait before the next one.
+    pub fn next_pause(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        backoff(self.failures, spread()).min(self.longest)
+        Self::pause_after(self.failures).min(self.longest)
     }
 
-    /// A try has failed: waits before the next one.
-    pub(crate) async fn pause(&mut self) {
+    /// How long to wait after this number of failed attempts, where something else counts them.
+    pub fn pause_after(attempts: u32) -> Duration {
+        backoff(attempts, spread())
+    }
+
+    /// An attempt has failed: waits before the next one.
+    pub async fn pause(&mut self) {
         tokio::time::sleep(self.next_pause()).await;
     }
 
-    /// A try has met an error of the store: waits before the next one. Returns the error if another try cannot help, or if the
-    /// time limit has passed.
-    pub(crate) async fn after<S: Store>(&mut self, error: Error) -> Result<(), Error> {
+    /// An attempt has met an error of the store: waits before the next one. Returns the error if another attempt cannot help, or if
+    /// the time limit has passed.
+    pub async fn after<S: Store>(&mut self, error: Error) -> Result<(), Error> {
         let judgement = Judgement::of::<S>(&error);
         if judgement.is_refused() || self.is_over() {
             return Err(error);
         }
-        tracing::debug!(error = chain(&error), "the store did not answer: trying again");
+        tracing::debug!(error = chain(&error), "the store did not respond: another attempt follows");
         if judgement.is_conflict() && self.is_clean() {
             // The other side of a first conflict is committed by now.
             self.failures = 1;
@@ -84,8 +111,8 @@ impl Retries {
 
 /// Doubles from 10 ms to 1 s. `spread` from 0 to 255 takes up to half of it away, so that many processes do
 /// not come back at the same moment.
-pub(crate) fn backoff(tries: u32, spread: u8) -> Duration {
-    let full = FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST);
+fn backoff(attempts: u32, spread: u8) -> Duration {
+    let full = FIRST.saturating_mul(1 << attempts.min(10)).min(LONGEST);
     full - full / 2 * u32::from(spread) / 255
 }
 
@@ -100,13 +127,13 @@ mod tests {
 
     #[test]
     fn it_doubles_to_a_second_and_spreads_over_half() {
-        let millis: Vec<u128> = (0..9).map(|tries| backoff(tries, 0).as_millis()).collect();
+        let millis: Vec<u128> = (0..9).map(|attempts| backoff(attempts, 0).as_millis()).collect();
         assert_eq!(millis, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         assert_eq!(backoff(40, 255), Duration::from_millis(500));
     }
 
     #[test]
-    fn pauses_grow_until_a_try_works() {
+    fn pauses_grow_until_an_attempt_succeeds() {
         let mut retries = Retries::unlimited();
         assert!(retries.is_clean());
         for expected in [20, 40, 80] {

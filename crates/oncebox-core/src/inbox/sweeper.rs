@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::Error;
+use crate::backoff::Retries;
 use crate::error::chain;
 use crate::inbox::stored::{Prune, Pruning};
 use crate::observe::Observer;
@@ -67,9 +68,6 @@ impl Drop for Sweeper {
     }
 }
 
-/// Upkeep that failed is tried again after this time at the latest.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
-
 async fn run<S: Upkeep>(
     store: S,
     retention: Retention,
@@ -80,6 +78,7 @@ async fn run<S: Upkeep>(
     let keep_messages = log.map_or(Duration::ZERO, |(_, pruning)| pruning.keep_messages);
     // At once: a process that never lives for a whole interval sweeps too.
     let mut next_sweep = Instant::now();
+    let mut retries = Retries::unlimited();
     loop {
         let beat = store.beat(retention.tolerance()).await;
         let mut is_well = beat.is_ok();
@@ -90,16 +89,20 @@ async fn run<S: Upkeep>(
                 swept = prune(store.clone(), pruning, observer).await.map(drop);
             }
             is_well &= swept.is_ok();
-            let pause = if swept.is_ok() { retention.every } else { TRY_AGAIN_AFTER };
-            next_sweep = Instant::now() + pause;
+            // A sweep that failed is due again at the next attempt.
+            next_sweep = Instant::now() + if swept.is_ok() { retention.every } else { Duration::ZERO };
             troubles.sweep.note(swept);
         }
-        let pause = match retention.automatic {
-            true => retention.beat_every().min(next_sweep.saturating_duration_since(Instant::now())),
-            false => retention.beat_every(),
+        let pause = match is_well {
+            true => {
+                retries.reset();
+                let to_sweep = next_sweep.saturating_duration_since(Instant::now());
+                let to_sweep = if retention.automatic { to_sweep } else { Duration::MAX };
+                retention.beat_every().min(to_sweep)
+            }
+            // health() reports the failure until an attempt succeeds, so that one comes soon.
+            false => retention.beat_every().min(retries.next_pause()),
         };
-        // Health tells of it until it works again.
-        let pause = if is_well { pause } else { pause.min(TRY_AGAIN_AFTER) };
         tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
     }
 }

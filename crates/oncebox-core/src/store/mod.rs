@@ -57,6 +57,7 @@ pub use work::{
 };
 
 use crate::Error;
+pub use crate::backoff::Retries;
 
 /// How strong a store's promise is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

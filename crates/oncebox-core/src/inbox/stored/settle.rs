@@ -1,6 +1,6 @@
 //! Settling: the account of a batch is written, counted, and reported.
 
-use crate::backoff::{backoff, spread};
+use crate::backoff::Retries;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::account::{Rules, chance};
 use crate::inbox::stored::visit::{Course, Taken};
@@ -17,7 +17,7 @@ impl<S: LogStore> Lanes<S> {
             origin: &handler.origin,
             retry: handler.settings.retry.unwrap_or(self.log.settings.retry),
             referee: self.referee(),
-            soon: backoff(2, spread()),
+            soon: Retries::pause_after(2),
             chance,
         }
     }

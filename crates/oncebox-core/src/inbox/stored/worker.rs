@@ -27,8 +27,8 @@ use crate::{Error, ErrorKind};
 
 /// The shortest pause between two looks that found nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
-/// The pause before a process that could not listen tries again.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// A process that has listened for so long was connected: the next pause is a short one again.
+const LISTENED: Duration = Duration::from_secs(10);
 /// The longest pause between two rounds that did nothing.
 const LONGEST_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// After so many rounds of visits that found nothing to do, there is nothing.
@@ -415,11 +415,19 @@ async fn listen<S: LogStore>(lanes: Arc<Lanes<S>>) {
     if !lanes.log.settings.notify {
         return;
     }
+    let mut retries = Retries::unlimited();
     loop {
+        let started = Instant::now();
         if let Err(error) = lanes.engine.store.listen(|| lanes.log.wake.notify_one()).await {
-            tracing::debug!(error = chain(&error), "not listening: messages of others are found by polling");
+            tracing::debug!(
+                error = chain(&error),
+                "not listening: messages of other processes are found by polling"
+            );
         }
-        sleep(LISTEN_AGAIN).await;
+        if started.elapsed() >= LISTENED {
+            retries.reset();
+        }
+        retries.pause().await;
     }
 }
 

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use crate::backoff::{backoff, spread};
+use crate::backoff::Retries;
 use crate::handler::Delivery;
 use crate::inbox::InboxStore;
 use crate::inbox::combiner::promise;
@@ -180,7 +180,7 @@ impl<S: InboxStore> Batching<S> {
         }
         if had_turn && tries > 0 {
             // It was another process's transaction, which goes on meanwhile.
-            tokio::time::sleep(backoff(tries.min(BATCH_TRIES) - 1, spread())).await;
+            tokio::time::sleep(Retries::pause_after(tries.min(BATCH_TRIES) - 1)).await;
         }
     }
 
