@@ -6,26 +6,69 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
+use crate::handler::Settings;
 use crate::handler::{Delivery, Returned};
 use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
+use crate::inbox::faults::Meaning;
 use crate::inbox::registered::Registered;
+use crate::outcome::Outcome;
+use crate::store::Store;
 use crate::{Error, ErrorKind, Failure};
 
 /// The server ends a statement first, so that the handler sees the reason; the process steps in this much later.
 const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
 
-/// How the body of a handler ended.
+/// Why the body of a handler came to nothing, or a statement behind it.
 #[derive(Debug)]
-pub(crate) enum BodyEnd {
-    /// With a return value for each message.
-    Returned(Vec<Returned>),
-    /// With a failure, judged by the handler's own rules. A panic is one.
+pub(crate) enum BodyError {
+    /// The handler failed. If it runs again now, it fails in the same way. A panic is a failure too.
     Failed(Failure),
-    /// With something else in the place of the transaction that it was lent.
+    /// The handler broke the transaction that it was lent.
     Broken(Error),
-    /// Not at all within its time. The state of its connection is unknown.
-    TimedOut,
+    /// The handler did not end within this time. The state of its connection is unknown.
+    TimedOut(Duration),
+    /// Other transactions were in the way.
+    Contended(Failure),
+    /// The session of the connection is out of date; another connection will do.
+    Session(Failure),
+    /// A connection is gone: the one that was lent, or another one of the handler's.
+    Lost(Failure),
+    /// The store has an outage. No message is to blame.
+    Outage(Failure),
+}
+
+impl BodyError {
+    /// Of an error that one of the inbox's own statements met behind a body.
+    pub(crate) fn behind<S: Store>(error: Error) -> Self {
+        match Meaning::of::<S>(&error) {
+            Meaning::Broken => Self::Broken(error),
+            meaning => Self::with(meaning, error.into()),
+        }
+    }
+
+    fn with(meaning: Meaning, failure: Failure) -> Self {
+        match meaning {
+            Meaning::Contended => Self::Contended(failure),
+            Meaning::Session => Self::Session(failure),
+            Meaning::Lost => Self::Lost(failure),
+            Meaning::Outage => Self::Outage(failure),
+            Meaning::Broken | Meaning::Failed => Self::Failed(failure),
+        }
+    }
+
+    /// What it means for the delivery, if the body is not to run again now.
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Self::Failed(failure)
+            | Self::Contended(failure)
+            | Self::Session(failure)
+            | Self::Lost(failure)
+            | Self::Outage(failure) => Outcome::failed(failure),
+            Self::Broken(error) => Outcome::broken(error),
+            Self::TimedOut(limit) => Outcome::failed(timed_out(limit)),
+        }
+    }
 }
 
 /// Why a future did not end by itself.
@@ -47,10 +90,10 @@ impl<S: InboxStore> Engine<S> {
         handler: &Registered<S>,
         messages: Vec<Box<dyn Any + Send>>,
         deliveries: &[Delivery],
-    ) -> BodyEnd {
-        let limit = self.handler_timeout(handler).saturating_add(TIMEOUT_GRACE);
+    ) -> Result<Vec<Returned>, BodyError> {
+        let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
-        let ran = self.within(limit, body).await;
+        let ran = self.within(limit.saturating_add(TIMEOUT_GRACE), body).await;
         // Of a body that did not end by itself nothing is known about the connection.
         if let Ok(ended) = &ran {
             match ended {
@@ -58,10 +101,8 @@ impl<S: InboxStore> Engine<S> {
                 Err(failure) => self.store.body_ended(tx, Err(failure.error())),
             }
         }
-        match body_end(handler, ran, deliveries.len()) {
-            BodyEnd::Returned(_) if !S::is_lent(S::connection(tx)) => BodyEnd::Broken(not_lent()),
-            end => end,
-        }
+        let returned = judge::<S>(&handler.settings, ran, deliveries.len(), limit)?;
+        if S::is_lent(S::connection(tx)) { Ok(returned) } else { Err(BodyError::Broken(not_lent())) }
     }
 
     /// Runs the body of a detached handler, outside of any transaction.
@@ -70,10 +111,10 @@ impl<S: InboxStore> Engine<S> {
         handler: &Registered<S>,
         messages: Vec<Box<dyn Any + Send>>,
         deliveries: &[Delivery],
-    ) -> BodyEnd {
+    ) -> Result<Vec<Returned>, BodyError> {
+        let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, None);
-        let ran = self.within(self.handler_timeout(handler), body).await;
-        body_end(handler, ran, deliveries.len())
+        judge::<S>(&handler.settings, self.within(limit, body).await, deliveries.len(), limit)
     }
 
     /// Runs the closure of `once` on the connection that it was lent.
@@ -92,17 +133,27 @@ impl<S: InboxStore> Engine<S> {
     }
 }
 
-fn body_end<S: InboxStore>(
-    handler: &Registered<S>,
+/// The one place where the end of a body is judged. First by the handler's own rules, then by what the store says about the error.
+fn judge<S: Store>(
+    settings: &Settings,
     ran: Result<Result<Vec<Returned>, Failure>, Stopped>,
     expected: usize,
-) -> BodyEnd {
+    limit: Duration,
+) -> Result<Vec<Returned>, BodyError> {
     match ran {
-        Ok(Ok(returned)) if returned.len() == expected => BodyEnd::Returned(returned),
-        Ok(Ok(_)) => BodyEnd::Failed("the handler did not return a value for every message".into()),
-        Ok(Err(failure)) => BodyEnd::Failed(handler.settings.judge(failure)),
-        Err(Stopped::Panicked(panic)) => BodyEnd::Failed(panicked(&*panic)),
-        Err(Stopped::TimedOut) => BodyEnd::TimedOut,
+        Ok(Ok(returned)) if returned.len() == expected => Ok(returned),
+        Ok(Ok(returned)) => {
+            let count = returned.len();
+            let text =
+                format!("the handler returned {count} values for {expected} messages: return one for each");
+            Err(BodyError::Failed(text.into()))
+        }
+        Ok(Err(failure)) => {
+            let failure = settings.judge(failure);
+            Err(BodyError::with(Meaning::of_failure::<S>(&failure), failure))
+        }
+        Err(Stopped::Panicked(panic)) => Err(BodyError::Failed(panicked(&*panic))),
+        Err(Stopped::TimedOut) => Err(BodyError::TimedOut(limit)),
     }
 }
 
@@ -130,4 +181,100 @@ fn not_lent() -> Error {
         ErrorKind::Transaction,
         "the handler left a nested transaction open, or put another connection in the place of the one that it was lent",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Lease, MemoryStore};
+    use crate::{Envelope, Inbox};
+
+    type Ran = Result<Result<Vec<Returned>, Failure>, Stopped>;
+
+    const LIMIT: Duration = Duration::from_secs(7);
+
+    /// What the store in memory takes for a lost connection.
+    fn lost() -> Error {
+        Error::new(ErrorKind::Unavailable, "gone")
+    }
+
+    fn returned(count: usize) -> Ran {
+        Ok(Ok((0..count).map(|_| Returned::default()).collect()))
+    }
+
+    #[test]
+    fn every_end_of_a_body_has_one_judgement() {
+        let settings = Settings::default();
+        let table: Vec<(Ran, &str)> = vec![
+            (returned(2), "returned"),
+            (returned(1), "Failed: the handler returned 1 values for 2 messages: return one for each"),
+            (returned(3), "Failed: the handler returned 3 values for 2 messages: return one for each"),
+            (Ok(Err("no stock".into())), "Failed: no stock"),
+            (Ok(Err(lost().into())), "Lost: gone"),
+            (Ok(Err(Failure::permanent(lost()))), "Failed: gone"),
+            (Ok(Err(Failure::after(LIMIT, lost()))), "Failed: gone"),
+            (Err(Stopped::Panicked(Box::new("a text"))), "Failed: the handler panicked: a text"),
+            (
+                Err(Stopped::Panicked(Box::new("a string".to_owned()))),
+                "Failed: the handler panicked: a string",
+            ),
+            (Err(Stopped::Panicked(Box::new(7))), "Failed: the handler panicked: no message"),
+            (Err(Stopped::TimedOut), "TimedOut: 7s"),
+        ];
+        for (ran, expected) in table {
+            let judged = match judge::<MemoryStore>(&settings, ran, 2, LIMIT) {
+                Ok(_) => "returned".to_owned(),
+                Err(BodyError::Failed(failure)) => format!("Failed: {failure}"),
+                Err(BodyError::Lost(failure)) => format!("Lost: {failure}"),
+                Err(BodyError::TimedOut(limit)) => format!("TimedOut: {limit:?}"),
+                Err(other) => format!("{other:?}"),
+            };
+            assert_eq!(judged, expected);
+        }
+    }
+
+    #[test]
+    fn every_meaning_of_an_error_has_its_place() {
+        for (meaning, expected) in [
+            (Meaning::Broken, "Failed"),
+            (Meaning::Contended, "Contended"),
+            (Meaning::Session, "Session"),
+            (Meaning::Lost, "Lost"),
+            (Meaning::Outage, "Outage"),
+            (Meaning::Failed, "Failed"),
+        ] {
+            let judged = format!("{:?}", BodyError::with(meaning, "x".into()));
+            assert!(judged.starts_with(expected), "{meaning:?}: {judged}");
+        }
+        let broken = Error::new(ErrorKind::Transaction, "the handler ran COMMIT");
+        assert!(matches!(BodyError::behind::<MemoryStore>(broken), BodyError::Broken(_)));
+        assert!(matches!(BodyError::behind::<MemoryStore>(lost()), BodyError::Lost(_)));
+    }
+
+    async fn panics(_message: Envelope, _lease: &mut Lease) {
+        panic!("no stock");
+    }
+
+    async fn hangs(_message: Envelope, _lease: &mut Lease) {
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test]
+    async fn a_panic_and_an_overlong_body_are_failures() {
+        let inbox = Inbox::builder(MemoryStore::in_memory())
+            .on_raw("panics", ["a"], panics)
+            .on_raw("hangs", ["b"], hangs)
+            .handler_timeout(Duration::from_millis(1))
+            .build()
+            .await
+            .unwrap();
+        for (kind, expected) in
+            [("a", "the handler panicked: no stock"), ("b", "the handler ran longer than 1ms")]
+        {
+            let report = inbox.process(Envelope::new(kind, "").with_key("k")).await.unwrap();
+            let outcomes: Vec<Outcome> = report.outcomes().map(|(_, outcome)| outcome.clone()).collect();
+            let [Outcome::Retry { after: None, cause }] = &outcomes[..] else { panic!("{outcomes:?}") };
+            assert_eq!(cause.to_string(), expected);
+        }
+    }
 }

@@ -68,7 +68,7 @@ impl<S: LogStore> Lanes<S> {
             if trouble.is_none() {
                 match self.make_ready(handler, &messages[n], &mut order) {
                     Ok(ready) => {
-                        match self.run_body_of(handler, tx, vec![ready], course).await {
+                        match self.run_body_of(handler, tx, vec![ready]).await {
                             Ok(returned) => result = sole_result(returned),
                             Err(met) => trouble = Some(met),
                         }

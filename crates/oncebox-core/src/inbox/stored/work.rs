@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use crate::error::chain;
 use crate::handler::{Cancellation, Delivery, EffectId, Returned};
-use crate::inbox::body::{BodyEnd, timed_out};
+use crate::inbox::body::{BodyError, timed_out};
 use crate::inbox::faults::{Meaning, outage};
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::Course;
@@ -117,6 +117,20 @@ impl VisitTrouble {
     }
 }
 
+impl From<BodyError> for VisitTrouble {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Failed(failure) => Self::Failed(failure),
+            BodyError::Broken(error) => Self::Broken(error),
+            BodyError::TimedOut(limit) => Self::TimedOut(limit),
+            BodyError::Session(failure) => Self::Session(failure),
+            BodyError::Outage(failure) => Self::Store(outage(failure)),
+            // Whether it is the lane's connection that is gone shows when a savepoint is to be taken back.
+            BodyError::Contended(failure) | BodyError::Lost(failure) => Self::Contended(failure),
+        }
+    }
+}
+
 /// A message with nothing left to do but to run it.
 pub(crate) struct Ready {
     pub(crate) message: Box<dyn Any + Send>,
@@ -140,7 +154,7 @@ impl<S: LogStore> Lanes<S> {
                 (true, _) => {
                     self.run_isolated_messages(handler, tx, messages, course, started, &mut order).await
                 }
-                (false, true) => self.run_set(handler, tx, messages, course).await,
+                (false, true) => self.run_set(handler, tx, messages).await,
                 (false, false) => self.run_in_chunks(handler, tx, messages, course, started, order).await,
             }
         };
@@ -155,7 +169,6 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         messages: &[StoredMessage],
-        course: &Course,
     ) -> Result<Ran, VisitTrouble> {
         let mut set = Vec::with_capacity(messages.len());
         let mut ended = Vec::with_capacity(messages.len());
@@ -171,7 +184,7 @@ impl<S: LogStore> Lanes<S> {
         }
         let bodies = set.len();
         if bodies > 0 {
-            self.run_body_of(handler, tx, set, course).await?;
+            self.run_body_of(handler, tx, set).await?;
         }
         Ok(Ran { ended, bodies, took: Duration::ZERO })
     }
@@ -200,7 +213,7 @@ impl<S: LogStore> Lanes<S> {
                 }
             };
             store.isolate(tx).await.map_err(VisitTrouble::Store)?;
-            let kept = match self.run_body_of(handler, tx, vec![ready], course).await {
+            let kept = match self.run_body_of(handler, tx, vec![ready]).await {
                 Ok(returned) => match store.keep(tx, false).await {
                     Ok(()) => Ok(sole_result(returned)),
                     Err(error) => Err(trouble_of_own::<S>(error)?),
@@ -310,7 +323,6 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         ready: Vec<Ready>,
-        course: &Course,
     ) -> Result<Vec<Returned>, VisitTrouble> {
         // Each body has all the time that it may take.
         self.engine.store.arm(tx).await.map_err(VisitTrouble::Store)?;
@@ -321,22 +333,11 @@ impl<S: LogStore> Lanes<S> {
         let (messages, deliveries): (Vec<_>, Vec<_>) =
             ready.into_iter().map(|ready| (ready.message, ready.delivery)).unzip();
         let span = tracing::debug_span!("oncebox.unit", handler = &*handler.name, traceparent);
-        match self.engine.run_in(tx, handler, messages, &deliveries).instrument(span).await {
-            BodyEnd::Returned(returned) => Ok(returned),
-            BodyEnd::Broken(error) => Err(VisitTrouble::Broken(error)),
-            BodyEnd::TimedOut => Err(VisitTrouble::TimedOut(course.limits.handler_timeout)),
-            BodyEnd::Failed(failure) => Err(match Meaning::of_failure::<S>(&failure) {
-                Meaning::Session => VisitTrouble::Session(failure),
-                Meaning::Outage => VisitTrouble::Store(outage(failure)),
-                Meaning::Contended => {
-                    self.engine.met_contention(handler);
-                    VisitTrouble::Contended(failure)
-                }
-                // Whether it is the lane's connection that is gone shows when a savepoint is to be taken back.
-                Meaning::Lost => VisitTrouble::Contended(failure),
-                Meaning::Broken | Meaning::Failed => VisitTrouble::Failed(failure),
-            }),
+        let ran = self.engine.run_in(tx, handler, messages, &deliveries).instrument(span).await;
+        if let Err(BodyError::Contended(_)) = ran {
+            self.engine.met_contention(handler);
         }
+        Ok(ran?)
     }
 }
 

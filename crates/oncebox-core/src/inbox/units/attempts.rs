@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::backoff::{Retries, spread};
 use crate::handler::{Delivery, Returned};
 use crate::inbox::InboxStore;
-use crate::inbox::body::{BodyEnd, timed_out};
+use crate::inbox::body::BodyError;
 use crate::inbox::contention::lock_wait;
 use crate::inbox::engine::Engine;
 use crate::inbox::faults::{Meaning, Obstacle, outage};
@@ -58,7 +58,21 @@ enum Tried {
     /// The store did not answer a commit: the effect may be there.
     CommitUnknown(Error),
     /// The body met an error that another try may not meet.
-    BodyTransient(Failure),
+    BodyTransient(Meaning, Failure),
+}
+
+impl From<BodyError> for Tried {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Contended(failure) => Self::BodyTransient(Meaning::Contended, failure),
+            BodyError::Session(failure) => Self::BodyTransient(Meaning::Session, failure),
+            BodyError::Lost(failure) => Self::BodyTransient(Meaning::Lost, failure),
+            BodyError::Outage(failure) => Self::Infrastructure(outage(failure)),
+            BodyError::Failed(_) | BodyError::Broken(_) | BodyError::TimedOut(_) => {
+                Self::Ended(error.outcome().into())
+            }
+        }
+    }
 }
 
 impl From<Obstacle> for Tried {
@@ -132,12 +146,11 @@ impl<S: InboxStore> Attempts<S> {
                 Tried::NoTurn => {}
                 Tried::Hopeless(error) => return Err(error),
                 // Each try closes its connection; the next one may have been opened as long ago.
-                Tried::BodyTransient(failure)
-                    if Meaning::of_failure::<S>(&failure) == Meaning::Session
-                        && sessions.replace(engine.store.capacity(), &failure) => {}
-                Tried::BodyTransient(failure) => {
+                Tried::BodyTransient(Meaning::Session, failure)
+                    if sessions.replace(engine.store.capacity(), &failure) => {}
+                Tried::BodyTransient(meaning, failure) => {
                     body_transients += 1;
-                    if Meaning::of_failure::<S>(&failure) == Meaning::Contended {
+                    if meaning == Meaning::Contended {
                         engine.met_contention(handler);
                     }
                     if body_transients >= BODY_TRANSIENTS_MAX {
@@ -219,25 +232,16 @@ impl<S: InboxStore> Attempts<S> {
         let took = started.elapsed();
         engine.observer.time(observe::HANDLE_SECONDS, &handler.name, took);
         let returned = match ended {
-            BodyEnd::Returned(returned) => returned,
-            BodyEnd::TimedOut => {
-                store.abandon(tx).await;
-                return Tried::Ended(Outcome::failed(timed_out(limits.handler_timeout)).into());
-            }
-            BodyEnd::Broken(error) => {
-                store.rollback(tx).await;
-                return Tried::Ended(Outcome::broken(error).into());
-            }
-            BodyEnd::Failed(failure) => {
-                store.rollback(tx).await;
-                return match Meaning::of_failure::<S>(&failure) {
-                    Meaning::Outage => Tried::Infrastructure(outage(failure)),
-                    Meaning::Broken | Meaning::Failed => {
-                        handler.batches.took(1, took);
-                        Tried::Ended(Outcome::failed(failure).into())
-                    }
-                    Meaning::Contended | Meaning::Session | Meaning::Lost => Tried::BodyTransient(failure),
-                };
+            Ok(returned) => returned,
+            Err(error) => {
+                match error {
+                    BodyError::TimedOut(_) => store.abandon(tx).await,
+                    _ => store.rollback(tx).await,
+                }
+                if let BodyError::Failed(_) = error {
+                    handler.batches.took(1, took);
+                }
+                return error.into();
             }
         };
         handler.batches.took(1, took);
@@ -272,11 +276,12 @@ impl<S: InboxStore> Attempts<S> {
             return Tried::Ended(UnitEnd { outcome: Outcome::Done, result, shared: false });
         };
         match Meaning::of::<S>(&error) {
-            Meaning::Broken => Tried::Ended(Outcome::broken(error).into()),
-            Meaning::Lost if !mutant!("unknown_commit_is_a_failure") => Tried::CommitUnknown(error),
-            Meaning::Session | Meaning::Contended => Tried::BodyTransient(error.into()),
+            Meaning::Lost if mutant!("unknown_commit_is_a_failure") => {
+                Tried::Ended(Outcome::failed(error.into()).into())
+            }
+            Meaning::Lost => Tried::CommitUnknown(error),
             Meaning::Outage => Tried::Infrastructure(error),
-            Meaning::Lost | Meaning::Failed => Tried::Ended(Outcome::failed(error.into()).into()),
+            _ => BodyError::behind::<S>(error).into(),
         }
     }
 }

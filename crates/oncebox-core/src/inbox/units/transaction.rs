@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::backoff::spread;
 use crate::handler::Delivery;
+use crate::handler::Returned;
 use crate::inbox::InboxStore;
-use crate::inbox::body::BodyEnd;
+use crate::inbox::body::BodyError;
 use crate::inbox::contention::lock_wait;
 use crate::inbox::faults::Meaning;
 use crate::inbox::permits::Permit;
@@ -53,13 +54,14 @@ pub(super) enum BatchTrouble {
     Other,
 }
 
-/// The behaviour of the whole batch after an error in it.
-impl From<Meaning> for BatchTrouble {
-    fn from(meaning: Meaning) -> Self {
-        match meaning {
-            Meaning::Contended => Self::Contended,
-            Meaning::Lost | Meaning::Session | Meaning::Outage => Self::Other,
-            Meaning::Broken | Meaning::Failed => Self::Handler,
+/// What an error of one body means for the whole batch.
+impl From<BodyError> for BatchTrouble {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Failed(_) | BodyError::Broken(_) => Self::Handler,
+            BodyError::Contended(_) => Self::Contended,
+            BodyError::TimedOut(_) => Self::TimedOut,
+            BodyError::Lost(_) | BodyError::Session(_) | BodyError::Outage(_) => Self::Other,
         }
     }
 }
@@ -118,7 +120,7 @@ impl<S: InboxStore> Batching<S> {
         }
         self.engine.commit(tx).await.map_err(|error| match Meaning::of::<S>(&error) {
             Meaning::Lost => BatchTrouble::CommitUnknown,
-            meaning => meaning.into(),
+            _ => BodyError::behind::<S>(error).into(),
         })?;
         handler.batches.took(fresh.len(), took);
         handler.batches.state().size.clean(fresh.len());
@@ -173,19 +175,13 @@ impl<S: InboxStore> Batching<S> {
             messages.push(self.decoded(handler, &mut jobs[n])?);
         }
         let deliveries: Vec<Delivery> = fresh.iter().map(|&n| jobs[n].delivery.clone()).collect();
-        match self.run_body(handler, messages, &deliveries, jobs, fresh, &mut claim.tx).await? {
-            BodyEnd::Returned(returned) => {
-                for (&n, returned) in fresh.iter().zip(returned) {
-                    if let Some(ended) = &mut claim.ended[n] {
-                        ended.result = returned.result;
-                    }
-                }
-                Ok(())
+        let returned = self.run_body(handler, messages, &deliveries, jobs, fresh, &mut claim.tx).await??;
+        for (&n, returned) in fresh.iter().zip(returned) {
+            if let Some(ended) = &mut claim.ended[n] {
+                ended.result = returned.result;
             }
-            BodyEnd::Failed(failure) => Err(Meaning::of_failure::<S>(&failure).into()),
-            BodyEnd::Broken(_) => Err(BatchTrouble::Handler),
-            BodyEnd::TimedOut => Err(BatchTrouble::TimedOut),
         }
+        Ok(())
     }
 
     /// Runs the units of a batch one after the other, and takes back those that fail.
@@ -205,25 +201,21 @@ impl<S: InboxStore> Batching<S> {
             let delivery = jobs[n].delivery.clone();
             let deliveries = std::slice::from_ref(&delivery);
             let ran = self.run_body(handler, vec![message], deliveries, jobs, &[n], &mut claim.tx).await?;
-            let ended = match ran {
-                BodyEnd::Returned(mut returned) => match store.keep(&mut claim.tx, next).await {
-                    Ok(()) => {
-                        let result = returned.pop().and_then(|returned| returned.result);
-                        claim.ended[n] = Some(UnitEnd { outcome: Outcome::Done, result, shared: false });
-                        continue;
-                    }
-                    Err(error) => match Meaning::of::<S>(&error) {
-                        Meaning::Broken => Outcome::broken(error),
-                        Meaning::Failed => Outcome::failed(error.into()),
-                        meaning => return Err(meaning.into()),
-                    },
-                },
-                BodyEnd::Broken(error) => Outcome::broken(error),
-                BodyEnd::Failed(failure) => match Meaning::of_failure::<S>(&failure) {
-                    Meaning::Failed => Outcome::failed(failure),
-                    meaning => return Err(meaning.into()),
-                },
-                BodyEnd::TimedOut => return Err(BatchTrouble::TimedOut),
+            let kept = match ran {
+                Ok(returned) => {
+                    let kept = store.keep(&mut claim.tx, next).await;
+                    kept.map(|()| returned).map_err(BodyError::behind::<S>)
+                }
+                Err(error) => Err(error),
+            };
+            let ended = match kept {
+                Ok(mut returned) => {
+                    let result = returned.pop().and_then(|returned| returned.result);
+                    claim.ended[n] = Some(UnitEnd { outcome: Outcome::Done, result, shared: false });
+                    continue;
+                }
+                Err(error @ (BodyError::Failed(_) | BodyError::Broken(_))) => error.outcome(),
+                Err(error) => return Err(error.into()),
             };
             clean = false;
             let unit = Some(&claim.units[n]).filter(|_| !mutant!("failed_unit_keeps_its_marker"));
@@ -243,7 +235,7 @@ impl<S: InboxStore> Batching<S> {
         jobs: &mut [Job],
         units: &[usize],
         tx: &mut S::Tx,
-    ) -> Result<BodyEnd, BatchTrouble> {
+    ) -> Result<Result<Vec<Returned>, BodyError>, BatchTrouble> {
         tokio::select! {
             ended = self.engine.run_in(tx, handler, messages, deliveries) => Ok(ended),
             () = any_gone(jobs, units) => Err(BatchTrouble::Other),

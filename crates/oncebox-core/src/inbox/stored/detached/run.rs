@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::DetachedRuns;
 use super::company::Company;
 use super::lease::Leased;
-use crate::inbox::body::{BodyEnd, timed_out};
+use crate::inbox::body::BodyError;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::presence::Process;
@@ -116,11 +116,7 @@ impl<S: LogStore> DetachedRuns<S> {
         let started = Instant::now();
         let ended = engine.run_detached(handler, vec![ready.message], &deliveries).instrument(span).await;
         engine.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
-        match ended {
-            BodyEnd::Returned(returned) => Ok(returned.into_iter().next().and_then(|one| one.result)),
-            BodyEnd::Failed(failure) => Err(Outcome::failed(failure)),
-            BodyEnd::Broken(error) => Err(Outcome::broken(error)),
-            BodyEnd::TimedOut => Err(Outcome::failed(timed_out(engine.handler_timeout(handler)))),
-        }
+        let returned = ended.map_err(BodyError::outcome)?;
+        Ok(returned.into_iter().next().and_then(|one| one.result))
     }
 }
