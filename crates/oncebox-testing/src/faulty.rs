@@ -29,6 +29,9 @@ pub enum Point {
 
 /// What happens at which point.
 pub trait Faults: Clone + Send + Sync + 'static {
+    /// Whether the store counts crashes. With `false` it is like one that keeps the defaults of [`Care`].
+    const COUNTS_CRASHES: bool = true;
+
     /// Called at each point. May wait, may kill the process; an error (see [`crash`]) ends the transaction as the
     /// death of the process would.
     fn at(&self, point: Point) -> impl Future<Output = Result<(), Error>> + Send;
@@ -283,8 +286,10 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
 }
 
 impl<S: Work, F: Faults> Work for Faulty<S, F> {
-    fn look(&self, handlers: &[HandlerId]) -> impl Future<Output = Result<Look, Error>> + Send {
-        self.store.look(handlers)
+    async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
+        let mut look = self.store.look(handlers).await?;
+        look.waiting.iter_mut().for_each(|waiting| waiting.careful &= F::COUNTS_CRASHES);
+        Ok(look)
     }
 
     async fn take(
@@ -343,26 +348,35 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
 }
 
 impl<S: Care, F: Faults> Care for Faulty<S, F> {
-    fn note_attempt(
+    async fn note_attempt(
         &self,
         handler: HandlerId,
         place: Place,
         process: ProcessId,
-    ) -> impl Future<Output = Result<Option<u32>, Error>> + Send {
-        self.store.note_attempt(handler, place, process)
+    ) -> Result<Option<u32>, Error> {
+        if !F::COUNTS_CRASHES {
+            return Ok(Some(1));
+        }
+        self.store.note_attempt(handler, place, process).await
     }
 
-    fn give_back_attempt(
+    async fn give_back_attempt(
         &self,
         handler: HandlerId,
         place: Place,
         process: ProcessId,
-    ) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.give_back_attempt(handler, place, process)
+    ) -> Result<(), Error> {
+        if !F::COUNTS_CRASHES {
+            return Ok(());
+        }
+        self.store.give_back_attempt(handler, place, process).await
     }
 
-    fn end_care(&self, handler: HandlerId, lane: u16) -> impl Future<Output = Result<(), Error>> + Send {
-        self.store.end_care(handler, lane)
+    async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
+        if !F::COUNTS_CRASHES {
+            return Ok(());
+        }
+        self.store.end_care(handler, lane).await
     }
 }
 

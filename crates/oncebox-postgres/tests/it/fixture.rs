@@ -42,7 +42,7 @@ impl Fixture for Postgres {
     type Store = PostgresStore;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactional: true, counts_live_time: true }
+        Capabilities { transactional: true, counts_live_time: true, counts_crashes: true }
     }
 
     fn store(&self) -> PostgresStore {

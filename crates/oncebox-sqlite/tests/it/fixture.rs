@@ -52,7 +52,7 @@ impl Fixture for Sqlite {
     type Store = SqliteStore;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactional: true, counts_live_time: true }
+        Capabilities { transactional: true, counts_live_time: true, counts_crashes: true }
     }
 
     fn store(&self) -> SqliteStore {

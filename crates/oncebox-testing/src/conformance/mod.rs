@@ -67,6 +67,9 @@ pub struct Capabilities {
     pub transactional: bool,
     /// Time with no live process does not count as retention.
     pub counts_live_time: bool,
+    /// Implements [`Care`](oncebox_core::store::Care) itself: finds the message that crashes its process. `false` for a store
+    /// that keeps the trait's defaults. Of interest for stores with a log only.
+    pub counts_crashes: bool,
 }
 
 /// A store under test, with a place for effects.

@@ -85,6 +85,9 @@ async fn with_journal<F: Fixture<Store: LogStore>>(
 
 /// Each in a transaction of its own, as many as a process can have had in hand; then care ends.
 pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+    if !fixture.capabilities().counts_crashes {
+        return super::log::crashes_lead_to_no_care(fixture).await;
+    }
     let store = fixture.store();
     let (inbox, ledger, journal) = with_journal(&fixture).await;
     for id in ["a", "b", "c", "d", "e"] {
@@ -120,6 +123,9 @@ pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: 
 
 /// Tasks too.
 pub async fn where_two_processes_died_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+    if !fixture.capabilities().counts_crashes {
+        return super::log::crashes_lead_to_no_care(fixture).await;
+    }
     let store = fixture.store();
     let effects = fixture.clone();
     let handler = async move |sample: Sample, Attempt(n): Attempt, conn: &mut Conn<F>| {
@@ -155,6 +161,9 @@ pub async fn where_two_processes_died_tasks_run_one_by_one<F: Fixture<Store: Log
 pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
+    if !fixture.capabilities().counts_crashes {
+        return super::log::crashes_lead_to_no_care(fixture).await;
+    }
     let store = fixture.store();
     let (inbox, ledger, journal) = with_journal(&fixture).await;
     accept_new(&inbox, sample("before")).await;
@@ -247,6 +256,9 @@ pub async fn a_process_that_leaves_is_not_mourned<F: Fixture<Store: LogStore>>(f
 
 /// A note whose message did not run after all blames nobody, and forgets nobody who was to blame before.
 pub async fn a_note_that_is_given_back_counts_for_nothing<F: Fixture<Store: LogStore>>(fixture: F) {
+    if !fixture.capabilities().counts_crashes {
+        return super::log::crashes_lead_to_no_care(fixture).await;
+    }
     let inbox = super::stored::with_effect(&fixture, super::stored::one_lane(&fixture), "ledger")
         .build()
         .await

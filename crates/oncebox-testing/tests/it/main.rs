@@ -5,5 +5,6 @@
 mod memory;
 mod minimal_store;
 mod time_travel;
+mod without_crash_care;
 
 oncebox_testing::conformance!(memory::fixture);

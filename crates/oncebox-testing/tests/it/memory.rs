@@ -25,7 +25,7 @@ impl Fixture for Memory {
     type Store = MemoryStore;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactional: false, counts_live_time: false }
+        Capabilities { transactional: false, counts_live_time: false, counts_crashes: false }
     }
 
     fn store(&self) -> MemoryStore {

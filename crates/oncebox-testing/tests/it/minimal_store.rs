@@ -247,7 +247,7 @@ impl Fixture for MinimalStore {
     type Store = Self;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactional: true, counts_live_time: true }
+        Capabilities { transactional: true, counts_live_time: true, counts_crashes: false }
     }
 
     fn store(&self) -> Self {
