@@ -1,7 +1,9 @@
-//! The events of a run, one JSON object per line, and their counts.
+//! The events of a run, in a file with one JSON object per line, and their counts.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -104,6 +106,46 @@ pub fn read<R: DeserializeOwned>(input: impl BufRead) -> impl Iterator<Item = io
             |error| io::Error::new(io::ErrorKind::InvalidData, format!("invalid line {number}: {error}"));
         serde_json::from_str(&line?).map_err(invalid)
     })
+}
+
+/// A history while it is written to a file. Errors name the file.
+#[derive(Debug)]
+pub struct HistoryWriter {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl HistoryWriter {
+    /// Creates the file. It must not exist yet: it may be the history of another run.
+    pub fn create(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let file = File::create_new(&path).map_err(|error| about("creating", &path, &error))?;
+        Ok(Self { path, out: BufWriter::new(file) })
+    }
+
+    /// Adds a line.
+    pub fn add<R: Serialize>(&mut self, line: &HistoryLine<R>) -> io::Result<()> {
+        line.write(&mut self.out).map_err(|error| about("writing", &self.path, &error))
+    }
+
+    /// Completes the file. Returns its path.
+    pub fn finish(mut self) -> io::Result<PathBuf> {
+        self.out.flush().map_err(|error| about("writing", &self.path, &error))?;
+        Ok(self.path)
+    }
+}
+
+/// Reads a history file line by line. An error names the file, and has the kind of its cause.
+pub fn read_file<R: DeserializeOwned>(
+    path: &Path,
+) -> io::Result<impl Iterator<Item = io::Result<HistoryLine<R>>> + use<R>> {
+    let path = path.to_owned();
+    let file = File::open(&path).map_err(|error| about("reading", &path, &error))?;
+    Ok(read(BufReader::new(file)).map(move |line| line.map_err(|error| about("reading", &path, &error))))
+}
+
+fn about(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{action} {}: {error}", path.display()))
 }
 
 /// The sums of the events that all runs have.
@@ -265,6 +307,25 @@ mod tests {
         assert_eq!(read(&text[..]).collect::<io::Result<Vec<HistoryLine<TestEvent>>>>().unwrap(), lines);
         let first = text.split(|byte| *byte == b'\n').next().unwrap();
         assert_eq!(first, br#"{"ms":5,"event":"sent","message":1,"account":1,"amount":10}"#);
+    }
+
+    #[test]
+    fn a_history_file_is_new_and_its_errors_name_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.jsonl");
+        let missing = read_file::<TestEvent>(&path).err().unwrap();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let mut writer = HistoryWriter::create(&path).unwrap();
+        let line = HistoryLine::<TestEvent>::new(Duration::from_millis(5), sent(1));
+        writer.add(&line).unwrap();
+        assert_eq!(writer.finish().unwrap(), path);
+        assert_eq!(read_file(&path).unwrap().collect::<io::Result<Vec<_>>>().unwrap(), [line]);
+        let existing = HistoryWriter::create(&path).unwrap_err();
+        assert_eq!(existing.kind(), io::ErrorKind::AlreadyExists);
+        assert!(existing.to_string().contains("history.jsonl"), "{existing}");
+        std::fs::write(&path, "nonsense\n").unwrap();
+        let error = read_file::<TestEvent>(&path).unwrap().next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("history.jsonl: invalid line 1"), "{error}");
     }
 
     #[test]

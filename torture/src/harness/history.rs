@@ -1,34 +1,29 @@
 //! The history of a run, in a file that is only appended to.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use oncebox_torture::event::TortureEvent;
-use oncebox_workload::history::{HistoryEvent, HistoryLine, read as read_lines};
+use oncebox_workload::history::{HistoryEvent, HistoryLine, HistoryWriter, read_file};
 
 /// An event of a torture run.
 pub(crate) type Event = HistoryEvent<TortureEvent>;
 
-/// The file, while it is written.
+/// The history of the run under way.
 #[derive(Debug)]
 pub(crate) struct History {
-    path: PathBuf,
     begun: Instant,
-    out: BufWriter<File>,
+    file: HistoryWriter,
 }
 
 impl History {
     pub(crate) fn create(path: PathBuf) -> Result<Self> {
-        let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(Self { path, begun: Instant::now(), out: BufWriter::new(file) })
+        Ok(Self { file: HistoryWriter::create(path)?, begun: Instant::now() })
     }
 
     pub(crate) fn add(&mut self, event: impl Into<Event>) -> Result<()> {
-        let line = HistoryLine::new(self.begun.elapsed(), event);
-        line.write(&mut self.out).with_context(|| format!("writing {}", self.path.display()))
+        Ok(self.file.add(&HistoryLine::new(self.begun.elapsed(), event))?)
     }
 
     pub(crate) fn add_all(&mut self, events: impl IntoIterator<Item = Event>) -> Result<()> {
@@ -36,18 +31,14 @@ impl History {
     }
 
     /// Completes the file. Returns its path.
-    pub(crate) fn finish(mut self) -> Result<PathBuf> {
-        self.out.flush().with_context(|| format!("writing {}", self.path.display()))?;
-        Ok(self.path)
+    pub(crate) fn finish(self) -> Result<PathBuf> {
+        Ok(self.file.finish()?)
     }
 }
 
 /// Reads the events of a file.
 pub(crate) fn read(path: &Path) -> Result<impl Iterator<Item = Result<Event>>> {
-    let context = format!("reading {}", path.display());
-    let file = File::open(path).with_context(|| context.clone())?;
-    let event = |line: HistoryLine<TortureEvent>| line.event;
-    Ok(read_lines(BufReader::new(file)).map(move |line| line.map(event).with_context(|| context.clone())))
+    Ok(read_file(path)?.map(|line| Ok(line.map(|line: HistoryLine<TortureEvent>| line.event)?)))
 }
 
 #[cfg(test)]

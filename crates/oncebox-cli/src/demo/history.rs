@@ -1,12 +1,11 @@
 //! The demo's history: every event is counted at once, and written to a file that others can count.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use oncebox_workload::history::{DeliveryCounts, HistoryEvent, HistoryLine, read as read_lines};
+use anyhow::Result;
+use oncebox_workload::history::{DeliveryCounts, HistoryEvent, HistoryLine, HistoryWriter, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::NotFound;
@@ -88,17 +87,13 @@ impl Counts {
 pub(super) struct History {
     begun: Instant,
     counts: Counts,
-    file: Option<BufWriter<File>>,
+    file: Option<HistoryWriter>,
 }
 
 impl History {
-    /// Begins a history. The file must be new.
+    /// Begins a history. The file must not exist yet.
     pub(super) fn begin(path: Option<&Path>) -> Result<Self> {
-        let create = |path: &Path| {
-            let file = File::create_new(path).with_context(|| format!("creating {}", path.display()))?;
-            anyhow::Ok(BufWriter::new(file))
-        };
-        let file = path.map(create).transpose()?;
+        let file = path.map(HistoryWriter::create).transpose()?;
         Ok(Self { begun: Instant::now(), counts: Counts::default(), file })
     }
 
@@ -109,10 +104,10 @@ impl History {
     pub(super) fn add(&mut self, event: impl Into<Event>) -> Result<()> {
         let line = HistoryLine::new(self.begun.elapsed(), event);
         self.counts.add(&line);
-        match &mut self.file {
-            Some(file) => line.write(file).context("writing the history"),
-            None => Ok(()),
+        if let Some(file) = &mut self.file {
+            file.add(&line)?;
         }
+        Ok(())
     }
 
     pub(super) fn add_all(&mut self, events: impl IntoIterator<Item = Event>) -> Result<()> {
@@ -120,26 +115,24 @@ impl History {
     }
 
     /// Completes the file.
-    pub(super) fn finish(mut self) -> Result<Counts> {
-        if let Some(file) = &mut self.file {
-            file.flush().context("writing the history")?;
-        }
+    pub(super) fn finish(self) -> Result<Counts> {
+        self.file.map(HistoryWriter::finish).transpose()?;
         Ok(self.counts)
     }
 }
 
 /// Counts the events of a file.
 pub(super) fn read(path: &Path) -> Result<Counts> {
-    let file = File::open(path).map_err(|error| match error.kind() {
+    let lines = read_file(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let text = format!("there is no {}: `oncebox demo --keep DIR` leaves one in DIR", path.display());
             NotFound(text).into()
         }
-        _ => anyhow::Error::new(error).context(format!("opening {}", path.display())),
+        _ => anyhow::Error::new(error),
     })?;
     let mut counts = Counts::default();
-    for line in read_lines(BufReader::new(file)) {
-        counts.add(&line.with_context(|| format!("reading {}, a demo's history", path.display()))?);
+    for line in lines {
+        counts.add(&line?);
     }
     Ok(counts)
 }
