@@ -14,7 +14,7 @@ mod model;
 pub mod one_handler;
 mod time;
 
-pub use conformance::{Capabilities, Fixture};
+pub use conformance::{Capabilities, Fixture, MigratingFixture, SqlFixture};
 pub use faulty::{Faults, Faulty, Point, crash, is_crash};
 pub use harness::{Crashes, Deliver, Delivered, Harness};
 pub use oncebox_core::store::TestTime;

@@ -15,6 +15,8 @@ mod standby;
 mod as_owner {
     oncebox_testing::conformance!(super::fixture::as_owner);
     oncebox_testing::conformance!(stored super::fixture::as_owner);
+    oncebox_testing::conformance!(sql super::fixture::as_owner);
+    oncebox_testing::conformance!(migrating super::fixture::empty_database);
 }
 
 mod as_least_privileged {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use oncebox_core::{BoxError, Envelope, Inbox, Outcome, Rejection};
-use sqlx::{Connection, Executor, PgConnection};
+use oncebox_core::{BoxError, Envelope, Inbox, Outcome};
+use sqlx::{Executor, PgConnection};
 
 use crate::fixture;
 
@@ -124,96 +124,4 @@ async fn a_deferred_constraint_that_fails_at_commit_is_the_handler_s_failure() {
     sqlx::query("insert into parent values (7)").execute(pool).await.unwrap();
     let report = inbox.process(envelope("a")).await.unwrap();
     assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
-}
-
-/// Runs a handler that sends these statements one by one and swallows every error; what became of it, and the effects.
-async fn swallowing(
-    postgres: &fixture::Postgres,
-    statements: &'static [&'static str],
-) -> (Outcome, i64, usize) {
-    let inbox = Inbox::builder(postgres.store.clone())
-        .on_raw("h", ["k"], async move |_: Envelope, db: &mut PgConnection| {
-            for statement in statements {
-                let _ = db.execute(*statement).await;
-            }
-        })
-        .build()
-        .await
-        .unwrap();
-    let outcome = inbox.process(envelope("a")).await.unwrap().outcome("h").unwrap().clone();
-    let effects =
-        sqlx::query_scalar("select count(*) from effect").fetch_one(postgres.store.pool()).await.unwrap();
-    let markers = inbox.markers("a").await.unwrap().len();
-    // Whatever the handler did, the pool's connections are as they were.
-    for _ in 0..20 {
-        sqlx::query("create temporary table if not exists scratch (n int)")
-            .execute(postgres.store.pool())
-            .await
-            .unwrap();
-    }
-    (outcome, effects, markers)
-}
-
-#[tokio::test]
-async fn whatever_a_handler_does_to_its_transaction_there_is_no_half_effect() {
-    let test = "whatever_a_handler_does_to_its_transaction_there_is_no_half_effect";
-    let Some(postgres) = fixture::as_owner(test).await else { return };
-    const EFFECT: &str = "insert into effect (name) values ('a')";
-    let table: &[&[&str]] = &[
-        &[EFFECT, "COMMIT"],
-        &[EFFECT, "COMMIT", EFFECT],
-        &[EFFECT, "/* sly */ commit", EFFECT],
-        &[EFFECT, "COMMIT AND CHAIN", EFFECT],
-        &[EFFECT, "ROLLBACK"],
-        &[EFFECT, "ROLLBACK", EFFECT],
-        &[EFFECT, "ROLLBACK; BEGIN", EFFECT, "COMMIT"],
-        &[EFFECT, "ROLLBACK AND CHAIN", EFFECT],
-        &[EFFECT, "select 1/0", EFFECT],
-        &[EFFECT, "select 1/0", "ROLLBACK", EFFECT],
-    ];
-    for statements in table {
-        let (outcome, effects, markers) = swallowing(&postgres, statements).await;
-        let rejected =
-            matches!(outcome, Outcome::Rejected(Rejection::EndedTransaction(_)) | Outcome::Retry { .. });
-        assert!(rejected, "{statements:?}: {outcome:?}");
-        assert_eq!((effects, markers), (0, 0), "{statements:?}");
-    }
-    // And what it may do.
-    let fine: &[&str] =
-        &["savepoint s", "select 1/0", "rollback to s", "set constraints all immediate", EFFECT];
-    let (outcome, effects, markers) = swallowing(&postgres, fine).await;
-    assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
-    assert_eq!((effects, markers), (1, 1));
-}
-
-#[tokio::test]
-async fn nested_transactions_are_savepoints() {
-    let Some(postgres) = fixture::as_owner("nested_transactions_are_savepoints").await else { return };
-    let inbox = Inbox::builder(postgres.store.clone())
-        .on_raw("h", ["k"], async |_: Envelope, db: &mut PgConnection| -> Result<(), sqlx::Error> {
-            let insert = "insert into effect (name) values ('a')";
-            let mut kept = db.begin().await?;
-            kept.execute(insert).await?;
-            kept.commit().await?;
-            let mut undone = db.begin().await?;
-            undone.execute(insert).await?;
-            undone.rollback().await?;
-            let mut broken = db.begin().await?;
-            let _ = broken.execute("select 1/0").await;
-            drop(broken);
-            Ok(())
-        })
-        .on_raw("forgets", ["k"], async |_: Envelope, db: &mut PgConnection| -> Result<(), sqlx::Error> {
-            std::mem::forget(db.begin().await?);
-            Ok(())
-        })
-        .build()
-        .await
-        .unwrap();
-    let report = inbox.process(envelope("a")).await.unwrap();
-    assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
-    assert!(matches!(report.outcome("forgets"), Some(Outcome::Rejected(_))), "{report:?}");
-    let effects: i64 =
-        sqlx::query_scalar("select count(*) from effect").fetch_one(postgres.store.pool()).await.unwrap();
-    assert_eq!(effects, 1);
 }

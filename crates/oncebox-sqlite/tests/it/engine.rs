@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use oncebox_core::{BoxError, Envelope, ErrorKind, Inbox, Outcome, Rejection};
+use oncebox_core::{BoxError, Envelope, ErrorKind, Inbox, Outcome};
 use oncebox_sqlite::SqliteStore;
-use sqlx::{Connection, Executor, SqliteConnection};
+use sqlx::{Executor, SqliteConnection};
 
 use crate::fixture;
 
@@ -16,95 +16,6 @@ fn envelope(key: &str) -> Envelope {
 
 async fn effects(store: &SqliteStore) -> i64 {
     sqlx::query_scalar("select count(*) from effect").fetch_one(store.pool()).await.unwrap()
-}
-
-/// Runs a handler that sends these statements one by one and swallows every error.
-async fn swallowing(store: &SqliteStore, statements: &'static [&'static str]) -> (Outcome, i64, usize) {
-    let inbox = Inbox::builder(store.clone())
-        .on_raw("h", ["k"], async move |_: Envelope, db: &mut SqliteConnection| {
-            for statement in statements {
-                let _ = db.execute(*statement).await;
-            }
-        })
-        .build()
-        .await
-        .unwrap();
-    let outcome = inbox.process(envelope("a")).await.unwrap().outcome("h").unwrap().clone();
-    let markers = inbox.markers("a").await.unwrap().len();
-    // Whatever the handler did, the pool's connections are as they were.
-    for _ in 0..8 {
-        sqlx::query("create table if not exists scratch (n)").execute(store.pool()).await.unwrap();
-    }
-    (outcome, effects(store).await, markers)
-}
-
-#[tokio::test]
-async fn whatever_a_handler_does_to_its_transaction_there_is_no_half_effect() {
-    for make in [true, false] {
-        let test = "hostile";
-        let fixture =
-            if make { fixture::in_a_file(test).await } else { fixture::in_memory(test).await }.unwrap();
-        let store = &fixture.store;
-        sqlx::query("create table single (id integer primary key)").execute(store.pool()).await.unwrap();
-        sqlx::query("insert into single values (1)").execute(store.pool()).await.unwrap();
-        let table: &[&[&str]] = &[
-            &[EFFECT, "COMMIT"],
-            &[EFFECT, "COMMIT", EFFECT],
-            &[EFFECT, "END", "BEGIN", EFFECT],
-            &[EFFECT, "ROLLBACK"],
-            &[EFFECT, "ROLLBACK", EFFECT],
-            &[EFFECT, "ROLLBACK", "BEGIN", EFFECT, "COMMIT"],
-            &[EFFECT, "insert or rollback into single values (1)"],
-            &[EFFECT, "insert or rollback into single values (1)", EFFECT],
-        ];
-        for statements in table {
-            let (outcome, effects, markers) = swallowing(store, statements).await;
-            // Whoever ran COMMIT will do so again; a lost transaction may come from an error that does not come again.
-            let commits = statements.iter().any(|statement| ["COMMIT", "END"].contains(statement));
-            let ended = match outcome {
-                Outcome::Rejected(Rejection::EndedTransaction(_)) => true,
-                Outcome::Retry { .. } => !commits,
-                _ => false,
-            };
-            assert!(ended, "{statements:?}: {outcome:?}");
-            assert_eq!((effects, markers), (0, 0), "{statements:?}");
-        }
-        // And what it may do: SQLite undoes a failed statement by itself and goes on.
-        let fine: &[&str] =
-            &["savepoint s", EFFECT, "rollback to s", "insert into single values (1)", EFFECT];
-        let (outcome, effects, markers) = swallowing(store, fine).await;
-        assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
-        assert_eq!((effects, markers), (1, 1));
-    }
-}
-
-#[tokio::test]
-async fn nested_transactions_are_savepoints() {
-    let fixture = fixture::in_memory("nested").await.unwrap();
-    let inbox = Inbox::builder(fixture.store.clone())
-        .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), sqlx::Error> {
-            let mut kept = db.begin().await?;
-            kept.execute(EFFECT).await?;
-            kept.commit().await?;
-            let mut undone = db.begin().await?;
-            undone.execute(EFFECT).await?;
-            undone.rollback().await?;
-            let mut dropped = db.begin().await?;
-            dropped.execute(EFFECT).await?;
-            drop(dropped);
-            Ok(())
-        })
-        .on_raw("forgets", ["k"], async |_: Envelope, db: &mut SqliteConnection| -> Result<(), sqlx::Error> {
-            std::mem::forget(db.begin().await?);
-            Ok(())
-        })
-        .build()
-        .await
-        .unwrap();
-    let report = inbox.process(envelope("a")).await.unwrap();
-    assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
-    assert!(matches!(report.outcome("forgets"), Some(Outcome::Rejected(_))), "{report:?}");
-    assert_eq!(effects(&fixture.store).await, 1);
 }
 
 #[tokio::test]
@@ -139,34 +50,6 @@ async fn a_time_out_ends_the_statement() {
 }
 
 #[tokio::test]
-async fn a_handler_that_waits_outside_the_database_times_out_too() {
-    let fixture = fixture::in_memory("waits").await.unwrap();
-    let waits = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let is_there = waits.clone();
-    let inbox = Inbox::builder(fixture.store.clone())
-        .handler_timeout(Duration::from_millis(50))
-        .on_raw("h", ["k"], async move |_: Envelope, db: &mut SqliteConnection| -> Result<(), BoxError> {
-            db.execute(EFFECT).await?;
-            is_there.store(true, std::sync::atomic::Ordering::SeqCst);
-            std::future::pending::<()>().await;
-            Ok(())
-        })
-        .build()
-        .await
-        .unwrap();
-    loop {
-        let report = inbox.process(envelope("a")).await.unwrap();
-        let Some(Outcome::Retry { cause, .. }) = report.outcome("h") else { panic!("{report:?}") };
-        assert_eq!(effects(&fixture.store).await, 0);
-        // On a busy machine its time may be up before that.
-        if waits.load(std::sync::atomic::Ordering::SeqCst) {
-            assert!(cause.to_string().contains("longer than 50ms"), "{cause}");
-            return;
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_caller_that_leaves_after_a_rollback_of_the_handler_s_own_poisons_nothing() {
     let fixture = fixture::in_memory("poison").await.unwrap();
     let (entered, mut inside) = tokio::sync::mpsc::unbounded_channel();
@@ -194,51 +77,6 @@ async fn a_caller_that_leaves_after_a_rollback_of_the_handler_s_own_poisons_noth
         assert!(matches!(report.outcome("well"), Some(Outcome::Done)), "{report:?}");
     }
     assert_eq!(effects(&fixture.store).await, 5);
-}
-
-#[tokio::test]
-async fn a_claim_joins_a_transaction_of_the_user() {
-    let fixture = fixture::in_a_file("claim").await.unwrap();
-    let inbox = Inbox::builder(fixture.store.clone()).build().await.unwrap();
-    let pool = fixture.store.pool();
-    let mut tx = pool.begin().await.unwrap();
-    assert!(inbox.claim(&mut tx, "h", "k", "a").await.unwrap());
-    tx.execute(EFFECT).await.unwrap();
-    tx.rollback().await.unwrap();
-    for fresh in [true, false] {
-        let mut tx = pool.begin().await.unwrap();
-        assert_eq!(inbox.claim(&mut tx, "h", "k", "a").await.unwrap(), fresh);
-        if fresh {
-            tx.execute(EFFECT).await.unwrap();
-        }
-        tx.commit().await.unwrap();
-    }
-    assert_eq!(effects(&fixture.store).await, 1);
-    let mut conn = pool.acquire().await.unwrap();
-    for (handler, kind, key) in [("", "k", "a"), ("h", "@once", "a"), ("h", "k", "")] {
-        assert!(inbox.claim(&mut conn, handler, kind, key).await.is_err(), "{handler} {kind} {key}");
-    }
-}
-
-#[tokio::test]
-async fn what_was_done_is_still_known_after_a_restart() {
-    let fixture = fixture::in_a_file("restart").await.unwrap();
-    let inbox = async |store: SqliteStore| {
-        Inbox::builder(store)
-            .on_raw("h", ["k"], async |_: Envelope, db: &mut SqliteConnection| {
-                db.execute(EFFECT).await.map(drop)
-            })
-            .build()
-            .await
-            .unwrap()
-    };
-    let report = inbox(fixture.store.clone()).await.process(envelope("a")).await.unwrap();
-    assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
-    fixture.store.pool().close().await;
-    let again = SqliteStore::connect(&fixture.path()).await.unwrap();
-    let report = inbox(again.clone()).await.process(envelope("a")).await.unwrap();
-    assert!(matches!(report.outcome("h"), Some(Outcome::Duplicate)), "{report:?}");
-    assert_eq!(effects(&again).await, 1);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What only SQLite's log has: its own connection rules, its tables, and a view as text.
 
-use oncebox_core::store::{Lanes, NewMessage, Progress, Registration, Registry, ReplayFrom, Store, Work};
+use oncebox_core::store::{NewMessage, Progress, Registration, Registry, ReplayFrom, Store, Work};
 use oncebox_core::{ErrorKind, Key, Mode};
 use oncebox_sqlite::SqliteStore;
 use oncebox_testing::one_handler::{
@@ -54,16 +54,6 @@ async fn stores_that_register_at_once_agree() {
     }
     assert!(layouts.iter().all(|layout| *layout == layouts[0]), "{layouts:?}");
     assert_eq!((layouts[0].lanes, layouts[0].handlers.len()), (4, 3));
-}
-
-#[tokio::test]
-async fn a_log_with_another_hash_is_refused() {
-    let log = one_handler().await;
-    let store = &log.fixture.store;
-    sqlx::query("update oncebox_layout set hash = 'other'").execute(store.pool()).await.unwrap();
-    let error = store.register(Some(Lanes(None)), &[]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
-    assert_eq!(store.register(None, &[]).await.unwrap().lanes, 4, "without a log it does not matter");
 }
 
 /// Deleted messages must not be passed by the progress of an earlier life.
@@ -159,22 +149,4 @@ async fn the_log_reads_as_an_inbox_table() {
     // As ISO text, by the same clock.
     let when = after[0].3.as_deref().unwrap();
     assert_eq!((when.len(), &when[..2], &when[10..11], &when[23..]), (24, "20", "T", "Z"), "{when}");
-}
-
-#[tokio::test]
-async fn a_spilled_message_is_processed_in_the_inbox_table_when_its_task_is_done() {
-    let fixture = fixture::in_a_file("log").await.unwrap();
-    let log = OneHandler::in_mode(fixture, Mode::inline().spill()).await;
-    log.beside(stored("other", &["a"])).await;
-    log.spill(&log.failed_inline(0, "7")).await;
-    log.append_keys(0, &["8"]).await;
-    let processed = async || -> Vec<bool> {
-        sqlx::query_scalar("select processed_on_utc is not null from oncebox_inbox_message order by pos")
-            .fetch_all(log.fixture.store.pool())
-            .await
-            .unwrap()
-    };
-    assert_eq!(processed().await, [false, false]);
-    log.finish_tasks(0, 10).await;
-    assert_eq!(processed().await, [true, false]);
 }

@@ -14,9 +14,12 @@ mod plans;
 mod in_a_file {
     oncebox_testing::conformance!(super::fixture::in_a_file);
     oncebox_testing::conformance!(stored super::fixture::in_a_file);
+    oncebox_testing::conformance!(sql super::fixture::in_a_file);
+    oncebox_testing::conformance!(migrating super::fixture::empty_file);
 }
 
 mod in_memory {
     oncebox_testing::conformance!(super::fixture::in_memory);
     oncebox_testing::conformance!(stored super::fixture::in_memory);
+    oncebox_testing::conformance!(sql super::fixture::in_memory);
 }

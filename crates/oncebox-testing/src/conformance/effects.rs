@@ -8,7 +8,7 @@ use oncebox_core::store::Store;
 use oncebox_core::{BoxError, Envelope, Inbox, InboxBuilder, Outcome, Settlement};
 
 use crate::Harness;
-use crate::conformance::{Fixture, Sample};
+use crate::conformance::{Fixture, Sample, TransactionBody};
 
 type Conn<F> = <<F as Fixture>::Store as Store>::Conn;
 
@@ -194,4 +194,73 @@ pub async fn three_handlers_of_one_message_run_once_each<F: Fixture>(fixture: F)
     assert_eq!(report.settlement(), Settlement::Ack);
     assert_eq!(fixture.effects("shared").await, 3);
     assert_eq!(inbox.markers("shared").await.unwrap().len(), 3);
+}
+
+/// In a transaction of the application's own, committed or not.
+pub async fn a_claim_joins_a_transaction_of_the_user<F: Fixture>(fixture: F) {
+    let inbox = Inbox::builder(fixture.store()).build().await.unwrap();
+    for (commits, is_expected) in [(false, true), (true, true), (true, false)] {
+        let (inbox, effects) = (inbox.clone(), fixture.clone());
+        let body: TransactionBody<Conn<F>> = Box::new(move |conn| {
+            Box::pin(async move {
+                let is_fresh = inbox.claim(conn, "h", "k", "a").await.unwrap();
+                assert_eq!(is_fresh, is_expected);
+                if is_fresh {
+                    effects.effect(conn, "a").await.unwrap();
+                }
+            })
+        });
+        let has_run = fixture.transaction(commits, body).await;
+        assert_eq!(has_run, fixture.capabilities().transactional, "implement Fixture::transaction");
+        if !has_run {
+            return;
+        }
+    }
+    assert_eq!(fixture.effects("a").await, 1);
+    let body: TransactionBody<Conn<F>> = Box::new(move |conn| {
+        Box::pin(async move {
+            for (handler, kind, key) in [("", "k", "a"), ("h", "@once", "a"), ("h", "k", "")] {
+                assert!(inbox.claim(conn, handler, kind, key).await.is_err(), "{handler} {kind} {key}");
+            }
+        })
+    });
+    assert!(fixture.transaction(false, body).await);
+}
+
+/// What a store keeps on disk outlives the process.
+pub async fn what_was_done_is_still_known_after_a_restart<F: Fixture>(fixture: F) {
+    let inbox = with_effect(Inbox::builder(fixture.store()), &fixture, "h").build().await.unwrap();
+    let report = inbox.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Done)), "{report:?}");
+    drop(inbox);
+    let Some(fixture) = fixture.reopen().await else { return };
+    let inbox = with_effect(Inbox::builder(fixture.store()), &fixture, "h").build().await.unwrap();
+    let report = inbox.process(envelope("a")).await.unwrap();
+    assert!(matches!(report.outcome("h"), Some(Outcome::Duplicate)), "{report:?}");
+    assert_eq!(fixture.effects("a").await, 1);
+}
+
+/// No statement is there to be ended by the database.
+pub async fn a_handler_that_waits_outside_the_database_times_out_too<F: Fixture>(fixture: F) {
+    let waits = Arc::new(AtomicBool::new(false));
+    let (effects, is_there) = (fixture.clone(), waits.clone());
+    let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
+        effects.effect(conn, &sample.id).await?;
+        is_there.store(true, Ordering::SeqCst);
+        std::future::pending().await
+    };
+    let builder = Inbox::builder(fixture.store()).handler_timeout(Duration::from_millis(50));
+    let inbox = builder.on("h", handler).build().await.unwrap();
+    loop {
+        let report = inbox.process(envelope("a")).await.unwrap();
+        let Some(Outcome::Retry { cause, .. }) = report.outcome("h") else { panic!("{report:?}") };
+        if fixture.capabilities().transactional {
+            assert_eq!(fixture.effects("a").await, 0);
+        }
+        // On a busy machine its time may be up before that.
+        if waits.load(Ordering::SeqCst) {
+            assert!(cause.to_string().contains("longer than 50ms"), "{cause}");
+            return;
+        }
+    }
 }

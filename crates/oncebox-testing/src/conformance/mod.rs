@@ -10,7 +10,9 @@ mod effects;
 mod keys;
 mod log;
 mod messages;
+mod migrations;
 mod retention;
+mod sql;
 mod stored;
 mod stored_accept;
 mod stored_care;
@@ -29,6 +31,7 @@ mod stored_spill;
 mod stored_survey;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use oncebox_core::store::{Limits, Store, Unit};
@@ -40,7 +43,9 @@ pub use effects::*;
 pub use keys::*;
 pub use log::*;
 pub use messages::*;
+pub use migrations::*;
 pub use retention::*;
+pub use sql::*;
 pub use stored::*;
 pub use stored_accept::*;
 pub use stored_care::*;
@@ -72,6 +77,23 @@ pub struct Capabilities {
     pub counts_crashes: bool,
 }
 
+/// A future on the heap, as hooks of a [`Fixture`] take it.
+pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
+
+/// What a hook of a [`Fixture`] runs on the connection of a transaction.
+pub type TransactionBody<C> = Box<dyn for<'c> FnOnce(&'c mut C) -> BoxFuture<'c, ()> + Send>;
+
+/// A row of the view in which the log looks like an inbox table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InboxRow {
+    /// The key as text.
+    pub id: Option<String>,
+    /// Whether all handlers are done with the message.
+    pub is_processed: bool,
+    /// The error of its dead letter or task.
+    pub error: Option<String>,
+}
+
 /// A store under test, with a place for effects.
 pub trait Fixture: Clone + Send + Sync + 'static {
     /// The store.
@@ -95,12 +117,41 @@ pub trait Fixture: Clone + Send + Sync + 'static {
 
     /// Moves the store's clock forward.
     fn travel(&self, time: Duration);
+
+    /// Closes the store and opens it again, as a restarted process does. `None` if the store keeps nothing that long.
+    fn reopen(&self) -> impl Future<Output = Option<Self>> + Send {
+        async { None }
+    }
+
+    /// Runs `body` in a transaction of the application's own, without an inbox, then commits it or rolls it back. `false`, and
+    /// nothing runs, if the store has no transaction to share.
+    fn transaction(
+        &self,
+        commits: bool,
+        body: TransactionBody<<Self::Store as Store>::Conn>,
+    ) -> impl Future<Output = bool> + Send {
+        drop(body);
+        let _ = commits;
+        async { false }
+    }
+
+    /// Changes the name of the lane hash that the log was created with, as a version with another hash would have. `false` if
+    /// there is no log.
+    fn change_lane_hash(&self) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
+
+    /// The view in which the log looks like an inbox table, in the order of positions. `None` if the store has no such view.
+    fn inbox_view(&self) -> impl Future<Output = Option<Vec<InboxRow>>> + Send {
+        async { None }
+    }
 }
 
 /// Writes one test per behaviour.
 ///
 /// The argument is an async function `fn(test_name: &str) -> Option<impl Fixture>`; `None` skips the test, after the
-/// function has said why.
+/// function has said why. `stored` writes the behaviours of stores with a log, `sql` those of a [`SqlFixture`] and
+/// `migrating` those of a [`MigratingFixture`].
 #[macro_export]
 macro_rules! conformance {
     ($fixture:path) => {
@@ -120,6 +171,9 @@ macro_rules! conformance {
             keys_compare_byte_by_byte
             names_may_have_quotes
             copies_at_once_take_effect_once
+            a_claim_joins_a_transaction_of_the_user
+            what_was_done_is_still_known_after_a_restart
+            a_handler_that_waits_outside_the_database_times_out_too
             a_failed_handler_leaves_nothing_and_runs_again
             a_panicking_handler_leaves_nothing_and_runs_again
             a_crash_before_commit_leaves_nothing
@@ -353,6 +407,23 @@ macro_rules! conformance {
             only_messages_that_all_handlers_have_passed_are_pruned
             messages_are_pruned_by_the_time_they_were_received
             accept_markers_outlive_their_messages
+            a_log_with_another_hash_is_refused
+            a_spilled_message_is_processed_in_the_inbox_view_when_its_task_is_done
+        }
+    };
+    (sql $fixture:path) => {
+        $crate::conformance! { @tests $fixture;
+            whatever_a_handler_does_to_its_transaction_there_is_no_half_effect
+            nested_transactions_are_savepoints
+        }
+    };
+    (migrating $fixture:path) => {
+        $crate::conformance! { @tests $fixture;
+            twenty_starters_at_once_migrate_once
+            a_build_on_an_empty_database_says_what_to_do_and_alters_nothing
+            the_version_there_and_the_one_needed_can_be_asked_for
+            the_printed_sql_is_all_that_is_needed
+            a_database_from_the_future_is_refused
         }
     };
     (@tests $fixture:path; $($behaviour:ident)*) => {

@@ -12,6 +12,7 @@ use oncebox_core::store::{
     MarkerState, Registration, Registry, Store, Unit, Upkeep, find_cause,
 };
 use oncebox_core::{BoxError, Error, ErrorKind, Key, StoredKey};
+use oncebox_testing::conformance::TransactionBody;
 use oncebox_testing::{Capabilities, Fixture};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -266,7 +267,24 @@ impl Fixture for MinimalStore {
     fn travel(&self, time: Duration) {
         self.clock_offset_ms.fetch_add(i64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
     }
+
+    async fn transaction(&self, commits: bool, body: TransactionBody<Conn>) -> bool {
+        let mut tx = self.begin(LIMITS).await.unwrap();
+        body(Self::connection(&mut tx)).await;
+        if commits {
+            self.commit(tx).await.unwrap()
+        } else {
+            self.rollback(tx).await
+        }
+        true
+    }
 }
+
+const LIMITS: Limits = Limits {
+    lock_timeout: Duration::from_secs(120),
+    body_lock_timeout: None,
+    handler_timeout: Duration::from_secs(120),
+};
 
 async fn in_memory(_test: &str) -> Option<MinimalStore> {
     Some(MinimalStore::default())

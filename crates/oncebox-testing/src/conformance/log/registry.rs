@@ -81,3 +81,14 @@ pub async fn a_revived_handler_starts_again<F: Fixture<Store: LogStore>>(fixture
     assert_eq!((status.handler.state, status.lag), (HandlerState::Active, 3));
     assert_eq!(status.handler.kinds, ["a", "b"]);
 }
+
+/// Its messages would land in other lanes, out of their order.
+pub async fn a_log_with_another_hash_is_refused<F: Fixture<Store: LogStore>>(fixture: F) {
+    let log = OneHandler::new(fixture).await;
+    if !log.fixture.change_lane_hash().await {
+        return;
+    }
+    refused(log.fixture.store().register(Some(Lanes(None)), &[]).await);
+    let layout = log.fixture.store().register(None, &[]).await.unwrap();
+    assert_eq!(layout.lanes, 4, "without a log it does not matter");
+}

@@ -227,3 +227,23 @@ pub async fn a_mixed_handler_s_lane_passes_spilled_messages<F: Fixture<Store: Lo
     let spilled: Vec<_> = tasks.iter().map(|task| (task.place.pos, task.spilled)).collect();
     assert_eq!(spilled, [(2, false), (1, true)]);
 }
+
+/// Not as soon as it is stored.
+pub async fn a_spilled_message_is_processed_in_the_inbox_view_when_its_task_is_done<
+    F: Fixture<Store: LogStore>,
+>(
+    fixture: F,
+) {
+    let log = OneHandler::in_mode(fixture, Mode::inline().spill()).await;
+    log.beside(stored("other", &["a"])).await;
+    log.spill(&log.failed_inline(0, "7")).await;
+    log.append_keys(0, &["8"]).await;
+    let processed = async || -> Option<Vec<(String, bool)>> {
+        let rows = log.fixture.inbox_view().await?;
+        Some(rows.into_iter().map(|row| (row.id.unwrap(), row.is_processed)).collect())
+    };
+    let Some(before) = processed().await else { return };
+    assert_eq!(before, [("7".to_owned(), false), ("8".to_owned(), false)]);
+    log.finish_tasks(0, 10).await;
+    assert_eq!(processed().await.unwrap(), [("7".to_owned(), true), ("8".to_owned(), false)]);
+}
