@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncebox_core::{BoxError, Error};
 use oncebox_sqlite::SqliteStore;
-use oncebox_testing::{Capabilities, Faults, Faulty, Fixture, Point};
+use oncebox_testing::{Capabilities, Faults, Faulty, Fixture, Point, TestTime};
 use sqlx::SqliteConnection;
 
 #[derive(Clone)]
