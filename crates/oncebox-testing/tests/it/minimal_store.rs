@@ -272,9 +272,9 @@ impl Fixture for MinimalStore {
         let mut tx = self.begin(LIMITS).await.unwrap();
         body(Self::connection(&mut tx)).await;
         if commits {
-            self.commit(tx).await.unwrap()
+            self.commit(tx).await.unwrap();
         } else {
-            self.rollback(tx).await
+            self.rollback(tx).await;
         }
         true
     }
@@ -292,24 +292,66 @@ async fn in_memory(_test: &str) -> Option<MinimalStore> {
 
 oncebox_testing::conformance!(in_memory);
 
-/// The guide names the traits that this file implements, and no others.
+/// The traits that this file implements, in their order.
+fn required() -> Vec<&'static str> {
+    let here = include_str!("minimal_store.rs").lines();
+    here.filter_map(|line| line.strip_prefix("impl ")?.strip_suffix(" for MinimalStore {"))
+        .filter(|name| *name != "Fixture")
+        .collect()
+}
+
+/// The traits that a store with a log implements beside them: those of `LogStore`.
+fn of_the_log() -> Vec<&'static str> {
+    let engine = include_str!("../../../oncebox-core/src/inbox/stored/mod.rs");
+    let (_, bounds) = engine.split_once("pub trait LogStore: InboxStore + ").unwrap();
+    bounds.split_once(" {}").unwrap().0.split(" + ").collect()
+}
+
+/// The traits among the code words of a text, each where it comes first.
+fn traits_in(text: &str) -> Vec<&str> {
+    let known: Vec<&str> = required().into_iter().chain(of_the_log()).collect();
+    let mut named = Vec::new();
+    for word in text.split('`').skip(1).step_by(2) {
+        let word = word.strip_prefix("store::").unwrap_or(word);
+        if known.contains(&word) && !named.contains(&word) {
+            named.push(word);
+        }
+    }
+    named
+}
+
+/// The text from one mark to the next.
+fn section<'t>(text: &'t str, from: &str, to: &str) -> &'t str {
+    let (_, text) = text.split_once(from).unwrap_or_else(|| panic!("there is no {from:?}"));
+    text.split(to).next().unwrap_or(text)
+}
+
+/// Contributors read the guide, users the tour: both name all traits, and nothing else.
 #[test]
 fn the_guide_names_the_traits_that_are_required() {
-    let guide = include_str!("../../../../CONTRIBUTING.md");
-    let (_, how) = guide.split_once("**a store.** Implement ").unwrap();
-    let (named, _) = how.split_once(" in a crate of its own").unwrap();
-    let named: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
-    let tour = include_str!("../../../oncebox/src/tour.md");
-    let (_, table) = tour.split_once("A store is five small traits").unwrap();
-    let (table, _) = table.split_once("A store with a log").unwrap();
-    let in_tour: Vec<&str> =
-        table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
-    assert_eq!(named, in_tour);
-    let here = include_str!("minimal_store.rs");
-    let implemented: Vec<&str> = here
-        .lines()
-        .filter_map(|line| line.strip_prefix("impl ")?.strip_suffix(" for MinimalStore {"))
-        .filter(|name| *name != "Fixture")
-        .collect();
-    assert_eq!(named, implemented);
+    let all: Vec<&str> = required().into_iter().chain(of_the_log()).collect();
+    assert_eq!((required().len(), of_the_log().len()), (5, 7));
+    let guide = section(include_str!("../../../../CONTRIBUTING.md"), "\n**a store.**", "\n**");
+    assert_eq!(traits_in(guide), all, "CONTRIBUTING.md");
+    let tour = section(include_str!("../../../oncebox/src/tour.md"), "\n# A store of your own\n", "```");
+    assert_eq!(traits_in(tour), all, "tour.md");
+
+    // The numbers of traits, in words.
+    let numbers = ["four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
+    for text in [guide, tour] {
+        let words = text.split(|letter: char| !letter.is_alphabetic()).map(str::to_lowercase);
+        let wrong = words
+            .filter(|word| numbers.contains(&&**word) && !["five", "seven", "twelve"].contains(&&**word));
+        assert_eq!(wrong.collect::<Vec<_>>(), [""; 0], "{text}");
+    }
+}
+
+/// The guide promises a store of so many lines: those before the fixture, rounded up.
+#[test]
+fn the_guide_knows_the_size_of_this_store() {
+    let guide = section(include_str!("../../../../CONTRIBUTING.md"), "\n**a store.**", "\n**");
+    let (before, _) = guide.split_once(" lines](crates/oncebox-testing/tests/it/minimal_store.rs)").unwrap();
+    let promised: usize = before.rsplit(' ').next().unwrap().parse().unwrap();
+    let lines = include_str!("minimal_store.rs").split("\nimpl Fixture").next().unwrap().lines().count();
+    assert!((promised.saturating_sub(24)..=promised).contains(&lines), "{lines} lines, {promised} promised");
 }
