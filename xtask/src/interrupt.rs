@@ -1,37 +1,23 @@
-//! Ctrl-C and its relatives.
+//! Ctrl-C and other signals that end a command.
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use oncebox_workload::signals::EndSignals;
 
-/// A person, or the system, wants all of this to end now.
+/// A signal asked the command to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted;
 
-/// The signals that ask a program to end; once listened to they no longer end it by themselves, so that the
-/// server can be stopped first.
+/// Receives the signals. From then on they no longer end the command by themselves, so that the server can be stopped first.
 #[derive(Debug)]
-pub(crate) struct Interrupt {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
+pub(crate) struct Interrupt(EndSignals);
 
 impl Interrupt {
     pub(crate) fn listen() -> Result<Interrupt> {
-        let listen = |kind| signal(kind).context("listening to signals");
-        Ok(Interrupt {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
+        Ok(Interrupt(EndSignals::listen().context("listening to signals")?))
     }
 
-    /// Returns as soon as one of them has come, be it before the call.
+    /// Waits for a signal. One that came before the call counts.
     pub(crate) async fn came(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
+        self.0.next().await;
     }
 }

@@ -3,10 +3,11 @@
 mod postgres;
 mod sqlite;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures_util::future::BoxFuture;
 use oncebox::{Inbox, InboxStore};
-use sqlx::{Arguments, Database, Encode, IntoArguments, Pool, Type};
+use sqlx::pool::PoolOptions;
+use sqlx::{Arguments, Connection, Database, Encode, IntoArguments, Pool, Type};
 use uuid::Uuid;
 
 use crate::business::Work;
@@ -131,3 +132,91 @@ where
 
 /// The tables of every contender, in the dialect that both databases understand.
 const TABLES: &str = include_str!("../sql/tables.sql");
+
+/// Opens a pool with all its connections.
+async fn open_pool<DB: Database>(
+    connections: u32,
+    options: <DB::Connection as Connection>::Options,
+) -> Result<Pool<DB>> {
+    PoolOptions::new()
+        .min_connections(connections)
+        .max_connections(connections)
+        // One round trip less for every contender.
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await
+        .context("opening a pool")
+}
+
+/// Writes the methods of [`Engine`] that run a prepared statement: sqlx's executors are not generic over a connection.
+macro_rules! prepared_statements {
+    ($connection:ty) => {
+        fn execute<'c>(
+            conn: &'c mut $connection,
+            sql: &'static str,
+            values: &'c [$crate::store::Value<'c>],
+        ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
+            $crate::store::bind::<Self>(sql, values)
+                .execute(conn)
+                .map(|done| Ok(done?.rows_affected()))
+                .boxed()
+        }
+
+        fn exists<'c>(
+            conn: &'c mut $connection,
+            sql: &'static str,
+            values: &'c [$crate::store::Value<'c>],
+        ) -> BoxFuture<'c, Result<bool, sqlx::Error>> {
+            $crate::store::bind::<Self>(sql, values)
+                .fetch_optional(conn)
+                .map(|row| Ok(row?.is_some()))
+                .boxed()
+        }
+    };
+}
+use prepared_statements;
+
+/// Writes the handlers of one database and the inbox with them. A macro, because the compiler cannot tell that generic handlers
+/// are `Send`.
+macro_rules! inbox_handlers {
+    ($database:ty, $connection:ty, $store:ty) => {
+        async fn build_inbox(store: $store, batching: Batching, work: Work) -> Result<Inbox<$store>> {
+            use $crate::contenders::{HANDLER, SECOND_HANDLER};
+            let builder = Inbox::builder(store).state(work);
+            let builder = match batching {
+                Batching::Singles => builder.on(HANDLER, handle),
+                Batching::Sets => builder.on(HANDLER, handle_set),
+                Batching::Off => builder.on(HANDLER, handle).max_batch(1),
+            };
+            let builder = match work.of_second_handler() {
+                Some(_) => builder.on(SECOND_HANDLER, handle_second),
+                None => builder,
+            };
+            Ok(builder.build().await?)
+        }
+
+        async fn handle(
+            paid: OrderPaid,
+            oncebox::State(work): oncebox::State<Work>,
+            db: &mut $connection,
+        ) -> Result<(), oncebox::Failure> {
+            Ok(work.run::<$database>(&paid, db).await?)
+        }
+
+        async fn handle_second(
+            paid: OrderPaid,
+            oncebox::State(work): oncebox::State<Work>,
+            db: &mut $connection,
+        ) -> Result<(), oncebox::Failure> {
+            match work.of_second_handler() {
+                Some(work) => Ok(work.run::<$database>(&paid, db).await?),
+                None => Ok(()),
+            }
+        }
+
+        async fn handle_set(orders: Vec<OrderPaid>, db: &mut $connection) -> Result<(), oncebox::Failure> {
+            Ok(<$database>::insert_many(db, &orders).await?)
+        }
+    };
+}
+use inbox_handlers;

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use oncebox::{Failure, Inbox, PostgresStore, State};
+use oncebox::{Inbox, PostgresStore};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, Postgres};
 
-use super::{Batching, Engine, Ground, Server, TABLES, Value, bind};
+use super::{Batching, Engine, Ground, Server, TABLES, inbox_handlers, open_pool, prepared_statements};
 use crate::business::Work;
-use crate::contenders::{HANDLER, SECOND_HANDLER};
 use crate::message::OrderPaid;
 
 impl Engine for Postgres {
@@ -27,21 +26,7 @@ impl Engine for Postgres {
     type Ground = Schema;
     type Store = PostgresStore;
 
-    fn execute<'c>(
-        conn: &'c mut PgConnection,
-        sql: &'static str,
-        values: &'c [Value<'c>],
-    ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
-        bind::<Postgres>(sql, values).execute(conn).map(|done| Ok(done?.rows_affected())).boxed()
-    }
-
-    fn exists<'c>(
-        conn: &'c mut PgConnection,
-        sql: &'static str,
-        values: &'c [Value<'c>],
-    ) -> BoxFuture<'c, Result<bool, sqlx::Error>> {
-        bind::<Postgres>(sql, values).fetch_optional(conn).map(|row| Ok(row?.is_some())).boxed()
-    }
+    prepared_statements!(PgConnection);
 
     fn insert_many<'c>(
         conn: &'c mut PgConnection,
@@ -107,14 +92,7 @@ impl Ground for Schema {
     type Engine = Postgres;
 
     async fn pool(&self, connections: u32) -> Result<PgPool> {
-        PgPoolOptions::new()
-            .min_connections(connections)
-            .max_connections(connections)
-            // One round trip less for everyone.
-            .test_before_acquire(false)
-            .connect_with(self.address.clone())
-            .await
-            .context("opening a pool")
+        open_pool(connections, self.address.clone()).await
     }
 
     fn store(&self, pool: PgPool) -> Result<PostgresStore> {
@@ -122,17 +100,7 @@ impl Ground for Schema {
     }
 
     async fn inbox(&self, pool: PgPool, batching: Batching, work: Work) -> Result<Inbox<PostgresStore>> {
-        let builder = Inbox::builder(self.store(pool)?).state(work);
-        let builder = match batching {
-            Batching::Singles => builder.on(HANDLER, handle),
-            Batching::Sets => builder.on(HANDLER, handle_set),
-            Batching::Off => builder.on(HANDLER, handle).max_batch(1),
-        };
-        let builder = match work.of_second_handler() {
-            Some(_) => builder.on(SECOND_HANDLER, handle_second),
-            None => builder,
-        };
-        Ok(builder.build().await?)
+        build_inbox(self.store(pool)?, batching, work).await
     }
 
     async fn ledger_rows(&self) -> Result<u64> {
@@ -164,17 +132,4 @@ impl Ground for Schema {
     }
 }
 
-async fn handle(paid: OrderPaid, work: State<Work>, db: &mut PgConnection) -> Result<(), Failure> {
-    Ok(work.run::<Postgres>(&paid, db).await?)
-}
-
-async fn handle_second(paid: OrderPaid, work: State<Work>, db: &mut PgConnection) -> Result<(), Failure> {
-    match work.of_second_handler() {
-        Some(work) => Ok(work.run::<Postgres>(&paid, db).await?),
-        None => Ok(()),
-    }
-}
-
-async fn handle_set(orders: Vec<OrderPaid>, db: &mut PgConnection) -> Result<(), Failure> {
-    Ok(Postgres::insert_many(db, &orders).await?)
-}
+inbox_handlers!(Postgres, PgConnection, PostgresStore);

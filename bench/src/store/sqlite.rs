@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use oncebox::{Failure, Inbox, SqliteStore, State};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use oncebox::{Inbox, SqliteStore};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Executor, QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 use tempfile::TempDir;
 
-use super::{Batching, Engine, Ground, Server, TABLES, Value, bind};
+use super::{Batching, Engine, Ground, Server, TABLES, inbox_handlers, open_pool, prepared_statements};
 use crate::business::Work;
-use crate::contenders::{HANDLER, SECOND_HANDLER};
 use crate::message::OrderPaid;
 
 impl Engine for Sqlite {
@@ -27,21 +26,7 @@ impl Engine for Sqlite {
     type Ground = File;
     type Store = SqliteStore;
 
-    fn execute<'c>(
-        conn: &'c mut SqliteConnection,
-        sql: &'static str,
-        values: &'c [Value<'c>],
-    ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
-        bind::<Sqlite>(sql, values).execute(conn).map(|done| Ok(done?.rows_affected())).boxed()
-    }
-
-    fn exists<'c>(
-        conn: &'c mut SqliteConnection,
-        sql: &'static str,
-        values: &'c [Value<'c>],
-    ) -> BoxFuture<'c, Result<bool, sqlx::Error>> {
-        bind::<Sqlite>(sql, values).fetch_optional(conn).map(|row| Ok(row?.is_some())).boxed()
-    }
+    prepared_statements!(SqliteConnection);
 
     fn insert_many<'c>(
         conn: &'c mut SqliteConnection,
@@ -102,13 +87,7 @@ impl Ground for File {
     type Engine = Sqlite;
 
     async fn pool(&self, connections: u32) -> Result<SqlitePool> {
-        SqlitePoolOptions::new()
-            .min_connections(connections)
-            .max_connections(connections)
-            .test_before_acquire(false)
-            .connect_with(self.options.clone())
-            .await
-            .context("opening a pool")
+        open_pool(connections, self.options.clone()).await
     }
 
     fn store(&self, pool: SqlitePool) -> Result<SqliteStore> {
@@ -116,17 +95,7 @@ impl Ground for File {
     }
 
     async fn inbox(&self, pool: SqlitePool, batching: Batching, work: Work) -> Result<Inbox<SqliteStore>> {
-        let builder = Inbox::builder(self.store(pool)?).state(work);
-        let builder = match batching {
-            Batching::Singles => builder.on(HANDLER, handle),
-            Batching::Sets => builder.on(HANDLER, handle_set),
-            Batching::Off => builder.on(HANDLER, handle).max_batch(1),
-        };
-        let builder = match work.of_second_handler() {
-            Some(_) => builder.on(SECOND_HANDLER, handle_second),
-            None => builder,
-        };
-        Ok(builder.build().await?)
+        build_inbox(self.store(pool)?, batching, work).await
     }
 
     async fn ledger_rows(&self) -> Result<u64> {
@@ -152,17 +121,4 @@ impl Ground for File {
     }
 }
 
-async fn handle(paid: OrderPaid, work: State<Work>, db: &mut SqliteConnection) -> Result<(), Failure> {
-    Ok(work.run::<Sqlite>(&paid, db).await?)
-}
-
-async fn handle_second(paid: OrderPaid, work: State<Work>, db: &mut SqliteConnection) -> Result<(), Failure> {
-    match work.of_second_handler() {
-        Some(work) => Ok(work.run::<Sqlite>(&paid, db).await?),
-        None => Ok(()),
-    }
-}
-
-async fn handle_set(orders: Vec<OrderPaid>, db: &mut SqliteConnection) -> Result<(), Failure> {
-    Ok(Sqlite::insert_many(db, &orders).await?)
-}
+inbox_handlers!(Sqlite, SqliteConnection, SqliteStore);

@@ -101,3 +101,62 @@ pub(crate) trait StoredEngine: Engine<Store: LogStore> {
 pub(super) fn body(number: u64) -> String {
     String::from_utf8(OrderPaid::body(number)).unwrap_or_default()
 }
+
+/// Writes the handlers of one database and the inbox with them. A macro, because the compiler cannot tell that generic handlers
+/// are `Send`.
+macro_rules! ledger_handlers {
+    ($database:ty, $connection:ty, $store:ty) => {
+        async fn build_inbox(
+            store: $store,
+            handlers: $crate::stored::engine::Handlers,
+            meter: std::sync::Arc<$crate::stored::meter::Meter>,
+        ) -> anyhow::Result<oncebox::Inbox<$store>> {
+            use $crate::stored::engine::Takes;
+            let [first, second, third] = $crate::stored::keepers::HANDLERS;
+            let mut builder = oncebox::Inbox::builder(store).stored().state(meter);
+            builder = match handlers.takes {
+                Takes::Singles => builder.on(first, handle::<0>),
+                Takes::Sets => builder.on(first, handle_set::<0>),
+                Takes::Nothing => builder.on(first, skip_set),
+            };
+            if handlers.count > 1 {
+                builder = match handlers.takes {
+                    Takes::Singles => builder.on(second, handle::<1>).on(third, handle::<2>),
+                    Takes::Sets => builder.on(second, handle_set::<1>).on(third, handle_set::<2>),
+                    Takes::Nothing => builder.on(second, skip_set).on(third, skip_set),
+                };
+            }
+            Ok(builder.build().await?)
+        }
+
+        async fn handle<const N: usize>(
+            paid: $crate::message::OrderPaid,
+            oncebox::State(meter): oncebox::State<std::sync::Arc<$crate::stored::meter::Meter>>,
+            db: &mut $connection,
+        ) -> Result<(), oncebox::Failure> {
+            $crate::stored::ledger::write::<$database>(N, &paid, db).await?;
+            meter.add(1);
+            Ok(())
+        }
+
+        async fn handle_set<const N: usize>(
+            orders: Vec<$crate::message::OrderPaid>,
+            oncebox::State(meter): oncebox::State<std::sync::Arc<$crate::stored::meter::Meter>>,
+            db: &mut $connection,
+        ) -> Result<(), oncebox::Failure> {
+            <$database>::write_many(db, N, &orders).await?;
+            meter.add(orders.len() as u64);
+            Ok(())
+        }
+
+        async fn skip_set(
+            orders: Vec<$crate::message::OrderPaid>,
+            oncebox::State(meter): oncebox::State<std::sync::Arc<$crate::stored::meter::Meter>>,
+            _db: &mut $connection,
+        ) -> Result<(), oncebox::Failure> {
+            meter.add(orders.len() as u64);
+            Ok(())
+        }
+    };
+}
+pub(super) use ledger_handlers;

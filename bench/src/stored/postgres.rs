@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use oncebox::{Failure, Inbox, PostgresStore, State};
+use oncebox::{Inbox, PostgresStore};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row};
 use uuid::Uuid;
 
-use super::engine::{Handlers, QueueRow, StoredEngine, Takes, body};
-use super::keepers::{HANDLERS, MILAN_TYPE};
-use super::ledger::{LEDGERS, write};
+use super::engine::{Handlers, QueueRow, StoredEngine, body, ledger_handlers};
+use super::keepers::MILAN_TYPE;
+use super::ledger::LEDGERS;
 use super::meter::Meter;
 use crate::message::OrderPaid;
 
@@ -37,21 +37,7 @@ impl StoredEngine for Postgres {
         handlers: Handlers,
         meter: Arc<Meter>,
     ) -> Result<Inbox<PostgresStore>> {
-        let [first, second, third] = HANDLERS;
-        let mut builder = Inbox::builder(store).stored().state(meter);
-        builder = match handlers.takes {
-            Takes::Singles => builder.on(first, handle::<0>),
-            Takes::Sets => builder.on(first, handle_set::<0>),
-            Takes::Nothing => builder.on(first, skip_set),
-        };
-        if handlers.count > 1 {
-            builder = match handlers.takes {
-                Takes::Singles => builder.on(second, handle::<1>).on(third, handle::<2>),
-                Takes::Sets => builder.on(second, handle_set::<1>).on(third, handle_set::<2>),
-                Takes::Nothing => builder.on(second, skip_set).on(third, skip_set),
-            };
-        }
-        Ok(builder.build().await?)
+        build_inbox(store, handlers, meter).await
     }
 
     fn milan_take(
@@ -175,31 +161,4 @@ impl StoredEngine for Postgres {
     }
 }
 
-async fn handle<const N: usize>(
-    paid: OrderPaid,
-    meter: State<Arc<Meter>>,
-    db: &mut PgConnection,
-) -> Result<(), Failure> {
-    write::<Postgres>(N, &paid, db).await?;
-    meter.add(1);
-    Ok(())
-}
-
-async fn handle_set<const N: usize>(
-    orders: Vec<OrderPaid>,
-    meter: State<Arc<Meter>>,
-    db: &mut PgConnection,
-) -> Result<(), Failure> {
-    Postgres::write_many(db, N, &orders).await?;
-    meter.add(orders.len() as u64);
-    Ok(())
-}
-
-async fn skip_set(
-    orders: Vec<OrderPaid>,
-    meter: State<Arc<Meter>>,
-    _db: &mut PgConnection,
-) -> Result<(), Failure> {
-    meter.add(orders.len() as u64);
-    Ok(())
-}
+ledger_handlers!(Postgres, PgConnection, PostgresStore);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use oncebox::{Failure, Inbox, SqliteStore, State};
+use oncebox::{Inbox, SqliteStore};
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
-use super::engine::{Handlers, QueueRow, StoredEngine, Takes, body};
-use super::keepers::{HANDLERS, MILAN_TYPE};
-use super::ledger::{LEDGERS, write};
+use super::engine::{Handlers, QueueRow, StoredEngine, body, ledger_handlers};
+use super::keepers::MILAN_TYPE;
+use super::ledger::LEDGERS;
 use super::meter::Meter;
 use crate::message::OrderPaid;
 
@@ -29,21 +29,7 @@ impl StoredEngine for Sqlite {
     }
 
     async fn inbox(store: SqliteStore, handlers: Handlers, meter: Arc<Meter>) -> Result<Inbox<SqliteStore>> {
-        let [first, second, third] = HANDLERS;
-        let mut builder = Inbox::builder(store).stored().state(meter);
-        builder = match handlers.takes {
-            Takes::Singles => builder.on(first, handle::<0>),
-            Takes::Sets => builder.on(first, handle_set::<0>),
-            Takes::Nothing => builder.on(first, skip_set),
-        };
-        if handlers.count > 1 {
-            builder = match handlers.takes {
-                Takes::Singles => builder.on(second, handle::<1>).on(third, handle::<2>),
-                Takes::Sets => builder.on(second, handle_set::<1>).on(third, handle_set::<2>),
-                Takes::Nothing => builder.on(second, skip_set).on(third, skip_set),
-            };
-        }
-        Ok(builder.build().await?)
+        build_inbox(store, handlers, meter).await
     }
 
     fn milan_take(
@@ -152,31 +138,4 @@ impl StoredEngine for Sqlite {
     }
 }
 
-async fn handle<const N: usize>(
-    paid: OrderPaid,
-    meter: State<Arc<Meter>>,
-    db: &mut SqliteConnection,
-) -> Result<(), Failure> {
-    write::<Sqlite>(N, &paid, db).await?;
-    meter.add(1);
-    Ok(())
-}
-
-async fn handle_set<const N: usize>(
-    orders: Vec<OrderPaid>,
-    meter: State<Arc<Meter>>,
-    db: &mut SqliteConnection,
-) -> Result<(), Failure> {
-    Sqlite::write_many(db, N, &orders).await?;
-    meter.add(orders.len() as u64);
-    Ok(())
-}
-
-async fn skip_set(
-    orders: Vec<OrderPaid>,
-    meter: State<Arc<Meter>>,
-    _db: &mut SqliteConnection,
-) -> Result<(), Failure> {
-    meter.add(orders.len() as u64);
-    Ok(())
-}
+ledger_handlers!(Sqlite, SqliteConnection, SqliteStore);

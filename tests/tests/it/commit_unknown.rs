@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oncebox::{Error, Inbox, Once, Outcome};
-use oncebox_testing::{Faults, Faulty, Fixture, Point};
+use oncebox_testing::{Faulty, Fixture, Point};
 
+use crate::cut::Cut;
 use crate::every_store::{Conn, OrderPaid, envelope, on_every_store};
 
 on_every_store!(
@@ -15,25 +16,6 @@ on_every_store!(
     a_closure_whose_commit_did_not_happen_is_an_error,
 );
 
-/// Loses the connection at a point, so many times.
-#[derive(Clone)]
-struct Cut {
-    point: Point,
-    left: Arc<AtomicU32>,
-}
-
-impl Faults for Cut {
-    async fn at(&self, point: Point) -> Result<(), Error> {
-        let cut = point == self.point
-            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        if cut {
-            let reset = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-            return Err(Error::unavailable("the connection was cut", reset));
-        }
-        Ok(())
-    }
-}
-
 async fn cut_once<F: Fixture>(fixture: &F, point: Point) -> (Inbox<Faulty<F::Store, Cut>>, Arc<AtomicU32>) {
     let bodies = Arc::new(AtomicU32::new(0));
     let (effects, counted) = (fixture.clone(), bodies.clone());
@@ -41,7 +23,7 @@ async fn cut_once<F: Fixture>(fixture: &F, point: Point) -> (Inbox<Faulty<F::Sto
         counted.fetch_add(1, Ordering::SeqCst);
         effects.effect(conn, &order.order_id).await
     };
-    let store = Faulty::new(fixture.store(), Cut { point, left: Arc::new(AtomicU32::new(1)) });
+    let store = Faulty::new(fixture.store(), Cut::at(point, 1));
     (Inbox::builder(store).on("h", handler).build().await.unwrap(), bodies)
 }
 

@@ -16,6 +16,7 @@ mod coming_from;
 mod commit_unknown;
 mod contention;
 mod copies_in_flight;
+mod cut;
 mod every_store;
 mod failover;
 mod fairness;

@@ -1,35 +1,16 @@
 //! Commits whose answer was lost, in the log: nothing twice, nothing lost, no attempt spent.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use oncebox::store::Select;
-use oncebox::{Attempt, BoxError, Error, Inbox, LogStore, PostgresStore};
+use oncebox::{Attempt, BoxError, Inbox, LogStore, PostgresStore};
 use oncebox_servers::proxy::FaultyProxy;
-use oncebox_testing::{Faults, Faulty, Fixture, Point};
+use oncebox_testing::{Faulty, Fixture, Point};
 
+use crate::cut::Cut;
 use crate::every_store::{Conn, OrderPaid, envelope, judged, on_every_store};
 
 on_every_store!(work_whose_commit_is_cut_takes_effect_once, an_accept_whose_commit_is_cut_is_found_out,);
-
-/// Loses the connection at a point, so many times.
-#[derive(Clone)]
-struct Cut {
-    point: Point,
-    left: Arc<AtomicU32>,
-}
-
-impl Faults for Cut {
-    async fn at(&self, point: Point) -> Result<(), Error> {
-        let cut = point == self.point
-            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        if cut {
-            let reset = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-            return Err(Error::unavailable("the connection was cut", reset));
-        }
-        Ok(())
-    }
-}
 
 /// Works until it does so without an error, as `run` would.
 async fn work<S: LogStore>(inbox: &Inbox<S>) {
@@ -38,7 +19,7 @@ async fn work<S: LogStore>(inbox: &Inbox<S>) {
 
 async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
     for point in [Point::BeforeCommit, Point::AfterCommit] {
-        let cut = Cut { point, left: Arc::new(AtomicU32::new(0)) };
+        let cut = Cut::at(point, 0);
         let effects = fixture.clone();
         let handler =
             async move |order: OrderPaid, Attempt(n): Attempt, conn: &mut Conn<F>| -> Result<(), BoxError> {
@@ -64,7 +45,7 @@ async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>
 /// The appender tries again by itself, and finds what it has appended.
 async fn an_accept_whose_commit_is_cut_is_found_out<F: Fixture<Store: LogStore>>(fixture: F) {
     for point in [Point::BeforeCommit, Point::AfterCommit] {
-        let cut = Cut { point, left: Arc::new(AtomicU32::new(1)) };
+        let cut = Cut::at(point, 1);
         let store = Faulty::new(fixture.store(), cut.clone());
         let inbox = Inbox::builder(store).stored().build().await.unwrap();
         let id = format!("{point:?}");

@@ -58,21 +58,29 @@ async fn neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once<F
     assert_eq!(fixture.totals().await, (110, 110));
 }
 
+/// An inbox on PostgreSQL whose handler sends a statement for one in ten messages, and swallows its error.
+async fn sending(
+    postgres: &crate::postgres::Postgres,
+    statement: &'static str,
+) -> Inbox<oncebox::PostgresStore> {
+    let effects = postgres.clone();
+    let handler = async move |order: OrderPaid, conn: &mut sqlx::PgConnection| -> Result<(), BoxError> {
+        effects.effect(conn, &order.order_id).await?;
+        if order.order_id.ends_with('7') {
+            crate::postgres::Postgres::send(conn, statement).await;
+        }
+        Ok(())
+    };
+    let builder = Inbox::builder(postgres.store()).stored().lanes(1).retry(AT_ONCE);
+    builder.on("h", handler).build().await.unwrap()
+}
+
 /// An error that is swallowed leaves a PostgreSQL transaction that can only be rolled back, and a COMMIT that says it went
 /// well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neighbours_of_a_message_whose_handler_swallows_an_error_run_once() {
     let Some(postgres) = crate::postgres::as_owner("swallows_an_error").await else { return };
-    let effects = postgres.clone();
-    let handler = async move |order: OrderPaid, conn: &mut sqlx::PgConnection| -> Result<(), BoxError> {
-        effects.effect(conn, &order.order_id).await?;
-        if order.order_id.ends_with('7') {
-            crate::postgres::Postgres::send(conn, "select 1/0").await;
-        }
-        Ok(())
-    };
-    let builder = Inbox::builder(postgres.store()).stored().lanes(1).retry(AT_ONCE);
-    let inbox = builder.on("h", handler).build().await.unwrap();
+    let inbox = sending(&postgres, "select 1/0").await;
     for accept in inbox.accept_all((0..100).map(|n| envelope(&format!("o-{n}")))).await {
         assert!(accept.unwrap().is_new());
     }
@@ -87,16 +95,7 @@ async fn neighbours_of_a_message_whose_handler_swallows_an_error_run_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neighbours_of_a_message_whose_handler_forbids_writes_run_once() {
     let Some(postgres) = crate::postgres::as_owner("forbids_writes").await else { return };
-    let effects = postgres.clone();
-    let handler = async move |order: OrderPaid, conn: &mut sqlx::PgConnection| -> Result<(), BoxError> {
-        effects.effect(conn, &order.order_id).await?;
-        if order.order_id.ends_with('7') {
-            crate::postgres::Postgres::send(conn, "set transaction read only").await;
-        }
-        Ok(())
-    };
-    let builder = Inbox::builder(postgres.store()).stored().lanes(1).retry(AT_ONCE);
-    let inbox = builder.on("h", handler).build().await.unwrap();
+    let inbox = sending(&postgres, "set transaction read only").await;
     for accept in inbox.accept_all((0..40).map(|n| envelope(&format!("o-{n}")))).await {
         assert!(accept.unwrap().is_new());
     }

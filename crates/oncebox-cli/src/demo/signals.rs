@@ -3,33 +3,19 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use oncebox_workload::signals::EndSignals;
 
 /// Receives the signals. From then on they no longer end the program by themselves.
 #[derive(Debug)]
-pub(super) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
+pub(super) struct Signals(EndSignals);
 
 impl Signals {
     pub(super) fn listen() -> Result<Self> {
-        let listen = |kind| signal(kind).context("listening to signals");
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
+        Ok(Self(EndSignals::listen().context("listening to signals")?))
     }
 
     /// Waits for a signal. Returns the exit code for it.
     pub(super) async fn next(&mut self) -> ExitCode {
-        let code = tokio::select! {
-            _ = self.interrupt.recv() => 130,
-            _ = self.terminate.recv() => 143,
-            _ = self.hang_up.recv() => 129,
-        };
-        ExitCode::from(code)
+        ExitCode::from(self.0.next().await.exit_code())
     }
 }
