@@ -28,16 +28,3 @@ pub use oncebox_sqlite::{SqliteStore, SqliteTx};
 
 #[doc(hidden)]
 pub use oncebox_core::__private;
-
-/// The guides' examples, compiled and run.
-#[cfg(doctest)]
-mod guides {
-    #[doc = include_str!("../../../README.md")]
-    mod readme {}
-    #[doc = include_str!("../../../docs/guarantees.md")]
-    mod guarantees {}
-    #[doc = include_str!("../../../docs/production.md")]
-    mod production {}
-    #[doc = include_str!("../../../docs/stored.md")]
-    mod stored {}
-}
