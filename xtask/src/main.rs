@@ -7,6 +7,8 @@ mod architecture;
 mod bench;
 mod ci;
 mod interrupt;
+#[cfg(test)]
+mod links;
 mod mutants;
 mod pictures;
 mod postgres;
