@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
+mod api;
 #[cfg(test)]
 mod architecture;
 mod bench;
@@ -42,6 +43,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Measure Oncebox beside other inboxes and beside none: `bench inline`
     Bench(bench::Options),
+    /// Write the public API of the published crates to docs/api, which a test compares
+    Api,
     /// Draw the terminal pictures in docs/pictures from the program's own output
     Pictures,
     /// Kill processes and databases under load and count what is lost or doubled: `torture --help`
@@ -61,6 +64,10 @@ async fn main() -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Command::Mutants(options) => mutants::run(&workspace, &options, &mut steps).await,
+        Command::Api => {
+            api::write(workspace.root())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Pictures => {
             pictures::run(&workspace)?;
             return Ok(ExitCode::SUCCESS);
