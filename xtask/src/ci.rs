@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::interrupt::Interrupted;
+use crate::package;
 use crate::steps::Steps;
 use crate::test;
 use crate::workspace::Workspace;
@@ -23,7 +24,7 @@ struct Check {
     fix: &'static str,
 }
 
-fn checks(workspace: &Workspace) -> [Check; 3] {
+fn checks(workspace: &Workspace) -> [Check; 4] {
     let cargo = |arguments: &[&str]| {
         let mut command = workspace.cargo();
         command.args(arguments);
@@ -55,6 +56,12 @@ fn checks(workspace: &Workspace) -> [Check; 3] {
             name: "docs",
             command: docs,
             fix: "mend the doc comments named above; see them with `cargo doc --workspace --no-deps --open`",
+        },
+        Check {
+            name: "packages",
+            // Building from the packages takes minutes; the release checklist has it.
+            command: package::command(workspace, package::Options { no_verify: true }),
+            fix: "give the crate named above what a published crate needs; `cargo xtask package` builds all of them",
         },
     ]
 }

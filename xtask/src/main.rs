@@ -11,6 +11,7 @@ mod interrupt;
 #[cfg(test)]
 mod links;
 mod mutants;
+mod package;
 mod pictures;
 mod postgres;
 mod python;
@@ -45,6 +46,8 @@ enum Command {
     Bench(bench::Options),
     /// Write the public API of the published crates to docs/api, which a test compares
     Api,
+    /// Package every published crate and build it from its package
+    Package(package::Options),
     /// Draw the terminal pictures in docs/pictures from the program's own output
     Pictures,
     /// Kill processes and databases under load and count what is lost or doubled: `torture --help`
@@ -71,6 +74,9 @@ async fn main() -> Result<ExitCode> {
         Command::Pictures => {
             pictures::run(&workspace)?;
             return Ok(ExitCode::SUCCESS);
+        }
+        Command::Package(options) => {
+            steps.run("packages", package::command(&workspace, options)).await.map(drop)
         }
         Command::Bench(options) => match bench::run(&workspace, &options)? {},
         Command::Torture(options) => match torture::run(&workspace, &options)? {},
