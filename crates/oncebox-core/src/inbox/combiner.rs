@@ -1,14 +1,23 @@
 //! Group commit: calls that wait share a transaction.
 //!
-//! Each call makes a [`promise`], queues one end of it with what it wants done, and waits at the other. A runner takes what waits
-//! into one transaction and keeps the promises. Runners are tasks of their own: a caller that goes away takes nobody along.
+//! Each call makes a [`promise`], queues one end of it with what it wants done, and waits at the other. A [`Runner`] takes calls into
+//! one transaction and keeps their promises. Which calls go together, how many runners there are, and whether a few calls wait for
+//! more is decided by a [`Policy`]: one for appending to lanes, one for the units of a handler, one for the ends of detached runs.
+//! Runners are tasks of their own: a caller that goes away takes no other call along.
 
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use crate::Error;
+
+/// The maximum time for which a few calls wait to join more.
+const HOLD_BACK: Duration = Duration::from_millis(5);
 
 /// A promise, and the answer to wait for.
 pub(crate) fn promise<R>() -> (Promise<R>, Answer<R>) {
@@ -52,42 +61,233 @@ impl<R> Answer<R> {
     }
 }
 
-/// Calls that wait for the one runner.
-#[derive(Debug)]
-pub(crate) struct Combiner<T, R>(Mutex<Calls<T, R>>);
+/// Which calls share the next transaction, and how many transactions run at the same time.
+pub(crate) trait Policy {
+    /// What a caller wants done, and the promise to it.
+    type Call;
+    /// The calls of one transaction.
+    type Batch;
 
-#[derive(Debug)]
-struct Calls<T, R> {
-    queue: Vec<(T, Promise<R>)>,
-    has_runner: bool,
+    fn push(&mut self, call: Self::Call);
+
+    /// Whether calls wait.
+    fn has_waiting(&self) -> bool;
+
+    /// The maximum number of runners that these calls are worth.
+    fn max_runners(&self) -> usize;
+
+    /// The calls of the next transaction, or nothing that could run now.
+    fn take(&mut self) -> Option<Self::Batch>;
+
+    /// Whether so few calls wait that they had better join more, which are about to come.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
+    /// Whether there are more runners than help.
+    fn is_surplus(&self, _runners: usize) -> bool {
+        false
+    }
 }
 
-impl<T, R> Combiner<T, R> {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Calls { queue: Vec::new(), has_runner: false }))
+/// Calls that wait for a runner, under a policy.
+#[derive(Debug)]
+pub(crate) struct Combiner<P> {
+    state: Mutex<State<P>>,
+    /// A runner that holds back may look again.
+    look_again: Notify,
+}
+
+/// A policy, and the runners that it has now.
+#[derive(Debug)]
+pub(crate) struct State<P> {
+    policy: P,
+    runners: usize,
+    /// Whether a runner holds back.
+    is_holding: bool,
+}
+
+impl<P> Deref for State<P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        &self.policy
+    }
+}
+
+impl<P> DerefMut for State<P> {
+    fn deref_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+}
+
+impl<P: Policy> State<P> {
+    /// Counts in another runner, if there is room for one; then it must be started.
+    pub(crate) fn add_runner(&mut self) -> bool {
+        let has_room = self.runners < self.policy.max_runners();
+        self.runners += usize::from(has_room);
+        has_room
+    }
+}
+
+/// What a runner does next.
+#[derive(Debug)]
+pub(crate) enum Next<B> {
+    Run(B),
+    /// Wait for more calls, and look again.
+    HoldBack,
+    /// There is nothing that could run now: the runner has ended.
+    Done,
+}
+
+impl<P: Policy> Combiner<P> {
+    pub(crate) fn new(policy: P) -> Self {
+        let state = State { policy, runners: 0, is_holding: false };
+        Self { state: Mutex::new(state), look_again: Notify::new() }
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls<T, R>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a call; whether a runner must be started for it.
-    pub(crate) fn push(&self, item: T, promise: Promise<R>) -> bool {
-        let mut calls = self.calls();
-        calls.queue.push((item, promise));
-        !std::mem::replace(&mut calls.has_runner, true)
+    /// Queues a call; whether a runner must be started.
+    pub(crate) fn push(&self, call: P::Call) -> bool {
+        self.change(|state| {
+            state.policy.push(call);
+            state.add_runner()
+        })
     }
 
-    /// The calls of the runner's next transaction. Without any the runner ends, under the lock under which calls queue: no call is
-    /// left behind.
-    pub(crate) fn next(&self, max: usize) -> Option<Vec<(T, Promise<R>)>> {
-        let mut calls = self.calls();
-        if calls.queue.is_empty() {
-            calls.has_runner = false;
-            return None;
+    /// Whether a runner must be started for calls that wait.
+    pub(crate) fn needs_runner(&self) -> bool {
+        let mut state = self.state();
+        state.policy.has_waiting() && state.add_runner()
+    }
+
+    /// Changes what the policy knows. A runner that holds back looks again if there is no reason left for that.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State<P>) -> R) -> R {
+        let mut state = self.state();
+        let changed = change(&mut state);
+        if state.is_holding && !state.policy.holds_back() {
+            self.look_again.notify_one();
         }
-        let count = calls.queue.len().min(max);
-        Some(calls.queue.drain(..count).collect())
+        changed
+    }
+
+    /// Waits until there is no reason to hold back, for a while; whether that came.
+    pub(crate) async fn hold_back(&self) -> bool {
+        let _holding = Holding(self);
+        timeout(HOLD_BACK, self.look_again.notified()).await.is_ok()
+    }
+}
+
+/// A runner that holds back. When it ends, another one may hold back.
+struct Holding<'a, P: Policy>(&'a Combiner<P>);
+
+impl<P: Policy> Drop for Holding<'_, P> {
+    fn drop(&mut self) {
+        self.0.state().is_holding = false;
+    }
+}
+
+/// One transaction after the other. However it ends, there is room for another runner then.
+#[derive(Debug)]
+pub(crate) struct Runner<'a, P: Policy> {
+    combiner: &'a Combiner<P>,
+    /// Whether it takes the place of another one.
+    is_counted: bool,
+}
+
+impl<'a, P: Policy> Runner<'a, P> {
+    /// A runner that was counted in.
+    pub(crate) fn new(combiner: &'a Combiner<P>) -> Self {
+        Self { combiner, is_counted: true }
+    }
+
+    /// The calls of its next transaction; without any it has ended.
+    pub(crate) async fn next(&mut self) -> Option<P::Batch> {
+        let mut may_hold_back = true;
+        loop {
+            match self.look(may_hold_back) {
+                Next::Run(batch) => return Some(batch),
+                Next::HoldBack => may_hold_back = self.combiner.hold_back().await,
+                Next::Done => return None,
+            }
+        }
+    }
+
+    /// Looks for its next transaction once. Without one it ends under the lock under which calls queue: none is left behind.
+    pub(crate) fn look(&mut self, may_hold_back: bool) -> Next<P::Batch> {
+        let mut state = self.combiner.state();
+        if may_hold_back && !state.is_holding && state.policy.holds_back() {
+            state.is_holding = true;
+            return Next::HoldBack;
+        }
+        let batch = state.policy.take();
+        if batch.is_none() {
+            state.runners -= usize::from(std::mem::take(&mut self.is_counted));
+        }
+        batch.map_or(Next::Done, Next::Run)
+    }
+
+    /// Whether it is to look for calls again; else it has ended.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        let mut state = self.combiner.state();
+        let goes_on =
+            self.is_counted && state.policy.has_waiting() && !state.policy.is_surplus(state.runners);
+        if !goes_on && std::mem::take(&mut self.is_counted) {
+            state.runners -= 1;
+        }
+        goes_on
+    }
+
+    /// Its transaction takes long: another runner may take its place.
+    pub(crate) fn step_aside(&mut self) {
+        if std::mem::take(&mut self.is_counted) {
+            self.combiner.state().runners -= 1;
+        }
+    }
+}
+
+impl<P: Policy> Drop for Runner<'_, P> {
+    fn drop(&mut self) {
+        self.step_aside();
+    }
+}
+
+/// The simplest policy: one runner, calls in their order.
+#[derive(Debug)]
+pub(crate) struct InOrder<C> {
+    queue: VecDeque<C>,
+    /// The maximum number of calls in one transaction.
+    max: usize,
+}
+
+impl<C> InOrder<C> {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { queue: VecDeque::new(), max }
+    }
+}
+
+impl<C> Policy for InOrder<C> {
+    type Call = C;
+    type Batch = Vec<C>;
+
+    fn push(&mut self, call: C) {
+        self.queue.push_back(call);
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    fn max_runners(&self) -> usize {
+        1
+    }
+
+    fn take(&mut self) -> Option<Vec<C>> {
+        let count = self.queue.len().min(self.max);
+        (count > 0).then(|| self.queue.drain(..count).collect())
     }
 }
 
@@ -97,15 +297,16 @@ mod tests {
 
     #[tokio::test]
     async fn one_runner_takes_all_calls_in_order() {
-        let combiner = Combiner::new();
+        let combiner = Combiner::new(InOrder::new(2));
         let mut answers = Vec::new();
         for n in 0..5 {
             let (promise, answer) = promise();
-            assert_eq!(combiner.push(n, promise), n == 0, "one runner is enough");
+            assert_eq!(combiner.push((n, promise)), n == 0, "one runner is enough");
             answers.push(answer);
         }
+        let mut runner = Runner::new(&combiner);
         let mut batches = Vec::new();
-        while let Some(batch) = combiner.next(2) {
+        while let Some(batch) = runner.next().await {
             batches.push(batch.len());
             batch.into_iter().for_each(|(n, promise)| promise.keep(Ok(n * 10)));
         }
@@ -113,8 +314,35 @@ mod tests {
         for (n, answer) in answers.into_iter().enumerate() {
             assert_eq!(answer.wait().await.unwrap(), n * 10);
         }
+        drop(runner);
         let (promise, _answer) = promise::<usize>();
-        assert!(combiner.push(5, promise), "the runner has ended");
+        assert!(combiner.push((5, promise)), "the runner has ended, and is counted out once");
+    }
+
+    #[test]
+    fn a_runner_that_breaks_off_leaves_its_place_to_another_one() {
+        let combiner = Combiner::new(InOrder::new(2));
+        assert!(combiner.push(1));
+        drop(Runner::new(&combiner));
+        assert!(combiner.needs_runner());
+        assert!(!combiner.needs_runner(), "there is one");
+        let mut slow = Runner::new(&combiner);
+        slow.step_aside();
+        assert!(combiner.push(2), "calls do not wait for a runner that takes long");
+        drop(slow);
+        assert!(!combiner.push(3), "it is counted out once");
+    }
+
+    #[test]
+    fn a_runner_goes_on_while_calls_wait() {
+        let combiner = Combiner::new(InOrder::new(2));
+        assert!(combiner.push(1));
+        let mut runner = Runner::new(&combiner);
+        assert!(runner.goes_on());
+        assert!(matches!(runner.look(true), Next::Run(batch) if batch == [1]));
+        assert!(!runner.goes_on());
+        assert!(combiner.push(2), "it has ended");
+        assert!(!runner.goes_on());
     }
 
     #[tokio::test]

@@ -7,11 +7,11 @@ use tokio::runtime::Handle;
 
 use crate::backoff::Retries;
 use crate::error::chain;
-use crate::inbox::combiner::{Promise, promise};
+use crate::inbox::combiner::{Promise, Runner, promise};
 use crate::inbox::faults::Judgement;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::intake::Intake;
-use crate::inbox::stored::queue::{LaneInFlight, Next, Pending, Runner};
+use crate::inbox::stored::queue::{LaneInFlight, Pending};
 use crate::outcome::{Rejection, cause};
 use crate::store::{Appended, LaneChoice, NewMessage, Place};
 use crate::{Error, ErrorKind, StoredKey};
@@ -26,7 +26,7 @@ impl Collapsed {
     fn of(batch: Vec<Pending>) -> Self {
         let mut collapsed = Self { messages: Vec::new(), promises: Vec::new() };
         let mut seen: HashMap<(String, StoredKey), usize> = HashMap::new();
-        for Pending { message, promise } in batch {
+        for Pending { message, promise, .. } in batch {
             let copy = message.key.as_ref().and_then(|key| {
                 let next = collapsed.messages.len();
                 let first = *seen.entry((message.kind.clone(), key.clone())).or_insert(next);
@@ -78,7 +78,7 @@ impl<S: LogStore> Intake<S> {
         lane: Option<u16>,
     ) -> Result<Appended, Error> {
         let (promise, answer) = promise();
-        if self.queue.push(Pending { message, promise }, lane) {
+        if self.queue.push(Pending { message, lane, promise }) {
             let intake = self.clone();
             // In a task of its own: a caller that goes away must not take the others along.
             Handle::current().spawn(async move { intake.run_appender().await });
@@ -88,20 +88,10 @@ impl<S: LogStore> Intake<S> {
 
     /// Appends what waits until nothing does.
     async fn run_appender(self: &Arc<Self>) {
-        let runner = Runner::new(&self.queue);
-        let mut may_hold_back = true;
-        loop {
-            let (lane, batch) = match self.queue.next(may_hold_back) {
-                Next::Append(lane, batch) => (lane, batch),
-                Next::HoldBack => {
-                    may_hold_back = self.queue.hold_back().await;
-                    continue;
-                }
-                Next::Done => break,
-            };
-            may_hold_back = true;
-            let in_flight = LaneInFlight::new(&self.queue, lane, &batch);
-            self.append_batch(lane, Collapsed::of(batch)).await;
+        let mut runner = Runner::new(&self.queue);
+        while let Some(batch) = runner.next().await {
+            let in_flight = LaneInFlight::new(&self.queue, &batch);
+            self.append_batch(batch.lane, Collapsed::of(batch.messages)).await;
             drop(in_flight);
             self.log.wake.notify_one();
             if self.log.settings.notify {
@@ -110,7 +100,6 @@ impl<S: LogStore> Intake<S> {
             // Those who were told come back with their next message, and go along.
             tokio::task::yield_now().await;
         }
-        runner.done();
     }
 
     /// Appends a batch, as often as it takes to know what became of it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::backoff::Retries;
 use crate::inbox::InboxStore;
-use crate::inbox::combiner::{Combiner, promise};
+use crate::inbox::combiner::{Combiner, InOrder, Promise, Runner, promise};
 use crate::inbox::engine::Engine;
 use crate::inbox::faults::Judgement;
 use crate::inbox::stored::LogStore;
@@ -19,12 +19,12 @@ const BATCH: usize = 256;
 pub(super) struct Completer<S: InboxStore> {
     engine: Arc<Engine<S>>,
     presence: Arc<Presence<S>>,
-    calls: Combiner<Completion, bool>,
+    calls: Combiner<InOrder<(Completion, Promise<bool>)>>,
 }
 
 impl<S: InboxStore> Completer<S> {
     pub(super) fn new(engine: Arc<Engine<S>>, presence: Arc<Presence<S>>) -> Self {
-        Self { engine, presence, calls: Combiner::new() }
+        Self { engine, presence, calls: Combiner::new(InOrder::new(BATCH)) }
     }
 }
 
@@ -32,7 +32,7 @@ impl<S: LogStore> Completer<S> {
     /// Writes how a run ended, as often as it takes; whether it was still under its fence.
     pub(super) async fn complete(self: &Arc<Self>, completion: Completion) -> Result<bool, Error> {
         let (promise, answer) = promise();
-        if self.calls.push(completion, promise) {
+        if self.calls.push((completion, promise)) {
             let completer = self.clone();
             tokio::spawn(async move { completer.run().await });
         }
@@ -40,7 +40,8 @@ impl<S: LogStore> Completer<S> {
     }
 
     async fn run(&self) {
-        while let Some(batch) = self.calls.next(BATCH) {
+        let mut runner = Runner::new(&self.calls);
+        while let Some(batch) = runner.next().await {
             let (completions, mut promises): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             match self.write(&completions).await {
                 Ok(written) => {

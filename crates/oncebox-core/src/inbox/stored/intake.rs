@@ -9,8 +9,9 @@ use tokio::time::sleep;
 
 use crate::error::chain;
 use crate::inbox::InboxStore;
+use crate::inbox::combiner::Combiner;
 use crate::inbox::engine::Engine;
-use crate::inbox::stored::queue::Queue;
+use crate::inbox::stored::queue::{LaneQueues, Queue};
 use crate::inbox::stored::{LogShared, LogStore, lock};
 
 /// Announcements to other processes are at least this far apart.
@@ -32,7 +33,7 @@ pub(crate) struct Intake<S: InboxStore> {
 impl<S: InboxStore> Intake<S> {
     /// With at most so many transactions that append.
     pub(super) fn new(engine: Arc<Engine<S>>, log: Arc<LogShared>, max_appenders: usize) -> Self {
-        let queue = Queue::new(log.lanes, max_appenders);
+        let queue = Combiner::new(LaneQueues::new(log.lanes, max_appenders));
         Self { engine, log, queue, announcing: AtomicBool::new(false), unhandled: Mutex::default() }
     }
 

@@ -29,7 +29,7 @@ use crate::store::Unit;
 use crate::{Error, observe};
 
 /// A unit whose batches met contention this often runs in a transaction of its own.
-const BATCH_TRIES: u32 = 5;
+const BATCH_ATTEMPTS: u32 = 5;
 
 /// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
 const ISOLATED_MAX: usize = 25;
@@ -69,38 +69,24 @@ impl<S: InboxStore> Batching<S> {
             delivery: delivery.clone(),
             message: Some(message),
             wait,
-            tries: 0,
+            attempts: 0,
             promise,
         };
-        if let Some(job) = handler.batches.slot_or_queue(job) {
-            let mut slot = Slot::new(self, handler.index, 1);
-            if handler.batches.is_crowded() {
-                // Those who are about to call come along.
-                tokio::task::yield_now().await;
-            }
-            if let Some(job) = handler.batches.alone_or_queue(job) {
-                let attempt = Attempt { message: job.message, ..Attempt::default() };
-                return slot.hold(self.look_and_try(handler, delivery, unit, attempt, &wait)).await;
-            }
-        }
-        answer.wait().await
+        let Some((mut slot, job)) = Slot::or_queue(self, handler.index, job).await else {
+            return answer.wait().await;
+        };
+        let attempt = Attempt { message: job.message, ..Attempt::default() };
+        slot.hold(self.look_and_try(handler, delivery, unit, attempt, &wait)).await
     }
 
     /// Works on what waits until nothing does.
     pub(super) async fn run_waiting(self: &Arc<Self>, handler: usize) {
-        let mut slot = Slot::new(self, handler, 0);
+        let mut slot = Slot::new(self, handler);
         let handler = &self.engine.handlers[handler];
-        while !slot.overstayed && handler.batches.goes_on(std::mem::take(&mut slot.units)) {
-            // First the permit: what comes while it is waited for goes along.
+        while slot.goes_on() {
+            // First the permit: what comes while it is waited for joins the batch.
             let permit = self.engine.permit(handler).await;
-            let jobs = handler.batches.take();
-            slot.units = jobs.len();
-            if jobs.is_empty() {
-                return;
-            }
-            if handler.batches.has_more() {
-                slot.go_on();
-            }
+            let Some(jobs) = slot.take().await else { return };
             let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
             slot.hold(self.run_batch(handler, jobs, permit).instrument(span)).await;
             // Those who were told come back with their next message, and go along.
@@ -141,9 +127,9 @@ impl<S: InboxStore> Batching<S> {
             };
             if trouble == BatchTrouble::Contended {
                 self.engine.met_contention(handler);
-                tries = part.iter().map(|job| job.tries).max().unwrap_or_default() + 1;
-                if tries < BATCH_TRIES {
-                    part.iter_mut().for_each(|job| job.tries += 1);
+                tries = part.iter().map(|job| job.attempts).max().unwrap_or_default() + 1;
+                if tries < BATCH_ATTEMPTS {
+                    part.iter_mut().for_each(|job| job.attempts += 1);
                     handler.batches.put_back(part);
                 } else {
                     alone.extend(part.into_iter().map(|job| (job, Attempt::default())));
@@ -180,7 +166,7 @@ impl<S: InboxStore> Batching<S> {
         }
         if had_turn && tries > 0 {
             // It was another process's transaction, which goes on meanwhile.
-            tokio::time::sleep(Retries::pause_after(tries.min(BATCH_TRIES) - 1)).await;
+            tokio::time::sleep(Retries::pause_after(tries.min(BATCH_ATTEMPTS) - 1)).await;
         }
     }
 

@@ -1,11 +1,11 @@
-//! Slots: who has a transaction in flight, and who waits for one.
+//! Slots: which units of a handler have a transaction in flight, and which wait for one.
 //!
-//! While there is no slot, units queue, and whoever has one takes its share of them next. There is no timer and no wait when
+//! While no slot is free, units queue, and a transaction that ends takes its share of them next. There is no timer and no wait when
 //! idle.
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use crate::handler::Delivery;
 use crate::inbox::InboxStore;
 use crate::inbox::batch_size::BatchSize;
-use crate::inbox::combiner::Promise;
+use crate::inbox::combiner::{Combiner, Policy, Promise, Runner, State};
 use crate::inbox::contention::Contention;
 use crate::inbox::units::batch::Batching;
 use crate::inbox::units::{CopyWait, UnitEnd};
@@ -26,20 +26,16 @@ const SLOT_TIME: Duration = Duration::from_millis(250);
 
 /// The units of one handler that wait for a transaction.
 #[derive(Debug)]
-pub(crate) struct Batches {
-    state: Mutex<State>,
+pub(crate) struct Batches(Combiner<Slots>);
+
+/// Natural batching: how many transactions the units at hand are worth, and which share of them each takes.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    queue: VecDeque<Job>,
+    /// Units in transactions.
+    running: usize,
     /// The maximum number of transactions in flight.
     max_in_flight: usize,
-}
-
-#[derive(Debug)]
-pub(crate) struct State {
-    queue: VecDeque<Job>,
-    /// Transactions in flight, and the units in them.
-    in_flight: usize,
-    running: usize,
-    /// Those that have taken so long that others need not wait for them.
-    overstaying: usize,
     pub(crate) size: BatchSize,
     pub(crate) contention: Contention,
     /// Whether the last batch had duplicates: then a look before the next one saves writes.
@@ -57,71 +53,93 @@ pub(crate) struct Job {
     pub(crate) delivery: Delivery,
     pub(crate) message: Option<Box<dyn Any + Send>>,
     pub(crate) wait: CopyWait,
-    /// How many batches it was in that met contention.
-    pub(crate) tries: u32,
+    /// The number of batches with it that met contention.
+    pub(crate) attempts: u32,
     pub(crate) promise: Promise<UnitEnd>,
 }
 
-impl Batches {
-    pub(crate) fn new(max_batch: usize, max_in_flight: usize) -> Self {
-        let state = State {
+impl Slots {
+    fn new(max_batch: usize, max_in_flight: usize, cores: usize) -> Self {
+        Self {
             queue: VecDeque::new(),
-            in_flight: 0,
             running: 0,
-            overstaying: 0,
-            size: BatchSize::new(max_batch, available_parallelism().map_or(1, usize::from)),
+            max_in_flight: max_in_flight.max(1),
+            size: BatchSize::new(max_batch, cores),
             contention: Contention::new(),
             duplicates: false,
             crowded: false,
             isolating: false,
-        };
-        Self { state: Mutex::new(state), max_in_flight: max_in_flight.max(1) }
+        }
+    }
+}
+
+impl Policy for Slots {
+    type Call = Job;
+    type Batch = Vec<Job>;
+
+    fn push(&mut self, job: Job) {
+        self.crowded = true;
+        self.queue.push_back(job);
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn has_waiting(&self) -> bool {
+        !self.queue.is_empty()
     }
 
-    /// How many transactions the units at hand are worth.
-    fn transactions(&self, state: &State) -> usize {
-        if state.contention.takes_turns() {
+    /// How many transactions the units at hand are worth. A slot is no permit: permits limit the transactions of all handlers.
+    fn max_runners(&self) -> usize {
+        if self.contention.takes_turns() {
             return 1;
         }
-        state.size.transactions(state.queue.len() + state.running).min(self.max_in_flight)
+        self.size.transactions(self.queue.len() + self.running).min(self.max_in_flight)
     }
 
-    /// Whether there is a slot for one more. A slot is no permit: one that overstays, such as a copy that waits for another process,
-    /// keeps no other unit out. The number of transactions is limited by permits.
-    fn has_room(&self, state: &State) -> bool {
-        state.in_flight - state.overstaying < self.transactions(state)
+    /// A fair share of what waits, so that no transaction is left with the crumbs.
+    fn take(&mut self) -> Option<Vec<Job>> {
+        // For a caller that went away while its unit waited, nothing is to be done.
+        self.queue.retain(|job| !job.promise.is_abandoned());
+        let share = (self.queue.len() + self.running).div_ceil(self.max_runners());
+        let size = self.size.next().min(share).min(self.queue.len());
+        self.running += size;
+        (size > 0).then(|| self.queue.drain(..size).collect())
     }
 
-    /// The handlers of so many units took so long together.
+    /// Of a handler that takes turns one transaction is enough.
+    fn is_surplus(&self, runners: usize) -> bool {
+        self.contention.takes_turns() && runners > 1
+    }
+}
+
+impl Batches {
+    pub(crate) fn new(max_batch: usize, max_in_flight: usize) -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Self(Combiner::new(Slots::new(max_batch, max_in_flight, cores)))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<Slots>> {
+        self.0.state()
+    }
+
+    /// The handlers of this number of units took this long together.
     pub(crate) fn took(&self, units: usize, time: Duration) {
         self.state().size.took(units, time);
     }
 
     /// Takes a slot if one is free; else the unit queues. Both under one lock: between the two the last runner could find
-    /// nothing to do and leave.
-    pub(crate) fn slot_or_queue(&self, job: Job) -> Option<Job> {
+    /// nothing to do and end.
+    fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         state.running += 1;
-        if self.has_room(&state) {
-            state.in_flight += 1;
+        if state.add_runner() {
             return Some(job);
         }
         state.running -= 1;
-        state.crowded = true;
-        state.queue.push_back(job);
+        state.push(job);
         None
     }
 
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.state().crowded
-    }
-
-    /// Whether nobody else waits; else the unit goes with them, at the head of the queue.
-    pub(crate) fn alone_or_queue(&self, job: Job) -> Option<Job> {
+    /// Whether no other unit waits; else the unit joins them, at the head of the queue.
+    fn alone_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         if state.queue.is_empty() {
             state.crowded = false;
@@ -131,14 +149,6 @@ impl Batches {
         None
     }
 
-    /// So many units of a slot have ended; whether the slot is still needed. Of a handler that takes turns one is enough.
-    pub(crate) fn goes_on(&self, ended: usize) -> bool {
-        let mut state = self.state();
-        state.running -= ended;
-        let surplus = state.contention.takes_turns() && state.in_flight - state.overstaying > 1;
-        !state.queue.is_empty() && !surplus
-    }
-
     /// Units of a batch that met contention are the next ones again.
     pub(crate) fn put_back(&self, jobs: Vec<Job>) {
         let mut state = self.state();
@@ -146,63 +156,55 @@ impl Batches {
             state.queue.push_front(job);
         }
     }
-
-    /// The next batch: a fair share of what waits, so that no transaction is left with the crumbs.
-    pub(crate) fn take(&self) -> Vec<Job> {
-        let mut state = self.state();
-        // Whoever went away while waiting wants nothing done.
-        state.queue.retain(|job| !job.promise.is_abandoned());
-        let share = (state.queue.len() + state.running).div_ceil(self.transactions(&state));
-        let size = state.size.next().min(share).min(state.queue.len());
-        state.running += size;
-        state.queue.drain(..size).collect()
-    }
-
-    /// Gives back the slot of one that had so many units; whether another one is taken for those who wait.
-    fn hand_over(&self, before: usize, overstayed: bool) -> bool {
-        let mut state = self.state();
-        state.running -= before;
-        state.in_flight -= 1;
-        state.overstaying -= usize::from(overstayed);
-        self.take_for_those_who_wait(&mut state)
-    }
-
-    /// Leaves one that takes long out of account; whether a slot is taken for those who wait.
-    fn overstay(&self, units: usize) -> bool {
-        let mut state = self.state();
-        state.running -= units;
-        state.overstaying += 1;
-        self.take_for_those_who_wait(&mut state)
-    }
-
-    /// Whether there are units left and a slot for them, which is taken.
-    pub(crate) fn has_more(&self) -> bool {
-        self.take_for_those_who_wait(&mut self.state())
-    }
-
-    fn take_for_those_who_wait(&self, state: &mut State) -> bool {
-        let taken = !state.queue.is_empty() && self.has_room(state);
-        state.in_flight += usize::from(taken);
-        taken
-    }
 }
 
 /// A transaction in flight. When it ends, however it does, what waits goes on in the background.
 pub(crate) struct Slot<'a, S: InboxStore> {
     batching: &'a Arc<Batching<S>>,
     handler: usize,
-    /// How many units are in it.
-    pub(crate) units: usize,
-    pub(crate) overstayed: bool,
+    runner: Runner<'a, Slots>,
+    /// Units in its transaction.
+    units: usize,
 }
 
 impl<'a, S: InboxStore> Slot<'a, S> {
-    pub(crate) fn new(batching: &'a Arc<Batching<S>>, handler: usize, units: usize) -> Self {
-        Self { batching, handler, units, overstayed: false }
+    /// The slot of a runner that was counted in.
+    pub(crate) fn new(batching: &'a Arc<Batching<S>>, handler: usize) -> Self {
+        let runner = Runner::new(&batching.batches(handler).0);
+        Self { batching, handler, runner, units: 0 }
     }
 
-    fn batches(&self) -> &'a Batches {
-        self.batching.batches(self.handler)
+    /// A slot for a unit to run in at once. Without a free one the unit queues, and also where others wait: they share a
+    /// transaction then.
+    pub(crate) async fn or_queue(
+        batching: &'a Arc<Batching<S>>,
+        handler: usize,
+        job: Job,
+    ) -> Option<(Self, Job)> {
+        let batches = batching.batches(handler);
+        let job = batches.slot_or_queue(job)?;
+        let mut slot = Self::new(batching, handler);
+        slot.units = 1;
+        let is_crowded = batches.state().crowded;
+        if is_crowded {
+            // The callers of the last batch are about to come with their next messages.
+            tokio::task::yield_now().await;
+        }
+        batches.alone_or_queue(job).map(|job| (slot, job))
+    }
+
+    /// Whether the slot is still needed, now that its transaction has ended. One that took long has been replaced.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        self.give_back_units();
+        self.runner.goes_on()
+    }
+
+    /// The next batch. If units are left over, another slot is taken for them.
+    pub(crate) async fn take(&mut self) -> Option<Vec<Job>> {
+        let jobs = self.runner.next().await?;
+        self.units = jobs.len();
+        self.run_others();
+        Some(jobs)
     }
 
     /// Does some work. If it takes long, others need not wait for it.
@@ -211,16 +213,22 @@ impl<'a, S: InboxStore> Slot<'a, S> {
         if let Ok(done) = tokio::time::timeout(SLOT_TIME, &mut work).await {
             return done;
         }
-        self.overstayed = true;
-        if self.batches().overstay(std::mem::take(&mut self.units)) {
-            self.go_on();
-        }
+        self.give_back_units();
+        self.runner.step_aside();
+        self.run_others();
         work.await
     }
 
-    /// Goes on in the background with those who wait.
-    pub(crate) fn go_on(&self) {
-        if let Ok(runtime) = Handle::try_current() {
+    fn give_back_units(&mut self) {
+        let units = std::mem::take(&mut self.units);
+        self.batching.batches(self.handler).state().running -= units;
+    }
+
+    /// Runs units that wait in the background, if there are any and a slot for them.
+    fn run_others(&self) {
+        if let Ok(runtime) = Handle::try_current()
+            && self.batching.batches(self.handler).0.needs_runner()
+        {
             let (batching, handler) = (self.batching.clone(), self.handler);
             runtime.spawn(async move { batching.run_waiting(handler).await });
         }
@@ -229,8 +237,127 @@ impl<'a, S: InboxStore> Slot<'a, S> {
 
 impl<S: InboxStore> Drop for Slot<'_, S> {
     fn drop(&mut self) {
-        if self.batches().hand_over(self.units, self.overstayed) {
-            self.go_on();
+        self.give_back_units();
+        self.runner.step_aside();
+        self.run_others();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::{Cancellation, EffectId};
+    use crate::inbox::combiner::{Answer, promise};
+    use crate::policy::InFlight;
+    use crate::{Envelope, Key};
+
+    const CORES: usize = 2;
+
+    fn job() -> (Job, Answer<UnitEnd>) {
+        let (promise, answer) = promise();
+        let unit = Unit {
+            handler: "h".into(),
+            kind: "k".into(),
+            key: Key::from("a").stored(),
+            fingerprint: None,
+            waited: Duration::ZERO,
+        };
+        let delivery = Delivery {
+            handler: "h".into(),
+            envelope: Arc::new(Envelope::new("k", "")),
+            key: None,
+            effect_id: EffectId::unique(),
+            is_replay: false,
+            cancellation: Cancellation::never(),
+            states: Arc::default(),
+        };
+        let wait = CopyWait::new(InFlight::Busy, Duration::from_secs(1));
+        (Job { unit, delivery, message: None, wait, attempts: 0, promise }, answer)
+    }
+
+    fn batches(max_batch: usize, max_in_flight: usize) -> Batches {
+        Batches(Combiner::new(Slots::new(max_batch, max_in_flight, CORES)))
+    }
+
+    /// How many of the units get a slot; the others queue.
+    fn push(batches: &Batches, count: usize) -> (usize, Vec<Answer<UnitEnd>>) {
+        let (jobs, answers): (Vec<_>, Vec<_>) = (0..count).map(|_| job()).unzip();
+        (jobs.into_iter().filter_map(|job| batches.slot_or_queue(job)).count(), answers)
+    }
+
+    #[test]
+    fn units_queue_when_no_slot_is_free() {
+        let batches = batches(64, 10);
+        let (with_slot, _answers) = push(&batches, 5);
+        assert_eq!(with_slot, 2, "one transaction runs while another one is committed");
+        let state = batches.state();
+        assert_eq!((state.queue.len(), state.running), (3, 2));
+        assert!(state.crowded);
+    }
+
+    #[test]
+    fn permits_limit_the_slots() {
+        let (with_slot, _answers) = push(&batches(64, 1), 5);
+        assert_eq!(with_slot, 1);
+        let (with_slot, _answers) = push(&batches(1, 4), 5);
+        assert_eq!(with_slot, 4, "units that never share a transaction gain from slots alone");
+    }
+
+    #[test]
+    fn each_transaction_takes_a_fair_share_of_the_queue() {
+        let batches = batches(64, 10);
+        let (_, _answers) = push(&batches, 12);
+        // Of ten that wait and two that run, each of the two slots has six. Then four are left over, then two, then one.
+        for expected in [Some(6), Some(2), Some(1), Some(1), None] {
+            assert_eq!(batches.state().take().map(|jobs| jobs.len()), expected);
+            batches.state().running = 0;
         }
+    }
+
+    #[test]
+    fn a_batch_has_a_maximum_number_of_units() {
+        let batches = batches(3, 10);
+        let (_, _answers) = push(&batches, 12);
+        assert_eq!(batches.state().take().map(|jobs| jobs.len()), Some(3));
+    }
+
+    #[test]
+    fn a_handler_that_takes_turns_has_one_slot() {
+        let batches = batches(64, 10);
+        batches.state().contention.met();
+        let (with_slot, _answers) = push(&batches, 5);
+        assert_eq!(with_slot, 1);
+        assert!(batches.state().is_surplus(2));
+        assert!(!batches.state().is_surplus(1));
+    }
+
+    #[test]
+    fn a_unit_that_finds_others_waiting_joins_them() {
+        let batches = batches(64, 10);
+        let (first, _answer) = job();
+        let first = batches.slot_or_queue(first).and_then(|job| batches.alone_or_queue(job)).unwrap();
+        assert!(!batches.state().crowded);
+        let (_, _answers) = push(&batches, 3);
+        assert!(batches.alone_or_queue(first).is_none());
+        assert!(batches.state().crowded);
+    }
+
+    #[test]
+    fn units_that_met_contention_go_first_again() {
+        let batches = batches(1, 1);
+        let (_, _answers) = push(&batches, 2);
+        let (mut again, _answer) = job();
+        again.attempts = 1;
+        batches.put_back(vec![again]);
+        let next = batches.state().take().unwrap();
+        assert_eq!(next.iter().map(|job| job.attempts).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn nothing_is_run_for_a_caller_that_went_away() {
+        let batches = batches(64, 1);
+        let (_, answers) = push(&batches, 4);
+        drop(answers);
+        assert!(batches.state().take().is_none());
     }
 }

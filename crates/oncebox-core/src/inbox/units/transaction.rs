@@ -77,7 +77,7 @@ impl<S: InboxStore> Batching<S> {
     ) -> Result<Vec<Option<UnitEnd>>, BatchTrouble> {
         let store = &self.engine.store;
         let units = jobs.iter().map(|job| job.unit.clone()).collect();
-        let tries = jobs.iter().map(|job| job.tries).max().unwrap_or_default();
+        let tries = jobs.iter().map(|job| job.attempts).max().unwrap_or_default();
         let transaction = handler.batches.state().size.time_of(jobs.len());
         let lock_wait = lock_wait(transaction, permit.has_turn(), tries, spread());
         let mut claim = self.claim_batch(handler, units, lock_wait).await?;
