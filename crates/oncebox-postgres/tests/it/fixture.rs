@@ -17,6 +17,13 @@ pub(crate) struct Postgres {
     url: String,
 }
 
+impl Postgres {
+    /// The same database through another store.
+    pub(crate) fn through(&self, store: PostgresStore) -> Self {
+        Self { store, ..self.clone() }
+    }
+}
+
 /// A database that was migrated by its owner, who also uses it.
 pub(crate) async fn as_owner(test: &str) -> Option<Postgres> {
     let database = test_database(test).await?;
@@ -69,17 +76,16 @@ impl Fixture for Postgres {
 
     async fn reopen(&self) -> Option<Self> {
         self.store.pool().close().await;
-        let store = PostgresStore::connect(&self.url).await.unwrap();
-        Some(Self { store, ..self.clone() })
+        Some(self.through(PostgresStore::connect(&self.url).await.unwrap()))
     }
 
     async fn transaction(&self, commits: bool, body: TransactionBody<PgConnection>) -> bool {
         let mut tx = self.store.pool().begin().await.unwrap();
         body(&mut tx).await;
         if commits {
-            tx.commit().await.unwrap()
+            tx.commit().await.unwrap();
         } else {
-            tx.rollback().await.unwrap()
+            tx.rollback().await.unwrap();
         }
         true
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod claims;
+mod costs;
 mod fixture;
 mod least_privilege;
 mod log;
