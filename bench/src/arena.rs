@@ -112,7 +112,7 @@ impl<'a, E: Engine> Arena<'a, E> {
         Ok(measured)
     }
 
-    // Whoever reports messages as done has their effect in the database, once.
+    // A contender that reports messages as done has their effects in the database, once each.
     async fn check(&self, name: Name, ground: &E::Ground, task: Task, measured: &Throughput) -> Result<()> {
         let tally = measured.tally;
         // Without an inbox or a transaction around it, what a failed handler wrote stays.

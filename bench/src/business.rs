@@ -22,7 +22,7 @@ pub(crate) enum Work {
     Insert,
     /// An update of one of ten rows.
     HotRow,
-    /// Updates of two rows of so many. A second handler updates the same two in opposite order.
+    /// Updates of two rows out of this many. A second handler updates the same two in opposite order.
     Crossing { rows: u64, backwards: bool },
     /// One insert, and then 5 % fail.
     Failing,
@@ -110,7 +110,7 @@ async fn insert<E: Engine>(paid: &OrderPaid, conn: &mut E::Connection) -> Result
     E::execute(conn, INSERT, &values).await.map(drop)
 }
 
-// Two different rows of so many.
+// Two different rows out of this many.
 fn two_rows(paid: &OrderPaid, rows: u64) -> (i64, i64) {
     let (first, further) = paid.order_id.as_u64_pair();
     let first = scatter(first) % rows;

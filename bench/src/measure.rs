@@ -21,7 +21,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// So many milliseconds each, and callers that all end.
+    /// The given number of milliseconds each, and callers that all end.
     pub(crate) fn of(warm_up: u64, slice: u64) -> Pace {
         let (warm_up, slice) = (Duration::from_millis(warm_up), Duration::from_millis(slice));
         Pace { warm_up, slice, ending: Duration::MAX }
@@ -65,7 +65,7 @@ pub(crate) async fn throughput(
     let mut tally = Tally::default();
     let (mut begin, mut before) = (Instant::now(), 0);
     wait(pace.warm_up, &mut running, &mut tally).await?;
-    // Whoever is through with all messages by now was measured from the start.
+    // A contender that has finished all messages by now was measured from the start.
     if !running.is_empty() {
         (begin, before) = (Instant::now(), shared.settled.load(Ordering::Relaxed));
     }

@@ -18,7 +18,7 @@ impl OrderPaid {
     /// The message of a number: the same number, the same message.
     pub(crate) fn numbered(number: u64) -> OrderPaid {
         OrderPaid {
-            // Spread as ids from many producers are, so that nobody's index is filled in order.
+            // Spread as ids from many producers are, so that no index is filled in order.
             order_id: Uuid::from_u64_pair(scatter(number), scatter(!number)),
             customer: format!("customer-{:08}", number % 10_000),
             cents: i64::from(u32::try_from(number % 100_000).unwrap_or_default()),

@@ -52,7 +52,7 @@ pub(crate) struct Options {
     /// Only on this database
     #[arg(long)]
     store: Option<StoreName>,
-    /// Only with so many callers, where a scenario has several numbers; may be given several times
+    /// Only with this number of callers, where a scenario has several; may be given several times
     #[arg(long = "callers", value_name = "N")]
     callers: Vec<usize>,
     /// How often each contender is measured: 5, or 3 with --quick

@@ -12,7 +12,7 @@ struct OrderPaid {
 
 async fn post_to_ledger(_order: OrderPaid, _db: &mut SqliteConnection) {}
 
-#[allow(dead_code, reason = "it runs until somebody presses Ctrl-C")]
+#[allow(dead_code, reason = "it runs until Ctrl-C")]
 async fn stored(store: SqliteStore, order: OrderPaid) -> anyhow::Result<()> {
     let inbox = Inbox::builder(store.clone()).stored().on("ledger", post_to_ledger).build().await?;
 
@@ -40,6 +40,6 @@ fn the_readme_shows_what_is_compiled_here() {
     let lines = block.lines().map(str::trim).filter(|line| !line.is_empty());
     assert!(lines.clone().count() >= 8);
     for line in lines {
-        assert!(here.contains(line), "the README says, and nobody compiles: {line}");
+        assert!(here.contains(line), "a line of the README is not compiled: {line}");
     }
 }

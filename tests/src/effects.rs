@@ -6,10 +6,10 @@ use std::io::Write;
 
 use oncebox::{InboxStore, PostgresStore, SqliteStore};
 
-/// Tells the parent.
+/// Reports to the parent.
 pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // The parent may be gone; then there is nobody to tell.
+    // The parent may be gone; then there is no receiver.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 

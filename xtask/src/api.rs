@@ -73,7 +73,7 @@ struct Module {
 #[derive(Default)]
 struct Api {
     lines: BTreeSet<String>,
-    /// Types by their visibility: impls of private ones are nobody's business.
+    /// Types by their visibility: impls of private ones are not listed.
     public_types: BTreeSet<String>,
     private_types: BTreeSet<String>,
     /// The lines of impls, with the name of their type.

@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What the benchmark is told; `inline --help`, `stored --help` and `gateway --help` say what it takes
+    /// Arguments of the benchmark: see `inline --help`, `stored --help` and `gateway --help`
     #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -21,7 +21,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible
     if options.arguments.first().is_some_and(|what| what == "gateway") {
         let mut build = workspace.cargo();
         build.args(["build", "--release", "--package", "oncebox-cli"]);
-        ensure!(build.status().context("running cargo")?.success(), "the program could not be built");
+        ensure!(
+            build.status().context("running cargo")?.success(),
+            "cannot build oncebox-cli: see cargo's output above"
+        );
     }
     let mut command = workspace.cargo();
     command.args(["run", "--release", "--package", "oncebox-bench", "--"]).args(&options.arguments);

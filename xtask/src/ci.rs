@@ -55,7 +55,7 @@ fn checks(workspace: &Workspace) -> [Check; 4] {
         Check {
             name: "docs",
             command: docs,
-            fix: "mend the doc comments named above; see them with `cargo doc --workspace --no-deps --open`",
+            fix: "correct the doc comments named above; see them with `cargo doc --workspace --no-deps --open`",
         },
         Check {
             name: "packages",

@@ -16,8 +16,8 @@ impl Interrupt {
         Ok(Interrupt(EndSignals::listen().context("listening to signals")?))
     }
 
-    /// Waits for a signal. One that came before the call counts.
-    pub(crate) async fn came(&mut self) {
+    /// Waits for a signal. One that arrived before the call counts.
+    pub(crate) async fn received(&mut self) {
         self.0.next().await;
     }
 }

@@ -16,9 +16,9 @@ const STEP: &str = "PostgreSQL";
 #[derive(Debug)]
 pub(crate) enum Provision {
     Running(PostgresServer),
-    /// Its tests are left out.
+    /// Its tests are skipped.
     Missing,
-    /// Nothing else is worth a try.
+    /// In CI, where nothing may be skipped: no further step runs.
     Refused,
 }
 
@@ -30,7 +30,7 @@ pub(crate) async fn provide(may_install: bool, steps: &mut Steps) -> Result<Prov
             Ok(bin) => bin,
             Err(error) => return Ok(do_without(&error, steps)),
         },
-        // Named, but wrong: that is no reason to skip.
+        // A wrong ONCEBOX_POSTGRES_BIN is a mistake to correct, no reason to skip.
         Err(error) => {
             steps.fail(STEP, format!("{error:#}"));
             return Ok(without());
@@ -44,8 +44,8 @@ pub(crate) async fn provide(may_install: bool, steps: &mut Steps) -> Result<Prov
 fn install(may_install: bool) -> Result<PathBuf> {
     if !may_install {
         bail!(
-            "its server programs are not installed and --no-install forbids to; install the package \
-             `{PACKAGE}`, or let {POSTGRES_BIN} name the folder with initdb and postgres"
+            "its server programs are not installed, and --no-install is set: install the package \
+             `{PACKAGE}`, or set {POSTGRES_BIN} to the folder with initdb and postgres"
         );
     }
     if apt::is_available() {
@@ -58,7 +58,7 @@ fn do_without(error: &anyhow::Error, steps: &mut Steps) -> Provision {
     if skip::in_ci() {
         steps.fail(STEP, format!("{error:#} (with CI=true nothing may be skipped)"));
     } else {
-        eprintln!("\n{0}\nPostgreSQL IS MISSING, ITS TESTS WILL BE SKIPPED\n{error:#}\n{0}", "!".repeat(72));
+        eprintln!("\n{0}\nPOSTGRESQL IS MISSING: ITS TESTS ARE SKIPPED\n{error:#}\n{0}", "!".repeat(72));
         steps.skip(STEP, format!("{error:#}"));
     }
     without()

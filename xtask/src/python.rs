@@ -9,7 +9,7 @@ use crate::steps::Steps;
 const STEP: &str = "Python";
 const PACKAGE: &str = "python3";
 
-/// Sees that there is one, installing it if need be and allowed. Without it a test says that it is skipped, or fails in CI.
+/// Installs Python if it is missing and installing is allowed. Without Python a test is skipped, or fails in CI.
 pub(crate) fn provide(may_install: bool, steps: &mut Steps) {
     if is_there() || !may_install || !apt::is_available() {
         return;

@@ -1,4 +1,4 @@
-//! The quick start as the README tells it.
+//! The quick start of the README.
 
 use anyhow::{Context, Result};
 

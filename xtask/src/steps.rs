@@ -10,10 +10,10 @@ use oncebox_servers::process::{OwnedProcess, Signal, describe};
 
 use crate::interrupt::{Interrupt, Interrupted};
 
-// Longer than the test runner gives its tests to end when it is told to.
+// Longer than the test runner gives its tests to end after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
-/// What has been done so far.
+/// The steps so far, and their outcomes.
 #[derive(Debug)]
 pub(crate) struct Steps {
     interrupt: Interrupt,
@@ -40,12 +40,12 @@ impl Steps {
         Steps { interrupt, done: Vec::new(), skipped_tests: BTreeSet::new() }
     }
 
-    /// Runs a command to its end; tells whether it passed.
+    /// Runs a command to its end. Returns whether it passed.
     pub(crate) async fn run(&mut self, name: &str, command: Command) -> Result<bool, Interrupted> {
         self.run_within(name, command, Duration::MAX).await
     }
 
-    /// Runs a command that has to end by itself within `limit`; tells whether it passed.
+    /// Runs a command that has to end by itself within `limit`. Returns whether it passed.
     pub(crate) async fn run_within(
         &mut self,
         name: &str,
@@ -57,7 +57,7 @@ impl Steps {
         Ok(passed.is_some())
     }
 
-    /// Does `work`; gives its result if it passed.
+    /// Runs `work`. Returns its result if it passed.
     pub(crate) async fn perform<T>(
         &mut self,
         name: &str,
@@ -67,9 +67,9 @@ impl Steps {
         println!("\n==> {name}: {what}");
         let start = Instant::now();
         let result = tokio::select! {
-            // A signal that came during the step before counts first.
+            // A signal that arrived during the step before counts first.
             biased;
-            () = self.interrupt.came() => Err(Interrupted),
+            () = self.interrupt.received() => Err(Interrupted),
             result = work => Ok(result),
         };
         let took = start.elapsed();
@@ -121,7 +121,9 @@ impl Steps {
         let skipped_steps = self.done.iter().any(|done| matches!(done.outcome, Outcome::Skipped(_)));
         match self.all_passed() {
             false => "FAILED",
-            true if skipped_steps || !self.skipped_tests.is_empty() => "passed, BUT NOT ALL WAS TRIED",
+            true if skipped_steps || !self.skipped_tests.is_empty() => {
+                "passed, BUT SOME STEPS OR TESTS WERE SKIPPED"
+            }
             true => "all passed",
         }
     }
@@ -154,7 +156,7 @@ async fn run_to_the_end(command: Command, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command to its end. Whoever does not wait for that stops it.
+/// Runs a command to its end. Dropping the future stops the command.
 pub(crate) async fn end_of(mut command: Command) -> Result<ExitStatus> {
     // In a process group of its own it may not read from the terminal, and nothing here needs to.
     command.stdin(Stdio::null());
@@ -173,7 +175,7 @@ impl Drop for Running {
     }
 }
 
-// For a person to repeat.
+// As a person would type it, to repeat the step.
 fn command_line(command: &Command) -> String {
     let arguments = command.get_args().map(|argument| argument.to_string_lossy().into_owned());
     ["cargo".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
@@ -215,6 +217,6 @@ mod tests {
         steps.skip_tests("b: no server\na: no server\nb: no server\n");
         assert!(steps.all_passed());
         assert_eq!(steps.skipped_tests.len(), 2);
-        assert_eq!(steps.verdict(), "passed, BUT NOT ALL WAS TRIED");
+        assert_eq!(steps.verdict(), "passed, BUT SOME STEPS OR TESTS WERE SKIPPED");
     }
 }

@@ -97,7 +97,7 @@ impl TestRun<'_> {
 
     async fn run(&self, steps: &mut Steps) -> Result<(), Interrupted> {
         let result = self.run_steps(steps).await;
-        // No file means that nobody skipped.
+        // Without a file no test was skipped.
         steps.skip_tests(&fs::read_to_string(self.skipped()).unwrap_or_default());
         result
     }

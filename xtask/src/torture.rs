@@ -19,7 +19,7 @@ const SHORT_MESSAGES: &str = "9000";
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Options {
-    /// What the program is told; `--help` says what it takes
+    /// Arguments of the program: see `--help`
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -30,7 +30,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible
     // Two programs are needed; cargo would build the one that it runs.
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--package", PACKAGE]);
-    ensure!(build.status().context("running cargo")?.success(), "the programs could not be built");
+    ensure!(
+        build.status().context("running cargo")?.success(),
+        "cannot build the torture programs: see cargo's output above"
+    );
     let mut command = Command::new(workspace.target().join("release").join(PROGRAM));
     command.args(&options.arguments);
     Err(command.exec()).context("running the program")

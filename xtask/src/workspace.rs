@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-// What cargo tells the program it runs. Handed on, it would tell the nested cargo about the wrong package and
+// Variables that cargo sets for the program it runs. Inherited, they would name the wrong package to the nested cargo and
 // make build scripts that look at it run again.
 const ABOUT_THIS_PROGRAM: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"];
 

@@ -154,7 +154,7 @@ fn is_duplicate_key(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.is_unique_violation())
 }
 
-/// What a body's trouble means to those who run it outside of an inbox.
+/// What an error of a handler's body means to contenders that run it outside of an inbox.
 fn failed(trouble: Trouble) -> Result<Tally> {
     match trouble {
         Trouble::Meant => Ok(Tally::FAILED),

@@ -6,7 +6,7 @@ use tokio::process::Command;
 
 const SCRIPT: &str = include_str!("load.lua");
 
-/// What came of one round.
+/// The result of one round.
 #[derive(Debug, Deserialize)]
 pub(super) struct Load {
     pub(super) requests: u64,

@@ -1,5 +1,5 @@
 //! `bench gateway`: how fast the program takes messages over HTTP, beside a handler that inserts each row as it comes; and how
-//! much memory it needs when whoever it delivers to is slow.
+//! much memory it needs when its receiver is slow.
 
 mod backlog;
 mod bare;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// How often each side is measured
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Instead: how much memory it needs with so many messages for a slow receiver
+    /// Instead: how much memory it needs with this many messages for a slow receiver
     #[arg(long, value_name = "MESSAGES")]
     backlog: Option<u64>,
     /// Print one JSON object a line instead of a table

@@ -1,4 +1,4 @@
-//! `inline-half-duplicates`: every second delivery is a copy of one that came shortly before.
+//! `inline-half-duplicates`: every second delivery is a copy of one shortly before it.
 
 use anyhow::Result;
 

@@ -33,7 +33,7 @@ pub(crate) async fn run<E: Engine>(asked: &Asked<Scenario>) -> Result<Vec<Compar
     if asked.wants(Scenario::Duplicates) {
         all.push(duplicates::run(&mut arena).await?);
     }
-    // With one writer nobody waits for a row.
+    // With one writer no transaction waits for a row.
     if asked.wants(Scenario::Deadlocks) && !E::ONE_WRITER {
         all.extend(deadlocks::run(&mut arena).await?);
     }
@@ -42,7 +42,7 @@ pub(crate) async fn run<E: Engine>(asked: &Asked<Scenario>) -> Result<Vec<Compar
         (Scenario::Failing, one_per_tx::FAILING),
         (Scenario::Slow, one_per_tx::SLOW),
     ] {
-        // With one writer all wait for each other's 20 ms, which takes long and tells little.
+        // With one writer all wait for each other's 20 ms, which takes long and shows little.
         let tells_little = scenario == Scenario::Slow && E::ONE_WRITER && asked.options.quick;
         if asked.names(scenario) || asked.wants(scenario) && !tells_little {
             all.push(one_per_tx::run(&mut arena, contest).await?);

@@ -79,7 +79,7 @@ pub(crate) trait Server: Sized {
     async fn fresh(&self) -> Result<<Self::Engine as Engine>::Ground>;
 }
 
-/// Where one measurement takes place: tables that nobody used before.
+/// Where one measurement takes place: tables that no run has used before.
 pub(crate) trait Ground: Sized {
     type Engine: Engine<Ground = Self>;
 

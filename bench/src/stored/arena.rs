@@ -29,9 +29,9 @@ const CHOOSING_CALLERS: usize = 64;
 const FILLERS: u64 = 4;
 /// Connections of a baseline that is only filled and worked through.
 const FILLING_POOL: u32 = 4;
-/// A tenth of so many messages is enough to get going.
+/// A tenth of the messages is enough to warm up.
 const MOST_TO_WARM_UP: u64 = 40_000;
-/// Nobody needs longer; who does has lost messages.
+/// No contender needs longer: one that does has lost messages.
 pub(crate) const LONGEST: Duration = Duration::from_secs(900);
 
 /// A keeper on its tables.
@@ -47,7 +47,7 @@ pub(crate) struct Entrant<E: StoredEngine> {
     done: u64,
 }
 
-/// What came of working for a while.
+/// The result of working for a while.
 #[derive(Clone, Debug)]
 pub(crate) struct Worked {
     /// Handler runs per second.
@@ -236,7 +236,7 @@ impl<E: StoredEngine> Entrant<E> {
         Ok(())
     }
 
-    /// Works until so many more handler runs are through, or the time is over.
+    /// Works until this many more handler runs have finished, or the time is over.
     pub(crate) async fn work(&mut self, runs: u64, limit: Duration) -> Result<Worked> {
         self.meter.ask_for(runs, 10);
         let begin = Instant::now();

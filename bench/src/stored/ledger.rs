@@ -1,4 +1,4 @@
-//! Where handlers write: each has a table of its own, so that it can be told who wrote what.
+//! Where handlers write: each has a table of its own, so that each row shows its handler.
 
 use anyhow::{Result, ensure};
 use sqlx::Pool;

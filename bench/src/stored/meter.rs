@@ -12,7 +12,7 @@ pub(crate) struct Meter {
     done: AtomicU64,
     goal: AtomicU64,
     enough: watch::Sender<bool>,
-    /// A mark is made whenever so many are done.
+    /// A mark is made after this many messages.
     every: AtomicU64,
     marks: Mutex<Vec<(u64, Instant)>>,
 }
@@ -28,7 +28,7 @@ impl Meter {
         }
     }
 
-    /// Asks for so many more, with this many marks on the way.
+    /// Expects this many more messages, with this many marks on the way.
     pub(crate) fn ask_for(&self, more: u64, marks: u64) {
         self.goal.store(self.done() + more, Ordering::Relaxed);
         self.every.store((more / marks).max(1), Ordering::Relaxed);

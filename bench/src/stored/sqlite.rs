@@ -1,4 +1,4 @@
-//! SQLite: one writer, so that nobody has to skip what another one has locked.
+//! SQLite: one writer, so that no worker has to skip rows that another one has locked.
 
 use std::ops::Range;
 use std::sync::Arc;

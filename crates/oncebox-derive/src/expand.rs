@@ -25,7 +25,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     };
     let name = &input.ident;
     let (generics, arguments, bounds) = input.generics.split_for_impl();
-    // Who retires a message or one of its fields warns those who use it, not this `impl`.
+    // A deprecated message or field warns where it is used, not in this `impl`.
     Ok(quote! {
         #[automatically_derived]
         #[allow(deprecated)]

@@ -25,7 +25,7 @@ impl TestDatabase {
         let url = DatabaseUrl::parse(admin_url)?.with_database(&name);
         let mut admin =
             PgConnection::connect(admin_url).await.context("connecting to the server for tests")?;
-        // Nobody can be connected to template0, and a template that someone is connected to cannot be copied.
+        // A template with open connections cannot be copied. template0 accepts no connections.
         // The name is made of letters and digits only.
         let statement = AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE template0"));
         sqlx::raw_sql(statement).execute(&mut admin).await.context("creating a database for a test")?;

@@ -27,7 +27,7 @@ pub(crate) fn kill(leader: Pid) -> Result<()> {
     wait_for_death(&members)
 }
 
-// Whoever is stopped cannot fork, so once a look finds nobody new the family is complete. Killing first and
+// A stopped process cannot fork, so once a look finds no new process the family is complete. Killing first and
 // looking later would lose the orphans.
 fn freeze(leader: Pid) -> Result<HashSet<Pid>> {
     let mut frozen = HashSet::from([leader]);
@@ -129,7 +129,7 @@ mod tests {
     fn a_name_with_parentheses_does_not_confuse() {
         assert_eq!(parse_stat("12 (a) S 3 (b) c) R 7 12 12 0"), entry(12, 7, true));
         assert_eq!(parse_stat("12 (cat) Z 1 12"), entry(12, 1, false));
-        assert_eq!(parse_stat("1 (init) S 0 1"), None, "whoever has no parent is nobody's descendant");
+        assert_eq!(parse_stat("1 (init) S 0 1"), None, "a process without a parent is no descendant");
     }
 
     #[test]

@@ -11,9 +11,9 @@ use anyhow::{Result, bail};
 const CANDIDATES: Range<u16> = 20_000..32_000;
 const ATTEMPTS: usize = 100;
 
-/// A loopback port on which nobody listens at this moment.
+/// A loopback port on which no process listens at this moment.
 ///
-/// Another process may take it before the server does; whoever starts a server tries again then.
+/// Another process may take it before the server does: then start the server again on another port.
 pub fn free() -> Result<u16> {
     for _ in 0..ATTEMPTS {
         let port = any();

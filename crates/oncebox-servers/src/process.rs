@@ -75,7 +75,7 @@ impl OwnedProcess {
         let deadline = Instant::now() + grace;
         while Instant::now() < deadline {
             if let Some(status) = self.ended()? {
-                // The others were asked too; whoever outlives the leader has no one left to wait for it.
+                // The other processes were asked too. One that outlives the leader has no parent left that waits for it.
                 signal_group(self.pid(), Signal::KILL)?;
                 return Ok(status);
             }

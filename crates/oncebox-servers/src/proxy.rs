@@ -2,7 +2,7 @@
 //!
 //! It reads the client's messages one by one, so that it knows when a whole `COMMIT` has been passed on. Then it can keep the
 //! answer to itself: the client cannot know whether the commit happened. It did. A connection that is *cut* is closed on both
-//! sides, which everybody notices. One that is *silent* stays open and passes nothing any more in either direction, as a
+//! sides, which both sides notice. One that is *silent* stays open and passes nothing any more in either direction, as a
 //! connection does whose peer has lost its power, or behind a firewall that has forgotten it.
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const STARTUP_VERSION_3: [u8; 4] = 196_608_u32.to_be_bytes();
 
-/// Passes everything on until it is told otherwise. Dropping it closes all connections.
+/// Passes everything on until a fault is requested. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct FaultyProxy {
     address: SocketAddr,
@@ -78,7 +78,7 @@ impl FaultyProxy {
         self.address.port()
     }
 
-    /// Closes the connections of the next so many commits, when the server has committed and before it can say so.
+    /// Closes the connections of the next `n` commits, after the commit and before its response.
     pub fn cut_after_commits(&self, commits: u32) {
         self.state.cuts_left.store(commits, Ordering::SeqCst);
     }
@@ -89,18 +89,18 @@ impl FaultyProxy {
         self.state.cuts.load(Ordering::SeqCst)
     }
 
-    /// Lets the next so many commits through; their connections are silent from then on.
+    /// Lets the next `n` commits through; their connections are silent from then on.
     pub fn silence_after_commits(&self, commits: u32) {
         self.state.silent_commits_left.store(commits, Ordering::SeqCst);
     }
 
-    /// Passes so many requests on; the connection that carries the one behind them is silent from then on, and the server
+    /// Passes `n` requests on; the connection that carries the one behind them is silent from then on, and the server
     /// never has that one.
     pub fn silence_after_requests(&self, requests: u32) {
         self.state.requests_left.store(requests.saturating_add(1), Ordering::SeqCst);
     }
 
-    /// The next so many connections are silent from their beginning.
+    /// The next `n` connections are silent from their beginning.
     pub fn silence_newcomers(&self, connections: u32) {
         self.state.silent_newcomers_left.store(connections, Ordering::SeqCst);
     }
@@ -124,7 +124,7 @@ impl Drop for FaultyProxy {
 }
 
 impl State {
-    /// Stays as it is for ever, with the sockets of whoever waits for this open.
+    /// Never returns, and keeps the sockets of the caller open.
     async fn be_silent(&self) {
         self.silences.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<()>().await;
@@ -155,7 +155,7 @@ async fn pass(client: TcpStream, server_port: u16, state: &State) -> Result<()> 
     };
     if let Fate::Unanswered { commit, is_cut } = fate {
         to_server.write_all(&commit).await?;
-        // The server has done it once it answers; nobody is told.
+        // The server has committed once it responds; the client does not receive the response.
         let _ = from_server.read(&mut [0; 64]).await;
         if is_cut {
             state.cuts.fetch_add(1, Ordering::SeqCst);
@@ -198,7 +198,7 @@ async fn pass_requests(
 }
 
 /// Whether the server can answer now: `Query`, `Sync`, `Flush`, a password, `Terminate`. What comes before them in one request
-/// goes along with them: nobody loses half of a packet.
+/// goes along with them: no packet is cut in half.
 fn ends_request(message: &[u8]) -> bool {
     matches!(message.first(), Some(b'Q' | b'S' | b'H' | b'p' | b'X'))
 }

@@ -23,7 +23,7 @@ pub enum Point {
     AfterClaim,
     /// The handler has run; nothing is committed.
     BeforeCommit,
-    /// Everything is committed; nobody has been told.
+    /// Everything is committed; the caller has no result yet.
     AfterCommit,
 }
 
@@ -137,7 +137,7 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     }
 
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
-        // The dead do not try again; whoever delivers does.
+        // A crashed process does not retry: its source delivers again.
         if is_crash(error) { Fault::Other } else { S::classify(error) }
     }
 }

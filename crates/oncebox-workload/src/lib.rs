@@ -7,7 +7,7 @@
 //! | [`history`] | the events of a run, one JSON object per line, and their counts |
 //! | [`ledger`] | the expected effects compared with the rows that were found |
 //! | [`random`] | random numbers that follow from a seed |
-//! | [`signals`] | the signals that end a program, for those who start processes |
+//! | [`signals`] | the signals that end a program |
 //!
 //! Nothing here reads a clock, starts a process or opens a database. `oncebox demo` and `cargo xtask torture` add those, each with its
 //! own faults.

@@ -11,7 +11,7 @@ pub enum EndSignal {
     HangUp,
     /// Ctrl-C.
     Interrupt,
-    /// The system, or whoever started the program, ends it.
+    /// The system or a supervisor ends the program.
     Terminate,
 }
 
@@ -45,7 +45,7 @@ impl EndSignals {
         })
     }
 
-    /// Waits for a signal. One that came before the call counts.
+    /// Waits for a signal. One that arrived before the call counts.
     pub async fn next(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.interrupt.recv() => EndSignal::Interrupt,

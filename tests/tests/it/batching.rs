@@ -32,7 +32,7 @@ on_every_store!(
 const LONG: Duration = Duration::from_secs(600);
 
 /// How many units share a transaction also depends on how long handlers took before, so on a busy machine a round may share
-/// nothing. What shares nothing in so many rounds never does.
+/// nothing. A batch that is never shared in this many rounds never will be.
 const ROUNDS_MAX: usize = 200;
 
 /// A set handler that writes an effect each, and notes the largest set that it was given.
@@ -53,7 +53,7 @@ fn counting<F: Fixture>(
     inbox.on_with("h", handler, options)
 }
 
-/// Delivers so many messages at once; the names of the outcomes.
+/// Delivers this many messages at once. Returns the names of the outcomes.
 async fn deliver<S: InboxStore>(inbox: &Inbox<S>, ids: impl Iterator<Item = String>) -> Vec<&'static str> {
     let calls = ids.map(|id| {
         let inbox = inbox.clone();
@@ -301,7 +301,7 @@ impl Runs {
     }
 }
 
-/// On a busy machine the time of others may be up too. What counts is that nobody is told to come again whose own run was over.
+/// On a busy machine the time of others may be up too. What counts: a message whose own run was over needs no retry.
 async fn neighbours_of_a_unit_that_hangs_are_unharmed<F: Fixture>(fixture: F) {
     let runs = Runs::default();
     let (effects, seen) = (fixture.clone(), runs.clone());
@@ -355,7 +355,7 @@ async fn neighbours_of_a_caller_that_goes_away_are_unharmed<F: Fixture>(fixture:
             Err(aborted) => assert!(n.is_multiple_of(5) && aborted.is_cancelled(), "{n}"),
         }
     }
-    // Delivered again, those who went away have their effect too, and nobody has two.
+    // Delivered again, the messages of callers that went away have their effect too, and no message has two.
     deliver(&inbox, ids(0..200)).await;
     for id in ids(0..200) {
         assert_eq!(fixture.effects(&id).await, 1, "{id}");
@@ -504,7 +504,7 @@ async fn a_key_that_another_process_holds_does_not_stall_its_batch() {
         }
     }
     let busy = busy.unwrap();
-    // Nor those who come later.
+    // Nor do later callers.
     until_shared(async |round| {
         let later = (0..100).map(|n| format!("later-{round}-{n}"));
         let outcomes = deliver_together(&inbox, later).await;

@@ -22,7 +22,7 @@ enum Goes {
     WhenWoken,
 }
 
-/// Polls a call so many times and then lets go of it.
+/// Polls a call this many times and then drops it.
 struct GoAwayAfter {
     call: Call,
     polls_left: usize,

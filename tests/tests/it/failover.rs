@@ -1,6 +1,6 @@
 //! A primary that dies under load, and a standby that takes its place: nothing lost, nothing double.
 //!
-//! Both servers wait for a standby before they answer a commit. So between a promotion and the next standby nobody can be told
+//! Both servers wait for a standby before they answer a commit. So between a promotion and the next standby no client can be told
 //! anything new, and what is on the promoted server is what it had when the other one died.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::worker::LogWorker;
 
 /// Processes, each of which is sent every message.
 const PROCESSES: usize = 3;
-/// Messages that a process has in hand.
+/// Messages that a process has in flight.
 const IN_HAND: usize = 24;
 /// Messages that must be answered between two kills.
 const MESSAGES: usize = 150;
@@ -45,7 +45,7 @@ struct Told {
 
 #[allow(clippy::print_stdout, reason = "shown with a failure, or on demand")]
 async fn work_through_failovers(test: &str, role: &'static str) {
-    // Whether there is a server at all is known by whoever started the common one.
+    // The test that starts the common server knows whether there is one at all.
     if crate::postgres::as_owner(test).await.is_none() {
         return;
     }
@@ -110,7 +110,7 @@ async fn work_through_failovers(test: &str, role: &'static str) {
     let mut commits = Vec::new();
     for worker in workers {
         let (said, [_, failed, dead, _]) = worker.stop().await;
-        assert_eq!((failed, dead), (0, 0), "an outage is nobody's failure");
+        assert_eq!((failed, dead), (0, 0), "an outage is no handler's failure");
         commits.extend(said.into_iter().filter(|line| line.starts_with("commits ")));
     }
     println!("{} messages, answers {answers:?}, unknown and recovered: {commits:?}", answered.len());

@@ -1,4 +1,4 @@
-//! Copies of one slow message, and the others who have nothing to do with it: nobody waits for it, and its copies need next to
+//! Copies of one slow message, and messages that have nothing to do with it: they do not wait for it, and its copies need next to
 //! no connections.
 //!
 //! On PostgreSQL only: SQLite has one writer, and a handler holds it from its first write to its end, so that a slow

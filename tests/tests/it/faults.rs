@@ -50,11 +50,11 @@ async fn a_commit_whose_answer_is_cut_off_is_found_out() {
     }
 }
 
-/// The whole server is killed with work under way, again and again; whoever delivers does so until it is answered.
+/// The whole server is killed with work in flight, again and again; the source delivers until it gets a response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing() {
     let test = "a_server_that_is_killed_under_load_loses_nothing_and_doubles_nothing";
-    // Whether there is a server at all is known by whoever started the common one.
+    // The test that starts the common server knows whether there is one at all.
     if crate::postgres::as_owner(test).await.is_none() {
         return;
     }

@@ -18,9 +18,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use crate::every_store::{OrderPaid, envelope, judged};
 use crate::postgres::Postgres;
 
-/// What a test of this file waits for at most: far more than it needs, and less than for ever.
-const FOR_EVER: Duration = Duration::from_secs(900);
-/// On a machine that is busy with other things a connection may be taken for dead that is not. That is found out like any other.
+/// The longest that a test of this file waits: far more than it needs.
+const TEST_LIMIT: Duration = Duration::from_secs(900);
+/// On a busy machine a live connection may count as dead. It is replaced as any other.
 const ANSWER: Duration = Duration::from_secs(1);
 /// An answer is waited for as long as the server may take by its own limits, and `ANSWER` on top.
 const HANDLER: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ struct Behind {
     store: PostgresStore,
 }
 
-/// Runs a test with a pool of so many connections behind a proxy.
+/// Runs a test with a pool of this many connections behind a proxy.
 async fn behind_proxy(test: &str, connections: u32, run: impl AsyncFnOnce(&Behind)) {
     let Some(postgres) = crate::postgres::as_owner(test).await else { return };
     let options = postgres.store.pool().connect_options();
@@ -45,12 +45,12 @@ async fn behind_proxy(test: &str, connections: u32, run: impl AsyncFnOnce(&Behin
         .connect_with(options);
     let store = PostgresStore::new(pool.await.unwrap()).answer_timeout(ANSWER);
     let behind = Behind { postgres, proxy, store };
-    tokio::time::timeout(FOR_EVER, run(&behind)).await.expect("somebody waits for ever");
+    tokio::time::timeout(TEST_LIMIT, run(&behind)).await.expect("a caller waits without end");
 }
 
 impl Behind {
     fn builder(&self) -> InboxBuilder<PostgresStore> {
-        Inbox::builder(self.store.clone()).handler_timeout(HANDLER).store_timeout(FOR_EVER)
+        Inbox::builder(self.store.clone()).handler_timeout(HANDLER).store_timeout(TEST_LIMIT)
     }
 
     async fn inline(&self) -> Inbox<PostgresStore> {
@@ -63,14 +63,14 @@ impl Behind {
         loop {
             let mut held = Vec::new();
             while held.len() < pool.options().get_max_connections() as usize {
-                // Somebody may still be finding out that one is dead; a place that is lost would never come back.
+                // A task may still be finding out that one is dead; a lost place would never come back.
                 held.extend(pool.acquire().await.ok());
             }
             let mut silent = 0;
             for mut conn in held {
                 let select = sqlx::query("select 1").execute(&mut *conn);
                 if tokio::time::timeout(ANSWER, select).await.is_err() {
-                    // It was idle when it fell silent, and nobody has asked it since.
+                    // It was idle when it fell silent, and was not used since.
                     drop(conn.detach());
                     silent += 1;
                 }
@@ -212,7 +212,7 @@ async fn a_pool_without_a_connection_that_answers_recovers() {
     .await;
 }
 
-/// Connections that wait in the pool go silent: whoever takes them throws them away, and the pool is as large as before.
+/// Connections that wait in the pool go silent: a caller that gets one closes it, and the pool is as large as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pool_keeps_its_size() {
     behind_proxy("the_pool_keeps_its_size", 4, async |behind| {
@@ -237,7 +237,7 @@ async fn the_pool_keeps_its_size() {
     .await;
 }
 
-/// Whoever goes away while nobody answers leaves nothing behind.
+/// A caller that goes away while the server is silent leaves nothing behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_do_not_wait_leave_the_pool_whole() {
     behind_proxy("callers_that_do_not_wait", 2, async |behind| {
@@ -335,7 +335,7 @@ async fn a_worker_that_loses_every_connection_goes_on() {
             async move { inbox.run(std::future::pending()).await }
         });
         let direct = Inbox::builder(behind.postgres.store.clone()).stored().build().await.unwrap();
-        // Whoever cannot begin is told so. This is about one that has begun.
+        // A unit that cannot begin gets an error. This is about one that has begun.
         inbox.accept(envelope("first")).await.unwrap();
         until_through(&direct).await;
         let rounds = judged(50);

@@ -48,7 +48,7 @@ struct Server {
 impl Server {
     /// Starts one, unless there is none at all on this machine.
     async fn start(test: &str) -> Option<Self> {
-        // Whether there is a server at all is known by whoever started the common one.
+        // The test that starts the common server knows whether there is one at all.
         crate::postgres::as_owner(test).await?;
         let server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
         let store = PostgresStore::connect(&server.url()).await.unwrap();

@@ -1,5 +1,5 @@
 //! Messages at the limits of every field: an accepted message is handled or becomes a dead letter, and its lane goes on; any
-//! other message is refused for good. Nothing is retried for ever.
+//! other message is refused for good. Nothing is retried without end.
 //!
 //! The cases are drawn from a seed that is printed with a failure, and can be set in `ONCEBOX_SEED`.
 
@@ -364,7 +364,7 @@ impl Scene {
     }
 }
 
-/// Whether an error tells the sender not to send the message again.
+/// Whether an error asks the sender not to send the message again.
 fn is_for_good(error: &Error) -> bool {
     matches!(
         error.kind(),

@@ -27,15 +27,15 @@ const INLINE: &str = "shop";
 const BACKLOG: usize = 400;
 /// Callers of the inline inbox.
 const CALLERS: usize = 4;
-/// So many effects of every handler show that it works.
+/// This many effects of every handler show that it works.
 const EFFECTS: usize = 150;
-/// A handler without any effect for so long is stuck.
+/// A handler without any effect for this long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 /// One failure, and the message is a dead letter.
 const NO_SECOND_TRY: Retry =
     Retry::new().max_attempts(1).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
-/// Long enough for a moment without a function, however slow the machine is.
+/// Long enough for a moment without a function, on a slow machine too.
 const PATIENT: Retry = Retry::new()
     .max_attempts(100)
     .first_delay(Duration::from_millis(20))
@@ -60,7 +60,7 @@ fn sale(way: &str, number: usize) -> Envelope {
     Envelope::of(&Sale { id: format!("{way}-{number}"), account: number % 17 }).unwrap()
 }
 
-/// What handlers are told to do, and what they tell.
+/// What handlers have to do, and what they report.
 #[derive(Clone, Default)]
 struct Watch(Arc<Watched>);
 
@@ -400,7 +400,7 @@ async fn a_deploy_with_schema_changes_loses_and_doubles_nothing() {
 }
 
 /// The driver's thread panics on a cached `select *` that has another column by now, and may leave the answer to a rollback
-/// open for ever. Such a connection must not keep the writer's lock, or every process on the database stops.
+/// open without end. Such a connection must not keep the writer's lock, or every process on the database stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_column_stops_no_handler_on_sqlite() {
     const ROUNDS: usize = 20;
@@ -415,7 +415,7 @@ async fn a_new_column_stops_no_handler_on_sqlite() {
     let mut other = SqliteConnection::connect(&sqlite.path()).await.unwrap();
     for round in 0..ROUNDS {
         let until_done = async |number: usize| {
-            // The handler is told that there is no row, and fails.
+            // The handler finds no row, and fails.
             while inbox.process(sale(&format!("round-{round}"), number)).await.unwrap().settlement()
                 != Settlement::Ack
             {}

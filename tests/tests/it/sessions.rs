@@ -358,7 +358,7 @@ async fn a_connection_on_which_body_after_body_fails_is_closed() {
     let mut retries = 0;
     while inbox.process(envelope("o-1")).await.unwrap().settlement() != Settlement::Ack {
         retries += 1;
-        assert!(retries <= 3, "the connection is kept for ever");
+        assert!(retries <= 3, "the connection is never closed");
     }
     assert_eq!(retries, 3);
     assert_eq!(postgres.effects("o-1").await, 1);

@@ -64,7 +64,7 @@ async fn keys<S: LogStore>(inbox: &Inbox<S>) -> Vec<String> {
     found.iter().map(|found| found.message.key.as_ref().unwrap().to_string()).collect()
 }
 
-/// Whoever is told that a message was accepted finds it in the log, and nobody else is told so.
+/// A message that is reported as accepted is in the log, and no other one is reported so.
 async fn a_message_that_the_store_refuses_is_not_acknowledged_and_its_neighbours_are<F: LogFixture>(
     fixture: F,
 ) {

@@ -30,7 +30,7 @@ async fn inboxes<F: LogFixture>(fixture: &F) -> Vec<Inbox<F::Store>> {
     inboxes
 }
 
-/// Follows every lane until it is told to stop: behind what it has seen, nothing may be missing.
+/// Follows every lane until it is stopped: nothing may be missing behind the positions that it has seen.
 async fn follow<S: LogStore>(inbox: Inbox<S>, stop: Arc<AtomicBool>) -> Vec<i64> {
     let mut seen = vec![0; usize::from(LANES)];
     let mut last_round = false;
@@ -48,7 +48,7 @@ async fn follow<S: LogStore>(inbox: Inbox<S>, stop: Arc<AtomicBool>) -> Vec<i64>
     seen
 }
 
-/// Overlapping keys, callers that go away and come back, and somebody who watches.
+/// Overlapping keys, callers that go away and come back, and a task that watches.
 async fn overlapping<F: LogFixture>(fixture: F) {
     let seed = seed();
     let each = judged(1_000);
@@ -89,7 +89,7 @@ async fn overlapping<F: LogFixture>(fixture: F) {
     }
     stop.store(true, Ordering::SeqCst);
     let seen = follower.await.unwrap();
-    // Nobody was told twice that it is new; those who went away were told nothing.
+    // Each key was reported as new once; callers that went away received nothing.
     assert!(new.values().all(|times| *times <= 1), "{new:?}");
     let mut places = HashMap::new();
     for lane in 0..LANES {

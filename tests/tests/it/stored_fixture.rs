@@ -80,10 +80,10 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
     /// The same, with a clock that is so far ahead.
     async fn store_ahead(&self, time: Duration) -> Self::Store;
 
-    /// The processes that are at work, or have died at it and are not taken for dead yet.
+    /// The processes that are at work, or have crashed and whose lease has not expired yet.
     async fn processes(&self) -> Vec<Peer> {
-        let nobody = ProcessId(Default::default());
-        self.store().peers(nobody).await.unwrap()
+        let none = ProcessId(Default::default());
+        self.store().peers(none).await.unwrap()
     }
 
     /// Makes a process's death known at once, as it would be known at the end of its lease. One that has not begun to work leaves
@@ -93,7 +93,7 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
         for dead in self.processes().await.iter().filter(|peer| peer.name.split(' ').nth(1) == Some(&number))
         {
             let ahead = self.store_ahead(dead.lease * 2).await;
-            // Nothing if somebody else was faster.
+            // Nothing if another process was faster.
             let _ = ahead.bury_process(dead.id, true).await.unwrap();
         }
     }
@@ -114,7 +114,7 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
     /// may hit a message that is suspected already, and after three times that is a dead letter, as it should be.
     async fn deaths_in_hand(&self, alive: i64) -> bool;
 
-    /// Whether somebody who is stopped, and will not go on, keeps everybody else from writing.
+    /// Whether a stopped process that will not go on keeps all others from writing.
     async fn is_stuck(&self) -> bool;
 
     /// From now on the log takes no message with the body [`REFUSED`].
@@ -133,7 +133,7 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// A body that a log can be told to refuse.
+/// A body that a log can be made to refuse.
 pub(crate) const REFUSED: &str = "refused";
 
 const TOTALS: &str = "select count(*), count(distinct name) from effect";
@@ -288,7 +288,7 @@ impl LogFixture for Postgres {
     }
 }
 
-/// The statistics of a database once everybody else has left it: backends report what they did when they go.
+/// The statistics of a database once all other backends have left it: backends report their work when they end.
 pub(crate) async fn when_all_have_left(conn: &mut PgConnection) {
     let others =
         "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()

@@ -1,4 +1,4 @@
-//! Leases: a detached message belongs to its process as long as that is heard of, and to nobody for ever.
+//! Leases: a detached message belongs to its process while that sends heartbeats, and never longer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ async fn outlast<F: LogFixture>(fixture: &F, lease: Duration) -> u64 {
     let inbox = acceptor(fixture).await;
     let ids: Vec<String> = (0..10).map(|n| format!("m-{}-{n}", lease.as_millis())).collect();
     accept(&inbox, ids.iter().map(|id| delivery(id))).await;
-    // Each process signs its life five times in a lease. This is two leases of both, unless one of them is taken for dead.
+    // Each process sends five heartbeats in a lease. This is two leases of both, unless one of them expires.
     let before = fixture.processes().await;
     loop {
         let now = fixture.processes().await;
@@ -112,7 +112,7 @@ async fn outlast<F: LogFixture>(fixture: &F, lease: Duration) -> u64 {
     lost
 }
 
-/// One process that was stopped until it was taken for dead, and goes on now; another one that runs its message.
+/// One process that was stopped until its lease expired, and goes on now; another one that runs its message.
 async fn two_of_which_one_was_stopped<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>) -> [LogWorker; 2] {
     let address = fixture.address();
     let mut first = LogWorker::start(&address, "held", 0, 1).await;
@@ -124,7 +124,7 @@ async fn two_of_which_one_was_stopped<F: LogFixture>(fixture: &F, inbox: &Inbox<
         if !fixture.is_stuck().await {
             break;
         }
-        // It was stopped in the middle of a write, and would keep everybody waiting.
+        // It was stopped in the middle of a write, and would keep all others waiting.
         first.signal("CONT").await;
     }
     fixture.bury(first.number()).await;
@@ -184,7 +184,7 @@ impl Bodies {
         self.begun.lock().unwrap().clone()
     }
 
-    /// A detached handler with so many bodies at a time.
+    /// A detached handler with this many bodies at a time.
     fn handled_by(
         &self,
         builder: InboxBuilder<PostgresStore>,
@@ -204,10 +204,10 @@ impl Bodies {
     }
 }
 
-/// Everybody is silent while the database is away: that is nobody's death.
+/// All processes are silent while the database is away: none of them has crashed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_longer_than_the_lease_runs_nothing_again() {
-    // Whether there is a server at all is known by whoever started the common one.
+    // The test that starts the common server knows whether there is one at all.
     if crate::postgres::as_owner("an_outage_longer_than_the_lease").await.is_none() {
         return;
     }
@@ -247,7 +247,7 @@ async fn work_through_an_outage(lease: Duration) -> u64 {
     tokio::time::sleep(lease * 3).await;
     server.restart().await.unwrap();
 
-    // Both are heard of again, for as long as it takes to bury somebody: a lease has five beats.
+    // Both send heartbeats again, for as long as an expired lease takes to be found: a lease has five of them.
     let beats = async || -> Vec<i64> {
         let beats = sqlx::query_scalar("select beats from oncebox.process order by id");
         beats.fetch_all(store.pool()).await.unwrap_or_default()
@@ -295,8 +295,8 @@ async fn work_through_an_outage(lease: Duration) -> u64 {
     lost
 }
 
-/// The connection is cut when the server has the commit and before it can say so: nobody runs what may be leased, and
-/// nothing stays leased to nobody.
+/// The connection is cut when the server has the commit and before its response: no process runs what may be leased, and
+/// nothing stays leased to a process that does not know it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_whose_answer_is_cut_off_is_let_go() {
     let Some(postgres) = crate::postgres::as_owner("a_lease_whose_answer_is_cut_off").await else { return };
@@ -328,6 +328,6 @@ async fn a_lease_whose_answer_is_cut_off_is_let_go() {
     let begun = bodies.begun();
     assert_eq!(begun.len(), rounds * each);
     assert_nothing_died(&inbox).await;
-    // Nobody has run what was let go, and whoever ran it did so once.
+    // No message ran without its lease, and each ran once.
     assert!(begun.values().all(|times| *times == 1), "{begun:?}");
 }

@@ -21,7 +21,7 @@ fn id(key: usize, n: usize) -> String {
     format!("{key}.{n}")
 }
 
-/// Messages that can never be handled, until somebody heals or edits them.
+/// Messages that can never be handled, until an operator corrects them.
 fn is_poison(key: usize, n: usize) -> bool {
     matches!((key % 10, n), (3, 1 | 5) | (7, 0) | (5, 4))
 }
@@ -87,7 +87,7 @@ async fn by_key<F: LogFixture>(fixture: &F) -> HashMap<usize, Vec<usize>> {
     effects
 }
 
-/// Someone who deals with dead letters; remembers what is never to have an effect.
+/// An operator who acts on dead letters; remembers what is never to have an effect.
 struct Operator<'a, F: LogFixture> {
     fixture: &'a F,
     inbox: &'a Inbox<F::Store>,
@@ -123,7 +123,7 @@ impl<F: LogFixture> Operator<'_, F> {
                 self.inbox.operators().resolve_dead(this, &operator("clerk")).await
             }
         };
-        // Nobody else deals with them.
+        // No other operator acts on them.
         assert_eq!(acted.unwrap(), 1, "{letter:?}");
     }
 }
@@ -137,7 +137,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
     let inbox = Inbox::builder(fixture.store()).stored().build().await.unwrap();
     accept(&inbox, keys, 0..FIRST).await;
 
-    // Heads are dead, and nobody cares for them yet: all other keys come to their end.
+    // Heads are dead, and no operator acts on them yet: all other keys come to their end.
     let free: Vec<usize> = (0..keys).filter(|&key| head(key).is_none()).collect();
     let heads = keys - free.len();
     let mut kills = 0;
@@ -189,7 +189,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
         for _ in 0..letters.len().min(3) {
             let letter = &letters[chance.below(letters.len())];
             let select = Select::all().handler("h").at(letter.place);
-            // It may be in hand already, or have been taken a moment ago.
+            // It may be in flight already, or have been taken a moment ago.
             if let [letter] = &inbox.operators().dead_letters(select, 2).await.unwrap()[..] {
                 operator.act(letter, chance.below(5)).await;
             }

@@ -1,4 +1,4 @@
-//! A database that is away: nobody's attempts are spent, nobody floods the log, and the work goes on afterwards.
+//! A database that is away: no attempts are spent, no process floods the log, and the work goes on afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ impl<S: tracing::Subscriber> Layer<S> for Lines {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_spends_no_attempts_and_is_told_quietly() {
-    // Whether there is a server at all is known by whoever started the common one.
+    // The test that starts the common server knows whether there is one at all.
     if crate::postgres::as_owner("an_outage_spends_no_attempts").await.is_none() {
         return;
     }
@@ -46,7 +46,7 @@ async fn an_outage_spends_no_attempts_and_is_told_quietly() {
                               db: &mut PgConnection|
                 -> Result<(), sqlx::Error> {
         seen.fetch_max(n, Ordering::SeqCst);
-        // Slow enough that some are in hand when the server goes.
+        // Slow enough that some are in flight when the server stops.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let insert = sqlx::query("insert into effect (name) values ($1)").bind(order.order_id);
         insert.execute(db).await.map(drop)
@@ -121,7 +121,7 @@ async fn workers_that_begin_on_dead_connections_begin_all_the_same() {
     let mut running = std::pin::pin!(inbox.run(async { drop(stopped.await) }));
     tokio::select! {
         told = told.recv() => assert_eq!(told.as_deref(), Some("o-1")),
-        ended = &mut running => panic!("nobody asked it to end: {ended:?}"),
+        ended = &mut running => panic!("it ended without being asked to: {ended:?}"),
     }
     stop.send(()).unwrap();
     assert_eq!(running.await.unwrap().done, 1);

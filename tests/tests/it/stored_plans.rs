@@ -47,7 +47,7 @@ async fn plans_made_on_empty_tables_stay_cheap_on_full_ones() {
 
     let rows = judged(1_000_000);
     let mut conn = PgConnection::connect(&url).await.unwrap();
-    // Behind what is there, in all lanes, and passed by the handler. Nobody tells the planner.
+    // Behind what is there, in all lanes, and passed by the handler. The planner's statistics do not know of them.
     let fill = format!(
         "alter table oncebox.message set (autovacuum_enabled = false);
          alter table oncebox.marker set (autovacuum_enabled = false);
@@ -68,7 +68,7 @@ async fn plans_made_on_empty_tables_stay_cheap_on_full_ones() {
          select h.id, f.lane, 0, max(f.pos) from filled f cross join oncebox.handler h group by h.id, f.lane"
     );
     sqlx::raw_sql(AssertSqlSafe(fill)).execute(&mut conn).await.unwrap();
-    // What was done so far is reported when a backend is idle for a while; it is told apart by its size.
+    // What was done so far is reported when a backend is idle for a while; its size distinguishes it.
     sqlx::query("select pg_stat_force_next_flush()").execute(&pool).await.unwrap();
     sqlx::query("select 1").execute(&pool).await.unwrap();
     sqlx::query("select pg_stat_force_next_flush()").execute(&mut conn).await.unwrap();

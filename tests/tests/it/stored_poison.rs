@@ -1,4 +1,4 @@
-//! A message that kills whoever handles it: four processes die of it, of a detached one three, and no more; everything else is done.
+//! A message that kills the process that handles it: four processes die of it, of a detached one three, and no more; everything else is done.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn envelope(id: &str, poison: bool) -> Envelope {
     Envelope::new("delivery", format!("{{\"id\": \"{id}\", \"poison\": {poison}}}")).with_key(id)
 }
 
-/// One process is alive at a time, and nobody else who could take it for dead.
+/// One process is alive at a time; no other one can find its lease expired.
 const LEASE: Duration = Duration::from_millis(500);
 
 /// What a supervisor saw: how many processes died, and what all of them said.
@@ -57,7 +57,7 @@ async fn a_killer_among_others<F: LogFixture>(
     roles: [&str; 2],
     deaths: usize,
 ) -> Watched {
-    // Somebody has to know the handler before there is something to wait for.
+    // A process has to register the handler before there is something to wait for.
     LogWorker::start(&fixture.address(), roles[1], 0, 1).await.stop().await;
     let inbox = Inbox::builder(fixture.store()).stored().build().await.unwrap();
     let envelopes = (0..=others).map(|n| match n {
@@ -98,5 +98,5 @@ async fn those_that_run_beside_a_killer_are_not_to_blame<F: LogFixture>(fixture:
         assert!(ended(&name) >= 1, "{name} never came to its end");
         beside += usize::from(begun(&name) > ended(&name));
     }
-    assert!(beside > 0, "nobody was under way when a process died");
+    assert!(beside > 0, "no message was in flight when a process died");
 }

@@ -1,4 +1,4 @@
-//! Those who start, remove, rename, replay, pause and prune, all at the same time as those who work.
+//! Processes that start, remove, rename, replay, pause and prune, all at the same time as workers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -226,7 +226,10 @@ async fn starters_skip_nothing_and_run_nothing_twice<F: LogFixture>(
                 "round {round} skipped {id} at {pos} of lane {lane}"
             );
             assert!(ran.contains(id) || n < known || n >= last, "round {round} passed over {id}");
-            assert!(!ran.contains(id) || n < last, "round {round} ran {id}, when nobody was there to do it");
+            assert!(
+                !ran.contains(id) || n < last,
+                "round {round} ran {id}, when no handler was registered for it"
+            );
         }
     }
 }
@@ -241,7 +244,7 @@ async fn there<S: LogStore>(inbox: &Inbox<S>) -> BTreeMap<u16, BTreeSet<i64>> {
     lanes
 }
 
-/// A replay goes over so many positions as it says, each once, and each of them is a message that was there.
+/// A replay goes over as many positions as it reports, each once, and each of them is a message that was there.
 async fn a_replay_beside_pruning_runs_what_is_still_there<F: LogFixture>(fixture: F) {
     let mut inboxes = Vec::new();
     for _ in 0..2 {
@@ -265,8 +268,7 @@ async fn a_replay_beside_pruning_runs_what_is_still_there<F: LogFixture>(fixture
         accept(&inbox, ids.iter().cloned()).await;
         until_through(&inbox, &["h"]).await;
         let pruner = Pruner::start(&inbox);
-        let replayed =
-            inbox.operators().replay("h", ReplayFrom::Beginning, &operator("somebody")).await.unwrap();
+        let replayed = inbox.operators().replay("h", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
         assert_eq!((replayed.tasks, replayed.dead), (0, 0));
         until_through(&inbox, &["h"]).await;
         pruned += pruner.stop().await;
@@ -311,7 +313,7 @@ async fn a_straggler_runs_nothing_for_a_handler_that_was_removed<F: LogFixture>(
         while bodies.load(Ordering::SeqCst) < 20 {
             tokio::task::yield_now().await;
         }
-        assert!(acting.operators().remove_handler(&name, &operator("somebody")).await.unwrap());
+        assert!(acting.operators().remove_handler(&name, &operator("ann")).await.unwrap());
         let at_removal = bodies.load(Ordering::SeqCst);
         accept(&acting, (0..50).map(|n| format!("later-{round}-{n}"))).await;
         // It is alive, and has been everywhere since.
@@ -320,7 +322,7 @@ async fn a_straggler_runs_nothing_for_a_handler_that_was_removed<F: LogFixture>(
         let report = end(&straggler, running).await;
         assert_eq!((report.failed, report.dead), (0, 0));
         assert_eq!(bodies.load(Ordering::SeqCst), at_removal, "round {round}");
-        assert!(acting.operators().remove_handler(&other, &operator("somebody")).await.unwrap());
+        assert!(acting.operators().remove_handler(&other, &operator("ann")).await.unwrap());
     }
     let (effects, distinct) = fixture.totals().await;
     assert_eq!(effects, distinct);
@@ -346,7 +348,7 @@ async fn a_straggler_goes_on_for_a_handler_that_was_renamed<F: LogFixture>(fixtu
     while seen.lock().unwrap().len() < 20 {
         tokio::task::yield_now().await;
     }
-    assert!(acting.operators().rename_handler("h", "renamed", &operator("somebody")).await.unwrap());
+    assert!(acting.operators().rename_handler("h", "renamed", &operator("ann")).await.unwrap());
     // The old name is taken, and says which one is meant.
     let late = with_seen(builder(&fixture).await, "h", "late").build().await.unwrap_err();
     assert!(late.to_string().contains("renamed"), "{late}");
@@ -389,17 +391,17 @@ async fn nothing_runs_while_a_handler_is_paused<F: LogFixture>(fixture: F) {
         while bodies.load(Ordering::SeqCst) < before + 20 {
             tokio::task::yield_now().await;
         }
-        assert!(acting.operators().pause_handler("h", &operator("somebody")).await.unwrap());
+        assert!(acting.operators().pause_handler("h", &operator("ann")).await.unwrap());
         let at_pause = bodies.load(Ordering::SeqCst);
         accept(&acting, (0..50).map(|n| format!("later-{round}-{n}"))).await;
         accepted += 250;
         until_through(&acting, &["other"]).await;
         assert_eq!(bodies.load(Ordering::SeqCst), at_pause, "round {round}");
         assert!(
-            !acting.operators().pause_handler("h", &operator("somebody")).await.unwrap(),
+            !acting.operators().pause_handler("h", &operator("ann")).await.unwrap(),
             "it is paused already"
         );
-        assert!(acting.operators().resume_handler("h", &operator("somebody")).await.unwrap());
+        assert!(acting.operators().resume_handler("h", &operator("ann")).await.unwrap());
         until_through(&acting, &["h"]).await;
     }
     for (inbox, running) in inboxes {

@@ -1,4 +1,4 @@
-//! What fails inline is set apart in the log: the source is done with it, and it takes effect once, whoever dies.
+//! A message that fails inline is spilled to the log: the source is done with it, and it takes effect once, whichever process crashes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Source {
     }
 }
 
-/// Whatever was acknowledged is there, for everybody to see: done, or to be done.
+/// Every acknowledged message is visible: done, or to be done.
 async fn is_durable<F: LogFixture>(fixture: &F, inbox: &Inbox<F::Store>, key: &str) {
     let marker = inbox.marker("h", "delivery", key).await.unwrap();
     match marker.unwrap_or_else(|| panic!("{key} was acknowledged, and is nowhere")).state {
@@ -133,7 +133,7 @@ async fn what_fails_inline_takes_effect_once_whoever_dies<F: LogFixture>(fixture
         }
     }
     assert_eq!(source.acknowledged.len(), keys);
-    assert!(killed > 0, "nobody was killed");
+    assert!(killed > 0, "no process was killed");
     loop {
         let statuses = inbox.operators().handler_statuses().await.unwrap();
         if statuses.iter().all(|status| status.tasks == 0) {

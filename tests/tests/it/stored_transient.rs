@@ -74,7 +74,7 @@ async fn a_transient_error_for_ever_is_a_failure_and_keeps_nobody_waiting<F: Fix
         // Tasks that met a transient error are due a little later.
         dead += inbox.work_until_idle().await.unwrap().dead;
         let runs = runs.lock().unwrap().clone();
-        assert!(runs.values().all(|times| *times <= 20), "it is tried for ever: {runs:?}");
+        assert!(runs.values().all(|times| *times <= 20), "it is retried without end: {runs:?}");
     }
     assert_eq!(dead, 1);
     assert_eq!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap()[0].attempts.len(), 2);

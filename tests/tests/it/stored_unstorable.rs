@@ -88,7 +88,7 @@ async fn an_error_that_cannot_be_stored_is_spilled_without_its_text<F: LogFixtur
     assert_eq!(fixture.effects("o-1").await, 1);
 }
 
-/// A full disk is nobody's fault: it lasts for longer than a body may meet transient errors.
+/// A full disk is no message's fault: it lasts for longer than a body may meet transient errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_spends_no_attempt_and_makes_no_dead_letter() {
     let Some(fixture) = as_owner("a_full_disk_spends_no_attempt").await else { return };

@@ -54,10 +54,10 @@ impl Worker {
     }
 }
 
-/// No process that is alive is silent for so long, however busy the machine.
+/// No live process is silent for this long, on a busy machine either.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A worker process on the log, in one of its roles. What it says is kept until somebody asks.
+/// A worker process on the log, in one of its roles. What it reports is kept until the test asks.
 pub(crate) struct LogWorker {
     child: Child,
     input: ChildStdin,
@@ -114,7 +114,7 @@ impl LogWorker {
         }
     }
 
-    /// Tells it something; the dead do not listen.
+    /// Sends it a command. A dead process does not read it.
     pub(crate) async fn tell(&mut self, line: &str) {
         let _ = self.input.write_all(format!("{line}\n").as_bytes()).await;
     }
@@ -141,7 +141,7 @@ impl LogWorker {
         self.rest().await
     }
 
-    /// Lets it finish what is in hand: what it had said, and done, failed, dead and lost leases, as it reports them.
+    /// Lets it finish its work in flight. Returns its lines, and the done, failed, dead and lost leases that it reports.
     pub(crate) async fn stop(mut self) -> (Vec<String>, [u64; 4]) {
         self.tell("stop").await;
         let mut said = self.rest().await;

@@ -71,7 +71,7 @@ struct Options {
     /// Ends with one line of JSON
     #[arg(long)]
     json: bool,
-    /// Tells of every fault as it happens
+    /// Print every fault as it happens
     #[arg(long, short)]
     verbose: bool,
     /// Where finished seeds are written down; those that the same build has finished are not run again

@@ -21,7 +21,7 @@ pub(crate) struct Verdict {
     pub(crate) duplicated: u64,
     /// Runs of one handler for one message whose transactions were open at the same time.
     pub(crate) overlap: u64,
-    /// Effects of an ordered handler that came after one of a later message of their account.
+    /// Effects of an ordered handler that were written after the effect of a later message of their account.
     pub(crate) inversion: u64,
     /// Effects without a message, effects without a marker, and markers without an effect.
     pub(crate) ghost: u64,

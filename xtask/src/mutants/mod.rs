@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: does a test fail for every way in which the protocol is known to break?
 //!
 //! One build has all mutants in it; an environment variable switches one on. A mutant is caught if every group of tests that
-//! ought to notice it has one that fails. That these tests pass otherwise is shown in the same run.
+//! is responsible for it has one that fails. That these tests pass otherwise is shown in the same run.
 
 mod nextest;
 mod table;
@@ -21,7 +21,7 @@ use table::{MUTANTS, Mutant};
 /// Which mutants to try.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Say which mutants there are, and do nothing
+    /// List the mutants and exit
     #[arg(long)]
     pub(crate) list: bool,
     /// Do not run the whole suite without a mutant first
@@ -39,7 +39,7 @@ pub(crate) fn print_list() {
     for Mutant { name, breaks, tests } in MUTANTS {
         println!("{name}\n    {breaks}");
         for tests in *tests {
-            println!("    ought to be caught by {tests}");
+            println!("    caught by {tests}");
         }
     }
 }
@@ -54,7 +54,7 @@ pub(crate) async fn run(
         Ok(_) => {
             steps.fail(
                 "mutants",
-                "this needs cargo-nextest: run `cargo install cargo-nextest --locked`".into(),
+                "cargo-nextest is missing: run `cargo install cargo-nextest --locked`".into(),
             );
             return Ok(());
         }
@@ -66,7 +66,7 @@ pub(crate) async fn run(
     let mut server = match provide(!options.no_install, steps).await? {
         Provision::Running(server) => server,
         Provision::Missing => {
-            steps.fail("mutants", "without PostgreSQL half of them would be missed".into());
+            steps.fail("mutants", "PostgreSQL is missing: half of the mutants need it".into());
             return Ok(());
         }
         Provision::Refused => return Ok(()),
@@ -99,7 +99,7 @@ async fn run_on(
             return Ok(());
         }
     };
-    let what = format!("{} of them, one after the other", mutants.len());
+    let what = format!("{} mutants, one after the other", mutants.len());
     let log = scratch.path().join("log");
     steps.perform("mutants", &what, try_all(&nextest, mutants, &log)).await.map(drop)
 }
@@ -110,7 +110,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Mutant>> {
     }
     let find = |name: &String| match MUTANTS.iter().find(|mutant| mutant.name == name) {
         Some(mutant) => Ok(mutant),
-        None => bail!("there is no mutant {name:?}; --list says which there are"),
+        None => bail!("there is no mutant {name:?}: `cargo xtask mutants --list` lists them"),
     };
     names.iter().map(find).collect()
 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_choose_and_wrong_ones_are_told() {
+    fn names_select_mutants_and_unknown_names_are_reported() {
         assert_eq!(chosen(&[]).unwrap().len(), MUTANTS.len());
         assert_eq!(chosen(&["ack_before_commit".to_owned()]).unwrap().len(), 1);
         let error = chosen(&["ack".to_owned()]).unwrap_err().to_string();

@@ -196,32 +196,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lease_by_the_process_s_clock_sqlite",
         breaks: "The process's clock, not the store's, decides whether a lease has expired, on SQLite.",
-        tests: &["test(=in_a_file::what_a_process_ran_when_it_died_runs_again)"],
+        tests: &["test(=in_a_file::what_a_process_ran_when_it_crashed_runs_again)"],
     },
     Mutant {
         name: "lease_by_the_process_s_clock_postgres",
         breaks: "The process's clock, not the store's, decides whether a lease has expired, on PostgreSQL.",
-        tests: &["test(=as_owner::what_a_process_ran_when_it_died_runs_again)"],
+        tests: &["test(=as_owner::what_a_process_ran_when_it_crashed_runs_again)"],
     },
     Mutant {
         name: "dead_letter_run_unasked_sqlite",
         breaks: "A dead letter runs again although its handler is done, on SQLite.",
-        tests: &["test(=in_a_file::letters_that_were_dealt_with_count_as_done)"],
+        tests: &["test(=in_a_file::letters_that_were_resolved_count_as_done)"],
     },
     Mutant {
         name: "dead_letter_run_unasked_postgres",
         breaks: "A dead letter runs again although its handler is done, on PostgreSQL.",
-        tests: &["test(=as_owner::letters_that_were_dealt_with_count_as_done)"],
+        tests: &["test(=as_owner::letters_that_were_resolved_count_as_done)"],
     },
     Mutant {
         name: "newest_message_pruned_sqlite",
         breaks: "The newest message of a lane is pruned, so that positions start again, on SQLite.",
-        tests: &["test(=in_a_file::what_everybody_has_passed_is_pruned_after_its_time)"],
+        tests: &["test(=in_a_file::what_all_handlers_have_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "newest_message_pruned_postgres",
         breaks: "The newest message of a lane is pruned, so that positions start again, on PostgreSQL.",
-        tests: &["test(=as_owner::what_everybody_has_passed_is_pruned_after_its_time)"],
+        tests: &["test(=as_owner::what_all_handlers_have_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "sweep_ignores_state_sqlite",
@@ -236,12 +236,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "accept_marker_swept_before_its_message_sqlite",
         breaks: "The marker of an accepted message is deleted while the message still exists, on SQLite.",
-        tests: &["test(=in_a_file::what_everybody_has_passed_is_pruned_after_its_time)"],
+        tests: &["test(=in_a_file::what_all_handlers_have_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "accept_marker_swept_before_its_message_postgres",
         breaks: "The marker of an accepted message is deleted while the message still exists, on PostgreSQL.",
-        tests: &["test(=as_owner::what_everybody_has_passed_is_pruned_after_its_time)"],
+        tests: &["test(=as_owner::what_all_handlers_have_passed_is_pruned_after_its_time)"],
     },
     Mutant {
         name: "downtime_counts",

@@ -11,7 +11,7 @@ use crate::stored::meter::Meter;
 /// A worker that found nothing looks again this soon.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Lets so many workers run batches; a batch says how many messages it handled.
+/// Runs batches on this many workers. A batch returns how many messages it handled.
 pub(super) async fn work<B, F>(workers: usize, meter: &Arc<Meter>, batch: B) -> Result<u64>
 where
     B: Fn() -> F + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! `stored-accept`: how fast messages are taken in, with nobody at work.
+//! `stored-accept`: how fast messages are accepted, without workers.
 
 use anyhow::Result;
 

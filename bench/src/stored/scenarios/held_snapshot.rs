@@ -46,7 +46,7 @@ async fn held<E: StoredEngine>(arena: &mut StoredArena<'_, E>, name: Name, half:
     let seen = E::number(&mut holder, "SELECT count(*) FROM ledger".into()).await?;
 
     let before = entrant.work(half, LONGEST).await?;
-    // What was in hand when half was done is done by now too.
+    // Messages that were in flight at the half-way mark are done by now too.
     let left = entrant.keeper.waiting().await?;
     ensure!(left > half / 2, "{name} was to do {half} messages, and left {left} of as many more");
     let after = entrant.work(left, arena.options.work_limit()).await?;

@@ -29,7 +29,7 @@ fn a_separator_inside_a_part_is_escaped() {
 #[test]
 fn one_missing_part_makes_the_key_missing() {
     assert_eq!(Pair { a: "acme".into(), b: None }.key(), None);
-    // Nothing is told apart by an empty part either.
+    // An empty part distinguishes nothing either.
     assert_eq!(Pair { a: "acme".into(), b: Some(String::new()) }.key(), None);
     assert_eq!(Pair { a: String::new(), b: Some("7".into()) }.key(), None);
 }

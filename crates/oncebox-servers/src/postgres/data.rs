@@ -124,7 +124,7 @@ impl DataFolder {
         self.folder.path().join("log")
     }
 
-    // Kept across restarts: what came before a crash explains it.
+    // Kept across restarts: the lines before a crash explain it.
     fn open_log(&self) -> Result<File> {
         let path = self.log_path();
         let open = OpenOptions::new().create(true).append(true).open(&path);

@@ -6,7 +6,7 @@ use super::{PostgresOptions, PostgresServer};
 
 /// A primary that answers no commit before its standby has it on disk too.
 ///
-/// Both are private servers on ports that stay: whoever is the standby next listens where the last primary did.
+/// Both are private servers on fixed ports: the next standby listens where the last primary did.
 #[derive(Debug)]
 pub struct PostgresPair {
     primary: PostgresServer,
@@ -57,7 +57,7 @@ impl PostgresPair {
         Ok(std::mem::replace(&mut self.primary, standby))
     }
 
-    /// Starts a new standby, on the port where nobody listens now, and waits until it is synchronous.
+    /// Starts a new standby on the port that is free now, and waits until it is synchronous.
     pub async fn add_standby(&mut self) -> Result<()> {
         let port = self.ports.into_iter().find(|&port| port != self.primary.port());
         self.standby = Some(self.primary.start_standby(port).await.context("starting a new standby")?);

@@ -24,7 +24,7 @@ const PORT_ATTEMPTS: usize = 5;
 /// Data survives [`kill`](Self::kill), [`stop`](Self::stop) and [`restart`](Self::restart).
 #[derive(Debug)]
 pub struct PostgresServer {
-    // Before the folder, so that nobody writes there while it is removed.
+    // Before the folder, so that no process writes there while it is removed.
     process: Option<OwnedProcess>,
     pub(super) data: DataFolder,
     port: u16,
@@ -131,7 +131,7 @@ async fn start_on(data: &DataFolder, port: u16) -> Result<Start> {
             }
             bail!("PostgreSQL did not start, it {}:\n{}", describe(status), data.log_tail());
         }
-        // Whoever else holds the port may accept a connection and stay silent.
+        // Another process on the port may accept a connection and stay silent.
         match timeout(ANSWER_LIMIT, answers(data, port)).await {
             Ok(Ok(())) => return Ok(Start::Ready(process)),
             Ok(Err(error)) => last_error = Some(error),

@@ -25,7 +25,7 @@ async fn a_server_ends_with_an_owner_that_was_killed() {
     let output = BufReader::new(owner.stdout.take().unwrap());
     let line =
         output.lines().map_while(Result::ok).find_map(|line| Some(line.split_once("server ")?.1.to_owned()));
-    let line = line.expect("the owner tells of its server");
+    let line = line.expect("the owner reports its server");
     let (pid, folder) = line.split_once(' ').unwrap();
     let (pid, folder): (i32, PathBuf) = (pid.parse().unwrap(), folder.into());
     assert!(runs(pid) && folder.exists());

@@ -124,14 +124,18 @@ async fn a_wait_that_is_cut_short_shows_what_the_standby_does_not_have() {
 
     let terminated = waiting_insert(pair.primary(), 2).await;
     cut_short(pair.primary(), "pg_terminate_backend").await;
-    terminated.await.unwrap().expect_err("nobody is told");
+    terminated.await.unwrap().expect_err("the client gets no response");
     while kept(pair.primary()).await != [1, 2] {}
 
     let killed = waiting_insert(pair.primary(), 3).await;
     pair.primary().kill().unwrap();
-    killed.await.unwrap().expect_err("nobody is told");
+    killed.await.unwrap().expect_err("the client gets no response");
     pair.primary().restart().await.unwrap();
-    assert_eq!(kept(pair.primary()).await, [1, 2, 3], "a server that starts again waits for nobody");
+    assert_eq!(
+        kept(pair.primary()).await,
+        [1, 2, 3],
+        "a server that starts again does not wait for a standby"
+    );
 
     pair.primary().kill().unwrap();
     pair.standby().unwrap().restart().await.unwrap();

@@ -84,9 +84,9 @@ impl Fixture for Sqlite {
         let mut tx = self.store.pool().begin().await.unwrap();
         body(&mut tx).await;
         if commits {
-            tx.commit().await.unwrap()
+            tx.commit().await.unwrap();
         } else {
-            tx.rollback().await.unwrap()
+            tx.rollback().await.unwrap();
         }
         true
     }

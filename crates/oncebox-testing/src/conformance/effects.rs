@@ -26,7 +26,7 @@ fn with_effect<F: Fixture>(
     builder.on(name, async move |sample: Sample, conn: &mut Conn<F>| fixture.effect(conn, &sample.id).await)
 }
 
-/// 64 copies at once: one effect, bodies never overlap, everybody gets an answer.
+/// 64 copies at once: one effect, bodies never overlap, every caller gets a result.
 pub async fn copies_at_once_take_effect_once<F: Fixture>(fixture: F) {
     let running = Arc::new(AtomicU32::new(0));
     let overlapped = Arc::new(AtomicBool::new(false));

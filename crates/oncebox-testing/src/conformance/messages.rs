@@ -11,7 +11,7 @@ use crate::conformance::{Fixture, Sample};
 
 type Conn<F> = <<F as Fixture>::Store as Store>::Conn;
 
-/// A known key with another body is told apart from a duplicate, and never runs.
+/// A known key with another body is not a duplicate, and never runs.
 pub async fn another_body_under_a_known_key_is_reported<F: Fixture>(fixture: F) {
     let inbox = |policy| {
         let handler = {
@@ -93,7 +93,7 @@ pub async fn once_keeps_its_result<F: Fixture>(fixture: F) {
     }
     assert_eq!(answers.iter().filter(|answer| !answer.is_replayed()).count(), 1);
     let values: std::collections::HashSet<u32> = answers.into_iter().map(Once::into_inner).collect();
-    assert_eq!(values.len(), 1, "everybody got the same answer");
+    assert_eq!(values.len(), 1, "all callers got the same result");
     assert_eq!((fixture.effects("once-a").await, fixture.effects("once-c").await), (1, 1));
 }
 
@@ -123,7 +123,7 @@ pub async fn a_call_gives_its_reply_to_copies_too<F: Fixture>(fixture: F) {
     assert!(error.to_string().contains("charge, silent"), "{error}");
 }
 
-/// A handler that calls its own inbox is told so instead of waiting for itself.
+/// A handler that calls its own inbox gets an error instead of waiting for itself.
 pub async fn a_handler_cannot_call_its_own_inbox<F: Fixture>(fixture: F) {
     let own: Arc<OnceLock<Inbox<F::Store>>> = Arc::default();
     let handler = {

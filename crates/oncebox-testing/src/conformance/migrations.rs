@@ -15,7 +15,7 @@ pub trait MigratingFixture: Clone + Send + Sync + 'static {
     /// Migrates the database.
     fn migrate(&self, store: &Self::Store) -> impl Future<Output = ()> + Send;
 
-    /// Runs the SQL that the store prints for those who migrate by hand.
+    /// Runs the SQL that the store prints for migrations by hand.
     fn run_printed_sql(&self, store: &Self::Store) -> impl Future<Output = ()> + Send;
 
     /// The version of the schema that is there, and the one that is needed.

@@ -196,7 +196,7 @@ macro_rules! conformance {
             copies_at_once_are_accepted_once
             a_failed_message_runs_again_and_its_neighbours_do_not
             a_message_that_keeps_failing_is_a_dead_letter
-            another_body_under_an_accepted_key_is_told
+            another_body_under_an_accepted_key_is_reported
             an_accepted_key_counts_for_its_kind_only
             a_message_without_a_key_is_refused_or_taken_each_time
             the_source_s_id_is_a_key
@@ -212,14 +212,14 @@ macro_rules! conformance {
             a_retry_after_waits_for_its_time_and_runs_once
             a_scheduled_message_waits_for_its_time_and_runs_once
             attempts_are_counted_durably
-            waits_between_tries_double_to_their_limit
+            waits_between_attempts_double_to_their_limit
             a_poisoned_message_in_a_set_dies_alone
             a_handler_that_hangs_fails_alone
             neighbours_of_failing_messages_run_once
             dead_letters_are_selected_by_what_they_have
             one_dead_letter_is_corrected_at_a_time
             discarded_letters_never_run
-            letters_that_were_dealt_with_count_as_done
+            letters_that_were_resolved_count_as_done
             a_dead_letter_that_is_run_again_has_all_its_attempts
             a_dead_letter_is_found_by_its_own_time
             the_audit_says_what_was_done_with_a_dead_letter
@@ -234,8 +234,8 @@ macro_rules! conformance {
             what_a_removed_handler_left_behind_goes_with_it
             the_number_of_lanes_is_fixed_when_the_log_is_made
             inboxes_that_start_at_once_agree
-            what_everybody_has_passed_is_pruned_after_its_time
-            what_somebody_still_needs_is_not_pruned
+            what_all_handlers_have_passed_is_pruned_after_its_time
+            what_a_handler_still_needs_is_not_pruned
             downtime_prunes_nothing
             messages_may_be_kept_for_longer_than_markers
             old_messages_go_by_themselves
@@ -243,17 +243,17 @@ macro_rules! conformance {
             a_handler_with_nothing_ahead_has_no_oldest_message
             every_message_says_what_became_of_it
             a_message_is_found_by_kind_and_key
-            kinds_that_nobody_takes_are_told
+            unhandled_kinds_are_reported
             a_worker_that_dies_leaves_its_messages_to_others
-            a_worker_that_dies_with_tasks_in_hand_loses_none
+            a_worker_that_dies_with_tasks_in_flight_loses_none
             an_accept_whose_answer_was_lost_is_a_duplicate_when_repeated
             a_caller_of_accept_that_goes_away_can_come_back
             workers_in_one_lane_take_turns_without_an_error
             workers_take_what_comes_in
-            workers_that_are_stopped_while_they_begin_leave_nobody_behind
+            workers_that_are_stopped_while_they_begin_leave_no_process_behind
             what_another_process_accepts_is_found
             what_another_process_announces_is_found
-            what_is_in_hand_at_shutdown_is_finished
+            what_is_in_flight_at_shutdown_is_finished
             closing_the_inbox_ends_its_workers
             closing_inboxes_leaves_the_store_as_it_is
             workers_that_cannot_work_fail_the_health_until_they_can
@@ -290,10 +290,10 @@ macro_rules! conformance {
             a_replay_that_fails_first_ends_with_its_newest_result
             an_ordering_key_keeps_its_order_however_often_its_messages_fail
             only_the_key_of_a_failed_message_waits
-            without_order_nobody_waits_for_a_failed_message
+            without_order_no_message_waits_for_a_failed_one
             a_dead_letter_holds_its_key_until_it_is_run_again
-            a_dead_letter_that_is_dealt_with_lets_its_key_go
-            a_dead_letter_that_is_skipped_holds_nobody
+            a_dead_letter_that_is_resolved_frees_its_key
+            a_dead_letter_that_is_skipped_holds_no_message
             a_scheduled_message_holds_its_key_when_it_is_due
             a_set_handler_keeps_the_order_of_keys
             order_needs_the_log
@@ -306,20 +306,20 @@ macro_rules! conformance {
             at_most_once_is_never_tried_again_by_itself
             a_scheduled_message_runs_detached_at_its_time
             a_detached_handler_says_that_it_is_one
-            a_lost_lease_is_told_and_does_not_count
-            what_a_process_ran_when_it_died_runs_again
+            a_lost_lease_is_reported_and_does_not_count
+            what_a_process_ran_when_it_crashed_runs_again
             a_detached_message_of_which_processes_keep_dying_is_a_dead_letter
-            a_blameless_message_runs_however_many_processes_died
-            where_two_processes_died_messages_run_one_by_one
-            where_two_processes_died_tasks_run_one_by_one
-            whoever_knows_a_handler_as_it_was_before_is_told_to_start_again
+            an_out_of_process_message_runs_after_any_number_of_crashes
+            where_two_processes_crashed_messages_run_one_by_one
+            where_two_processes_crashed_tasks_run_one_by_one
+            a_process_with_an_outdated_handler_is_asked_to_restart
             an_ordering_key_of_any_length_keeps_its_order
-            of_many_failed_tries_the_first_and_the_last_are_kept
+            of_many_failed_attempts_the_first_and_the_last_are_kept
             what_is_beyond_a_limit_is_rejected
-            deaths_with_progress_in_between_are_no_reason_for_care
+            crashes_with_progress_in_between_are_no_reason_for_care
             a_process_that_was_seen_to_end_is_buried_at_once
             a_message_of_which_processes_keep_dying_is_a_dead_letter
-            a_process_that_leaves_is_not_mourned
+            a_process_that_leaves_causes_no_care
             a_note_that_is_given_back_counts_for_nothing
             random_operations_agree_with_the_model
             every_transition_happens
@@ -365,7 +365,7 @@ macro_rules! conformance {
             the_first_copy_is_set_apart_and_the_next_is_known
             without_a_marker_every_copy_is_set_apart
             a_known_copy_has_the_result_of_the_first
-            a_message_with_no_tries_left_is_spilled_as_a_dead_letter
+            a_message_with_no_attempts_left_is_spilled_as_a_dead_letter
             a_spilled_message_is_done_when_its_dead_letter_is_discarded
             a_spilled_message_is_done_when_its_dead_letter_is_marked
             a_spilled_dead_letter_runs_again_unless_its_marker_is_done

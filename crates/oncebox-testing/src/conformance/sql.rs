@@ -100,7 +100,7 @@ pub async fn whatever_a_handler_does_to_its_transaction_there_is_no_half_effect<
     assert_eq!((effects, markers), (1, 1));
 }
 
-/// One that is never ended makes the message a rejected one: what it wrote belongs to nobody.
+/// A nested transaction that is never ended makes the message a rejected one: it is unclear what of it counts.
 pub async fn nested_transactions_are_savepoints<F: SqlFixture>(fixture: F) {
     let effects = fixture.clone();
     let handler = async move |_: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {

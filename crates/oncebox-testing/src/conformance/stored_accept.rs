@@ -26,7 +26,7 @@ fn with_lengths<F: Fixture>(fixture: &F, builder: InboxBuilder<F::Store>) -> Inb
 }
 
 /// A key with another body is no silent duplicate.
-pub async fn another_body_under_an_accepted_key_is_told<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn another_body_under_an_accepted_key_is_reported<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
     let strict = with_effect(&fixture, one_lane(&fixture), "ledger").key_reuse(KeyReuse::Reject);
     let strict = strict.build().await.unwrap();
@@ -95,7 +95,7 @@ pub async fn a_body_that_is_too_large_is_refused_and_the_largest_goes_through<F:
     assert_eq!(fixture.effects(&format!("note {LARGEST}")).await, 1);
 }
 
-/// Whoever sends it is told not to send it again, and the message behind it is none the worse.
+/// The error says not to send it again, and the message behind it is accepted.
 pub async fn what_is_beyond_a_limit_is_rejected<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_lengths(&fixture, one_lane(&fixture)).build().await.unwrap();
     let note = || Envelope::new("note", "1").with_key("note");

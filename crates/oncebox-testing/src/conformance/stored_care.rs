@@ -1,4 +1,4 @@
-//! Care: where a process has died, messages run one by one, until it is clear that none of them was the reason.
+//! Care: where processes have crashed, messages run one by one until it is clear that none of them was the cause.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,13 +28,13 @@ pub(super) async fn enter<S: LogStore>(store: &S, handler: HandlerId, in_hand: u
     id
 }
 
-/// It is silent for too long; how many tasks it had in hand.
-pub(super) async fn die<F: Fixture<Store: LogStore>>(fixture: &F, process: ProcessId) -> u64 {
+/// Its lease expires. Returns how many tasks it had in flight.
+pub(super) async fn crash<F: Fixture<Store: LogStore>>(fixture: &F, process: ProcessId) -> u64 {
     let store = fixture.store();
     assert_eq!(store.bury_process(process, false).await.unwrap(), None, "it is alive");
     fixture.travel(LEASE + Duration::from_secs(1));
     let tasks = store.bury_process(process, false).await.unwrap().expect("it is silent");
-    assert_eq!(store.bury_process(process, false).await.unwrap(), None, "somebody was faster");
+    assert_eq!(store.bury_process(process, false).await.unwrap(), None, "it was buried before");
     tasks
 }
 
@@ -83,8 +83,8 @@ async fn with_journal<F: Fixture<Store: LogStore>>(
     (inbox, ledger, journal)
 }
 
-/// Each in a transaction of its own, as many as a process can have had in hand; then care ends.
-pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+/// Each in a transaction of its own, as many as a process can have had in flight. Then care ends.
+pub async fn where_two_processes_crashed_messages_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
     if !fixture.capabilities().counts_crashes {
         return super::log::crashes_lead_to_no_care(fixture).await;
     }
@@ -94,9 +94,9 @@ pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: 
         accept_new(&inbox, sample(id)).await;
     }
     for death in 0..2 {
-        assert!(!is_careful(&store, ledger).await, "one death is no reason");
+        assert!(!is_careful(&store, ledger).await, "one crash is no reason");
         let process = enter(&store, ledger, 3).await;
-        assert_eq!(die(&fixture, process).await, 0, "{death}");
+        assert_eq!(crash(&fixture, process).await, 0, "{death}");
     }
     assert!(is_careful(&store, ledger).await);
     journal.read();
@@ -113,7 +113,7 @@ pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: 
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!(journal.read(), ["f", "g", "commit"]);
-    // Their notes are gone: nobody is blamed the next time.
+    // Their notes are gone: the next crash counts for none of them.
     let another = enter(&store, ledger, 3).await;
     for pos in 1..=7 {
         let noted = store.note_attempt(ledger, Place { lane: 0, pos }, another).await.unwrap();
@@ -122,7 +122,7 @@ pub async fn where_two_processes_died_messages_run_one_by_one<F: Fixture<Store: 
 }
 
 /// Tasks too.
-pub async fn where_two_processes_died_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn where_two_processes_crashed_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
     if !fixture.capabilities().counts_crashes {
         return super::log::crashes_lead_to_no_care(fixture).await;
     }
@@ -142,9 +142,9 @@ pub async fn where_two_processes_died_tasks_run_one_by_one<F: Fixture<Store: Log
     assert_eq!(inbox.work_until_idle().await.unwrap().failed, 3);
     fixture.travel(LEASE);
     for _ in 0..2 {
-        assert!(!is_careful(&store, ledger).await, "one death is no reason");
+        assert!(!is_careful(&store, ledger).await, "one crash is no reason");
         let process = enter(&store, ledger, 10).await;
-        die(&fixture, process).await;
+        crash(&fixture, process).await;
     }
     assert!(is_careful(&store, ledger).await);
     journal.read();
@@ -177,7 +177,7 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
             // Once is no proof.
             assert_eq!(store.note_attempt(ledger, survivor, process).await.unwrap(), Some(1));
         }
-        die(&fixture, process).await;
+        crash(&fixture, process).await;
     }
     journal.read();
     let report = inbox.work_until_idle().await.unwrap();
@@ -198,8 +198,10 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     }
 }
 
-/// Processes that are killed from outside, one after the other, slow nobody down: the lane has moved in between.
-pub async fn deaths_with_progress_in_between_are_no_reason_for_care<F: Fixture<Store: LogStore>>(fixture: F) {
+/// Processes that are killed from outside, one after the other, slow no lane down: it has moved in between.
+pub async fn crashes_with_progress_in_between_are_no_reason_for_care<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
     let store = fixture.store();
     let (inbox, ledger, journal) = with_journal(&fixture).await;
     for round in 0..4 {
@@ -207,7 +209,7 @@ pub async fn deaths_with_progress_in_between_are_no_reason_for_care<F: Fixture<S
             accept_new(&inbox, sample(&format!("{id}-{round}"))).await;
         }
         let process = enter(&store, ledger, 10).await;
-        die(&fixture, process).await;
+        crash(&fixture, process).await;
         assert!(!is_careful(&store, ledger).await, "round {round}");
         journal.read();
         assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
@@ -215,7 +217,7 @@ pub async fn deaths_with_progress_in_between_are_no_reason_for_care<F: Fixture<S
     }
 }
 
-/// Whoever has seen a process end need not wait for its lease, and a process that has just begun need not either.
+/// A process that was seen to end is buried before its lease expires. So is one that was silent before this process began.
 pub async fn a_process_that_was_seen_to_end_is_buried_at_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let (inbox, ledger, _) = with_journal(&fixture).await;
@@ -224,15 +226,15 @@ pub async fn a_process_that_was_seen_to_end_is_buried_at_once<F: Fixture<Store: 
     assert_eq!(store.bury_process(seen, false).await.unwrap(), None, "it is alive");
     assert_eq!(store.bury_process(seen, true).await.unwrap(), Some(0));
     assert_eq!(store.bury_process(seen, true).await.unwrap(), None, "another one was faster");
-    // Nobody has watched this one until its lease was over.
+    // No process has watched this one until its lease expired.
     let silent = enter(&store, ledger, 1).await;
     fixture.travel(LEASE + Duration::from_secs(1));
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
-    assert!(!store.beat_process(silent).await.unwrap(), "whoever begins to work buries it");
+    assert!(!store.beat_process(silent).await.unwrap(), "a process that begins to work buries it");
 }
 
-/// Whoever ends as it should is no reason for care.
-pub async fn a_process_that_leaves_is_not_mourned<F: Fixture<Store: LogStore>>(fixture: F) {
+/// A process that shuts down is no reason for care.
+pub async fn a_process_that_leaves_causes_no_care<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let (inbox, ledger, journal) = with_journal(&fixture).await;
     for id in ["a", "b"] {
@@ -254,7 +256,7 @@ pub async fn a_process_that_leaves_is_not_mourned<F: Fixture<Store: LogStore>>(f
     assert_eq!(store.note_attempt(ledger, place, another).await.unwrap(), Some(1));
 }
 
-/// A note whose message did not run after all blames nobody, and forgets nobody who was to blame before.
+/// A note whose message did not run adds no crash, and keeps the crashes counted before.
 pub async fn a_note_that_is_given_back_counts_for_nothing<F: Fixture<Store: LogStore>>(fixture: F) {
     if !fixture.capabilities().counts_crashes {
         return super::log::crashes_lead_to_no_care(fixture).await;
@@ -269,21 +271,21 @@ pub async fn a_note_that_is_given_back_counts_for_nothing<F: Fixture<Store: LogS
     let first = enter(&store, handler, 1).await;
     assert_eq!(note(first).await, Some(1));
     store.give_back_attempt(handler, place, first).await.unwrap();
-    die(&fixture, first).await;
+    crash(&fixture, first).await;
     let second = enter(&store, handler, 1).await;
     assert_eq!(note(second).await, Some(1));
-    die(&fixture, second).await;
+    crash(&fixture, second).await;
     let third = enter(&store, handler, 1).await;
     assert_eq!(note(third).await, Some(2));
     store.give_back_attempt(handler, place, third).await.unwrap();
-    die(&fixture, third).await;
+    crash(&fixture, third).await;
     let fourth = enter(&store, handler, 1).await;
     assert_eq!(
         note(fourth).await,
         Some(2),
-        "one has died of it, and one is counted for the reason of the note"
+        "one has crashed with it, and one counts for the crash before the note"
     );
-    // Somebody else's is not theirs to give back.
+    // A process cannot give back the note of another one.
     store.give_back_attempt(handler, place, first).await.unwrap();
     assert_eq!(note(fourth).await, Some(2));
 }

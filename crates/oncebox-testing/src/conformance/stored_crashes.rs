@@ -13,7 +13,7 @@ use crate::faulty::{Faults, Faulty, Point, crash};
 
 const POINTS: [Point; 4] = [Point::BeforeClaim, Point::AfterClaim, Point::BeforeCommit, Point::AfterCommit];
 
-/// Stops for ever at a point, and says so.
+/// Stops at a point and reports it. Never goes on.
 #[derive(Clone)]
 struct StopsAt {
     point: Point,
@@ -75,7 +75,7 @@ pub async fn a_worker_that_dies_leaves_its_messages_to_others<F: Fixture<Store: 
 }
 
 /// The same with tasks, which are taken out of their table while they run.
-pub async fn a_worker_that_dies_with_tasks_in_hand_loses_none<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_worker_that_dies_with_tasks_in_flight_loses_none<F: Fixture<Store: LogStore>>(fixture: F) {
     let handler = |effects: F| {
         async move |sample: Sample, Attempt(n): Attempt, conn: &mut Conn<F>| -> Result<(), BoxError> {
             effects.effect(conn, &sample.id).await?;

@@ -17,13 +17,13 @@ use tokio::sync::{Barrier, Notify, oneshot};
 use uuid::Uuid;
 
 use super::stored::{AT_ONCE, Conn, accept_new, one_lane, sample};
-use super::stored_care::{die, enter, id_of};
+use super::stored_care::{crash, enter, id_of};
 use super::{Fixture, LIMITS, Sample};
 use crate::operator;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Nothing here takes so long, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// No step here takes this long, unless it hangs.
+const HANG_LIMIT: Duration = Duration::from_secs(300);
 
 type Journal<T> = Arc<Mutex<Vec<T>>>;
 
@@ -52,8 +52,8 @@ pub async fn a_detached_handler_runs_outside_of_transactions<F: Fixture<Store: L
     let (store, seen) = (fixture.store(), tries.clone());
     let handler = async move |_: Sample, Attempt(n): Attempt, id: EffectId| -> Result<(), Failure> {
         seen.lock().unwrap().push((n, id));
-        // Waits for whoever works in a transaction of the handler.
-        let paused = tokio::time::timeout(PATIENCE, store.pause_handler("mail", true, "ann")).await??;
+        // Waits for workers in a transaction of the handler.
+        let paused = tokio::time::timeout(HANG_LIMIT, store.pause_handler("mail", true, "ann")).await??;
         store.pause_handler("mail", false, "ann").await?;
         match n {
             _ if !paused => Err(Failure::permanent("it was paused already")),
@@ -153,7 +153,7 @@ pub async fn as_many_detached_bodies_run_at_once_as_may<F: Fixture<Store: LogSto
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, all).await.expect("fewer run than may");
+    tokio::time::timeout(HANG_LIMIT, all).await.expect("fewer run than may");
     stop.send(()).unwrap();
     assert_eq!(working.await.unwrap().unwrap().done, 12);
     assert_eq!(most.load(Ordering::SeqCst), MOST);
@@ -168,7 +168,7 @@ pub async fn a_lane_with_too_many_open_tasks_pauses<F: Fixture<Store: LogStore>>
     for n in 0..8 {
         accept_new(&inbox, sample(&format!("m-{n}"))).await;
     }
-    let work = || tokio::time::timeout(PATIENCE, inbox.work_until_idle());
+    let work = || tokio::time::timeout(HANG_LIMIT, inbox.work_until_idle());
     let report = work().await.expect("a lane that pauses is no work").unwrap();
     // Three are open, or one more that was taken beside the third.
     let open = inbox.operators().tasks(None, 100).await.unwrap().len();
@@ -245,7 +245,7 @@ pub async fn ordered_detached_bodies_run_one_at_a_time<F: Fixture<Store: LogStor
             accept_new(&inbox, sample(&format!("{key}-{n}")).with_order_by(key)).await;
         }
     }
-    let report = tokio::time::timeout(PATIENCE, inbox.work_until_idle()).await.unwrap().unwrap();
+    let report = tokio::time::timeout(HANG_LIMIT, inbox.work_until_idle()).await.unwrap().unwrap();
     assert_eq!((report.done, report.failed, report.dead), (10, 4, 0));
     let done = read(&done);
     for key in ["a", "b"] {
@@ -336,8 +336,8 @@ pub async fn a_detached_handler_says_that_it_is_one<F: Fixture<Store: LogStore>>
     stored().on_with("mail", without, |o| o.detached()).build().await.unwrap();
 }
 
-/// It is told, what it came to does not count, and somebody else has run the message.
-pub async fn a_lost_lease_is_told_and_does_not_count<F: Fixture<Store: LogStore>>(fixture: F) {
+/// It is cancelled, its result does not count, and another process has run the message.
+pub async fn a_lost_lease_is_reported_and_does_not_count<F: Fixture<Store: LogStore>>(fixture: F) {
     let lease = Duration::from_secs(1);
     let (begun, told, go_on) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
     let (first, cancelled, gate) = (begun.clone(), told.clone(), go_on.clone());
@@ -361,16 +361,16 @@ pub async fn a_lost_lease_is_told_and_does_not_count<F: Fixture<Store: LogStore>
 
     // It may be heard of between two of these.
     let store = fixture.store();
-    let nobody = ProcessId(Uuid::nil());
+    let none = ProcessId(Uuid::nil());
     let mut freed = None;
     while freed.is_none() {
-        let peers = store.peers(nobody).await.unwrap();
+        let peers = store.peers(none).await.unwrap();
         assert_eq!(peers.len(), 1);
         fixture.travel(lease * 2);
         freed = store.bury_process(peers[0].id, false).await.unwrap();
     }
     assert_eq!(freed, Some(1));
-    tokio::time::timeout(PATIENCE, told.notified()).await.expect("the body is told");
+    tokio::time::timeout(HANG_LIMIT, told.notified()).await.expect("the body is cancelled");
 
     let runs: Journal<String> = Arc::default();
     let other = with_mail(one_lane(&fixture), &runs, |_, _| Ok(()), |o| o).build().await.unwrap();
@@ -417,7 +417,7 @@ async fn lease<S: LogStore>(store: &S, handler: HandlerId, process: ProcessId) {
 }
 
 /// Not before, and a crash is no failed attempt.
-pub async fn what_a_process_ran_when_it_died_runs_again<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn what_a_process_ran_when_it_crashed_runs_again<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let runs: Journal<String> = Arc::default();
     let judge = |_: &str, n| if n == 1 { Ok(()) } else { Err("not the first try".into()) };
@@ -428,14 +428,14 @@ pub async fn what_a_process_ran_when_it_died_runs_again<F: Fixture<Store: LogSto
     lease(&store, mail, dying).await;
     accept_new(&inbox, sample("b")).await;
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
-    assert_eq!(read(&runs), ["b"], "somebody else runs the other one");
+    assert_eq!(read(&runs), ["b"], "another process runs the other one");
     assert_eq!(inbox.operators().tasks(None, 10).await.unwrap()[0].waits, Waits::Running);
-    assert_eq!(die(&fixture, dying).await, 1);
+    assert_eq!(crash(&fixture, dying).await, 1);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.failed), (1, 0));
     assert_eq!(read(&runs), ["a"]);
 
-    // Whoever leaves gives back at once what it had in hand.
+    // A process that leaves gives back its messages in flight at once.
     accept_new(&inbox, sample("c")).await;
     let leaving = enter(&store, mail, 10).await;
     lease(&store, mail, leaving).await;
@@ -459,7 +459,7 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     for _ in 0..3 {
         let dying = enter(&store, mail, 10).await;
         lease(&store, mail, dying).await;
-        assert_eq!(die(&fixture, dying).await, 1);
+        assert_eq!(crash(&fixture, dying).await, 1);
     }
     accept_new(&inbox, sample("behind")).await;
     let report = inbox.work_until_idle().await.unwrap();
@@ -473,8 +473,10 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     assert_eq!(read(&runs), ["poison"]);
 }
 
-/// Whose bodies run elsewhere are not blamed for the deaths of those who start them.
-pub async fn a_blameless_message_runs_however_many_processes_died<F: Fixture<Store: LogStore>>(fixture: F) {
+/// Messages whose bodies run out of process do not count crashes of the processes that start them.
+pub async fn an_out_of_process_message_runs_after_any_number_of_crashes<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
     let store = fixture.store();
     let runs: Journal<String> = Arc::default();
     let builder = with_mail(one_lane(&fixture), &runs, |_, _| Ok(()), |o| o.out_of_process());
@@ -484,7 +486,7 @@ pub async fn a_blameless_message_runs_however_many_processes_died<F: Fixture<Sto
     for _ in 0..4 {
         let dying = enter(&store, mail, 10).await;
         lease(&store, mail, dying).await;
-        assert_eq!(die(&fixture, dying).await, 1);
+        assert_eq!(crash(&fixture, dying).await, 1);
     }
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (1, 0));

@@ -52,7 +52,9 @@ pub async fn a_permanent_failure_is_a_dead_letter_at_once<F: Fixture<Store: LogS
 }
 
 /// The first tries tell what was wrong, the last ones what still is; a message that fails for weeks is no row of megabytes.
-pub async fn of_many_failed_tries_the_first_and_the_last_are_kept<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn of_many_failed_attempts_the_first_and_the_last_are_kept<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
     const TRIES: u32 = 40;
     let retry = Retry::new().max_attempts(TRIES).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let judge = |_: &str, n: u32| Err(Failure::from(format!("try {n}")));
@@ -165,7 +167,7 @@ pub async fn attempts_are_counted_durably<F: Fixture<Store: LogStore>>(fixture: 
 }
 
 /// Full jitter, within the policy's bounds.
-pub async fn waits_between_tries_double_to_their_limit<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn waits_between_attempts_double_to_their_limit<F: Fixture<Store: LogStore>>(fixture: F) {
     let retry = Retry::new().max_attempts(5).first_delay(HOUR).max_delay(HOUR * 3);
     let inbox = that_fails(&fixture, |_, _| Err("always".into())).retry(retry).build().await.unwrap();
     for n in 0..20 {
@@ -222,7 +224,7 @@ pub async fn a_poisoned_message_in_a_set_dies_alone<F: Fixture<Store: LogStore>>
 /// Every run: of what, which attempt, and whether it came to its end.
 type Runs = Arc<Mutex<Vec<(String, u32, bool)>>>;
 
-/// An inbox whose handlers have little time, with one that hangs for so many attempts. It notes every run.
+/// An inbox whose handlers have little time. One of them hangs for this many attempts. It records every run.
 fn that_hangs<F: Fixture<Store: LogStore>>(
     fixture: &F,
     attempts: u32,
@@ -258,7 +260,7 @@ pub async fn a_handler_that_hangs_fails_alone<F: Fixture<Store: LogStore>>(fixtu
     let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].attempts.len()), (1, 2));
 
-    // On a busy machine the time of its neighbours may be up too, so that they need other attempts, and nobody else does.
+    // On a busy machine the time of its neighbours may be up too: they need more attempts, and no other message does.
     let often = AT_ONCE.max_attempts(1_000);
     let inbox = that_hangs(&fixture, 1, &runs).retry(often).build().await.unwrap();
     let ids = ["before", "hangs", "behind"];

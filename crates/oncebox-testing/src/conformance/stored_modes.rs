@@ -56,7 +56,7 @@ pub async fn a_key_that_comes_both_ways_takes_effect_once<F: Fixture<Store: LogS
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 0);
 
     accept_new(&inbox, sample("accepted first")).await;
-    assert_eq!(deliver(&inbox, "accepted first").await, "done", "nobody has run it yet");
+    assert_eq!(deliver(&inbox, "accepted first").await, "done", "it has not run yet");
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 0);
 
     accept_new(&inbox, sample("worked first")).await;
@@ -72,10 +72,8 @@ pub async fn a_key_that_comes_both_ways_takes_effect_once<F: Fixture<Store: LogS
     assert_eq!((status.lag, status.tasks, status.dead), (0, 0, 0));
 }
 
-/// It is told so, instead of waiting for lanes that it will never have.
-pub async fn whoever_knows_a_handler_as_it_was_before_is_told_to_start_again<F: Fixture<Store: LogStore>>(
-    fixture: F,
-) {
+/// It gets an error, instead of waiting for lanes that it will never have.
+pub async fn a_process_with_an_outdated_handler_is_asked_to_restart<F: Fixture<Store: LogStore>>(fixture: F) {
     let before = of(&fixture, Mode::stored()).build().await.unwrap();
     let after = of(&fixture, Mode::mixed()).build().await.unwrap();
     accept_new(&before, sample("a")).await;
@@ -226,7 +224,7 @@ pub async fn to_stored_only_when_inline_keys_are_forgotten<F: Fixture<Store: Log
     assert!(text.contains("Mode::mixed()"), "{text}");
 }
 
-/// Nobody would read them any more.
+/// No handler would read them any more.
 pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogStore>>(fixture: F) {
     let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
     for id in ["a", "task", "dead"] {

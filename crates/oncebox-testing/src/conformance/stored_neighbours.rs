@@ -114,7 +114,7 @@ pub async fn a_straggler_passes_over_nothing<F: Fixture<Store: LogStore>>(fixtur
     }
 }
 
-/// Rules about errors are anybody's code.
+/// Rules about errors are code of the application.
 pub async fn a_rule_that_panics_does_not_stop_its_lane<F: Fixture<Store: LogStore>>(fixture: F) {
     let handler = async move |sample: Sample, _: &mut Conn<F>| -> Result<(), BoxError> {
         match &*sample.id {

@@ -103,7 +103,7 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
         inbox.operators().pause_handler("ledger", &operator("")).await.unwrap_err().kind(),
         ErrorKind::Configuration
     );
-    assert!(!inbox.operators().pause_handler("nobody", &operator("ann")).await.unwrap());
+    assert!(!inbox.operators().pause_handler("unknown", &operator("ann")).await.unwrap());
     assert!(!inbox.operators().resume_handler("ledger", &operator("ann")).await.unwrap(), "it is at work");
     assert!(inbox.operators().pause_handler("ledger", &operator("ann")).await.unwrap());
     assert!(!inbox.operators().pause_handler("ledger", &operator("ann")).await.unwrap(), "it is paused");
@@ -115,12 +115,12 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
         assert!(report.done <= 1 && report.failed == 0, "{report:?}");
     }
     assert_eq!(read(&runs), []);
-    assert_eq!(fixture.effects("other a").await, 1, "nobody else waits");
+    assert_eq!(fixture.effects("other a").await, 1, "no other handler waits");
     let statuses = inbox.operators().handler_statuses().await.unwrap();
     assert_eq!((statuses[0].handler.state, statuses[0].lag), (HandlerState::Paused, 1));
     assert_eq!(statuses[1].handler.state, HandlerState::Active);
 
-    assert!(!inbox.operators().resume_handler("nobody", &operator("bob")).await.unwrap());
+    assert!(!inbox.operators().resume_handler("unknown", &operator("bob")).await.unwrap());
     assert!(inbox.operators().resume_handler("ledger", &operator("bob")).await.unwrap());
     assert_eq!(started_meanwhile.work_until_idle().await.unwrap().done, 2);
     let mut ran = read(&runs);
@@ -141,12 +141,12 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     assert_eq!(read(&runs), fresh(&["a", "b", "c"]));
 
     let error =
-        inbox.operators().replay("nobody", ReplayFrom::Beginning, &operator("ann")).await.unwrap_err();
+        inbox.operators().replay("unknown", ReplayFrom::Beginning, &operator("ann")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
-    assert!(error.to_string().contains("nobody"), "{error}");
+    assert!(error.to_string().contains("unknown"), "{error}");
     assert!(
         inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("")).await.is_err(),
-        "nobody said who does it"
+        "the operator is missing"
     );
     assert!(inbox.operators().audit(10).await.unwrap().is_empty());
 
@@ -158,7 +158,7 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     expected.extend(fresh(&["d"]));
     assert_eq!(read(&runs), expected);
     assert_eq!((fixture.effects("a").await, fixture.effects("d").await), (2, 1));
-    assert_eq!(fixture.effects("other a").await, 1, "nobody else runs again");
+    assert_eq!(fixture.effects("other a").await, 1, "no other handler runs again");
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 
     let entries = inbox.operators().audit(10).await.unwrap();
@@ -354,7 +354,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     read(&runs);
     assert_eq!(old.operators().resolve_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
 
-    assert!(!old.operators().rename_handler("nobody", "somebody", &operator("ann")).await.unwrap());
+    assert!(!old.operators().rename_handler("unknown", "another", &operator("ann")).await.unwrap());
     for to in ["taken", ""] {
         let error = old.operators().rename_handler("old", to, &operator("ann")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");

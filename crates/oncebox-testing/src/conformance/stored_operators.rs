@@ -141,7 +141,7 @@ pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F
 }
 
 /// With a marker, which keeps them from running later.
-pub async fn letters_that_were_dealt_with_count_as_done<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn letters_that_were_resolved_count_as_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
     let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
     let one = Select::all().handler("one").at(place);

@@ -1,4 +1,4 @@
-//! Order: the messages of one ordering key take effect as they were accepted, and nobody else waits for them.
+//! Order: the messages of one ordering key take effect as they were accepted, and no other message waits for them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -184,7 +184,7 @@ pub async fn only_the_key_of_a_failed_message_waits<F: Fixture<Store: LogStore>>
 }
 
 /// Without `.ordered()`, ordering keys choose a lane and nothing else.
-pub async fn without_order_nobody_waits_for_a_failed_message<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn without_order_no_message_waits_for_a_failed_one<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let judge = |id: &str, _| match id {
         "a1" => Err(Failure::permanent("never")),
@@ -214,7 +214,7 @@ async fn with_dead_head<F: Fixture<Store: LogStore>>(
     (inbox.build().await.unwrap(), healed)
 }
 
-/// For as long as nobody deals with it; only its own key.
+/// Until an operator acts on it; only its own key.
 pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let (inbox, healed) = with_dead_head(&fixture, &runs, DeadHead::default()).await;
@@ -243,7 +243,7 @@ pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store:
 }
 
 /// Discarded, counted as done or corrected: those behind it go on, in their order.
-pub async fn a_dead_letter_that_is_dealt_with_lets_its_key_go<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_dead_letter_that_is_resolved_frees_its_key<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let judge = |id: &str, _| if id.ends_with('1') { Err(Failure::permanent("never")) } else { Ok(()) };
     let inbox =
@@ -270,7 +270,7 @@ pub async fn a_dead_letter_that_is_dealt_with_lets_its_key_go<F: Fixture<Store: 
 }
 
 /// And a handler may change its mind about that.
-pub async fn a_dead_letter_that_is_skipped_holds_nobody<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_dead_letter_that_is_skipped_holds_no_message<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let (skips, _) = with_dead_head(&fixture, &runs, DeadHead::Skip).await;
     accept_keyed(&skips, &["a1", "a2", "b1", "a3"]).await;

@@ -74,7 +74,7 @@ pub async fn each_mode_has_its_own_way_in<F: Fixture<Store: LogStore>>(fixture: 
     assert_eq!((fixture.effects("inline a").await, fixture.effects("stored a").await), (1, 1));
 }
 
-/// A tombstone, so that nobody begins again by accident.
+/// A tombstone, so that no handler begins again by accident.
 pub async fn a_removed_handler_s_name_stays_taken_until_it_is_revived<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
@@ -85,13 +85,13 @@ pub async fn a_removed_handler_s_name_stays_taken_until_it_is_revived<F: Fixture
     accept_new(&inbox, sample("b")).await;
     assert!(
         inbox.operators().remove_handler("goes", &operator("")).await.is_err(),
-        "nobody said who does it"
+        "the operator is missing"
     );
-    assert!(!inbox.operators().remove_handler("nobody", &operator("ann")).await.unwrap());
+    assert!(!inbox.operators().remove_handler("unknown", &operator("ann")).await.unwrap());
     assert!(inbox.operators().remove_handler("goes", &operator("ann")).await.unwrap());
     assert!(!inbox.operators().remove_handler("goes", &operator("ann")).await.unwrap());
 
-    // Whoever still has it in his program works on without it.
+    // A program that still has it works on without it.
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!((fixture.effects("stays b").await, fixture.effects("goes b").await), (1, 0));
     let statuses = inbox.operators().handler_statuses().await.unwrap();

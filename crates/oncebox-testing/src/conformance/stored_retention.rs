@@ -1,4 +1,4 @@
-//! Pruning: what everybody has passed leaves the log after a while, and nothing else does.
+//! Pruning: messages that all handlers have passed leave the log after a while, and no others do.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn pruned<S: LogStore>(inbox: &Inbox<S>) -> (u64, u64) {
 }
 
 /// Messages first, their markers later, the newest never.
-pub async fn what_everybody_has_passed_is_pruned_after_its_time<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn what_all_handlers_have_passed_is_pruned_after_its_time<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, kept_for(&fixture, KEEP), "ledger").build().await.unwrap();
     for id in ["a", "b", "c"] {
         accept_new(&inbox, sample(id)).await;
@@ -76,7 +76,7 @@ pub async fn what_everybody_has_passed_is_pruned_after_its_time<F: Fixture<Store
 }
 
 /// A handler that is behind, a task, a dead letter, a kind without a handler.
-pub async fn what_somebody_still_needs_is_not_pruned<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn what_a_handler_still_needs_is_not_pruned<F: Fixture<Store: LogStore>>(fixture: F) {
     let effects = fixture.clone();
     let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), Failure> {
         effects.effect(conn, &sample.id).await?;
@@ -112,7 +112,7 @@ pub async fn what_somebody_still_needs_is_not_pruned<F: Fixture<Store: LogStore>
     assert_eq!(fast.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&fast).await, ["task", "newest"]);
 
-    // And nobody waits for a handler that was removed.
+    // And pruning does not wait for a handler that was removed.
     assert!(fast.operators().remove_handler("fast", &operator("ann")).await.unwrap());
     assert_eq!(slow.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&slow).await, ["newest"]);

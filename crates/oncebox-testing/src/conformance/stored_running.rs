@@ -1,4 +1,4 @@
-//! Running: workers that go on until they are told to stop.
+//! Running: workers that go on until they are stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ async fn until_there<F: Fixture>(fixture: &F, effect: &str) {
     }
 }
 
-/// A lane goes from hand to hand after each message. Whoever has it sees how far the one before came: nothing runs twice, and
-/// nobody runs into what another one has written, which a later try would hide.
+/// A lane changes its worker after each message. The next worker sees the progress of the one before: nothing runs twice, and no
+/// worker conflicts with the writes of another one, which a retry would hide.
 pub async fn workers_in_one_lane_take_turns_without_an_error<F: Fixture<Store: LogStore>>(fixture: F) {
     const MESSAGES: u64 = 60;
     let mut inboxes = Vec::new();
@@ -48,7 +48,7 @@ pub async fn workers_in_one_lane_take_turns_without_an_error<F: Fixture<Store: L
     }
 }
 
-/// They are told of what this process accepts, and do not wait for their next look.
+/// They are notified of what this process accepts, and do not wait for their next look.
 pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture).poll_every(NEVER), "ledger").build().await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -60,7 +60,7 @@ pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F)
         accept_new(&inbox, sample(&format!("m-{n}"))).await;
         until_there(&fixture, &format!("ledger m-{n}")).await;
     }
-    // Pauses between looks are as long as it has been quiet. Whoever is told is faster, however slow the machine, once the
+    // Pauses between looks are as long as it has been quiet. A worker that is notified is faster, on a slow machine too, once the
     // pause is long enough.
     let mut quiet = Duration::from_millis(500);
     let mut late = 0;
@@ -79,12 +79,14 @@ pub async fn workers_take_what_comes_in<F: Fixture<Store: LogStore>>(fixture: F)
     stop.send(()).unwrap();
     assert_eq!(running.await.unwrap().unwrap().done, 10 + late);
     accept_new(&inbox, sample("behind")).await;
-    assert_eq!(fixture.effects("ledger behind").await, 0, "nobody works any more");
+    assert_eq!(fixture.effects("ledger behind").await, 0, "no worker is left");
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
 }
 
-/// Wherever they are then, they sign off: others would take them for dead later, and be careful for nothing.
-pub async fn workers_that_are_stopped_while_they_begin_leave_nobody_behind<F: Fixture<Store: LogStore>>(
+/// Wherever they are then, they sign off. Otherwise their leases would expire, and lead to care without a crash.
+pub async fn workers_that_are_stopped_while_they_begin_leave_no_process_behind<
+    F: Fixture<Store: LogStore>,
+>(
     fixture: F,
 ) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
@@ -107,7 +109,7 @@ pub async fn what_another_process_accepts_is_found<F: Fixture<Store: LogStore>>(
         async move { worker.run(std::future::pending()).await }
     });
     for n in 0..3 {
-        // Whoever has just worked looks once more in any case.
+        // A worker that has just worked looks once more in any case.
         tokio::time::sleep(looking * 20).await;
         accept_new(&acceptor, sample(&format!("m-{n}"))).await;
         until_there(&fixture, &format!("ledger m-{n}")).await;
@@ -149,9 +151,9 @@ async fn held_up<F: Fixture<Store: LogStore>>(
 }
 
 /// And what is behind it stays for others.
-pub async fn what_is_in_hand_at_shutdown_is_finished<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn what_is_in_flight_at_shutdown_is_finished<F: Fixture<Store: LogStore>>(fixture: F) {
     let (inbox, mut begun, may_go_on) = held_up(&fixture).await;
-    accept_new(&inbox, sample("in hand")).await;
+    accept_new(&inbox, sample("in flight")).await;
     accept_new(&inbox, sample("behind it")).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn({
@@ -164,16 +166,16 @@ pub async fn what_is_in_hand_at_shutdown_is_finished<F: Fixture<Store: LogStore>
     assert!(!running.is_finished(), "a handler is still at work");
     may_go_on.add_permits(1);
     assert_eq!(running.await.unwrap().unwrap().done, 1);
-    assert_eq!((fixture.effects("in hand").await, fixture.effects("behind it").await), (1, 0));
+    assert_eq!((fixture.effects("in flight").await, fixture.effects("behind it").await), (1, 0));
     may_go_on.add_permits(1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(fixture.effects("behind it").await, 1);
 }
 
-/// After what they have in hand.
+/// After their work in flight.
 pub async fn closing_the_inbox_ends_its_workers<F: Fixture<Store: LogStore>>(fixture: F) {
     let (inbox, mut begun, may_go_on) = held_up(&fixture).await;
-    accept_new(&inbox, sample("in hand")).await;
+    accept_new(&inbox, sample("in flight")).await;
     let running = tokio::spawn({
         let inbox = inbox.clone();
         async move { inbox.run(std::future::pending()).await }
@@ -182,7 +184,7 @@ pub async fn closing_the_inbox_ends_its_workers<F: Fixture<Store: LogStore>>(fix
     may_go_on.add_permits(1);
     inbox.close().await;
     assert_eq!(running.await.unwrap().unwrap().done, 1);
-    assert_eq!(fixture.effects("in hand").await, 1);
+    assert_eq!(fixture.effects("in flight").await, 1);
     assert_eq!(inbox.accept(sample("late")).await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
@@ -201,7 +203,7 @@ pub async fn closing_inboxes_leaves_the_store_as_it_is<F: Fixture<Store: LogStor
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
 }
 
-/// Fails every visit as long as it is told to.
+/// Fails every visit while it is switched on.
 #[derive(Clone)]
 struct Down(Arc<AtomicBool>);
 

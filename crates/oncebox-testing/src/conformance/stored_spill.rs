@@ -279,7 +279,7 @@ pub async fn at_most_once_of_an_inline_inbox_is_run_again_by_operators<F: Fixtur
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
-/// It is in the log for one handler, and nobody else's message.
+/// It is in the log for one handler; no other handler reads it.
 pub async fn what_is_set_apart_is_for_its_handler_alone<F: Fixture<Store: LogStore>>(fixture: F) {
     let judge = |_: &str, n| if n == 1 { Err("at first".into()) } else { Ok(()) };
     let inline = with_ledger(&fixture, spilling(&fixture), judge).build().await.unwrap();

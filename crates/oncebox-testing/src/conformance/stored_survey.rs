@@ -38,7 +38,7 @@ pub async fn lag_says_what_is_ahead_of_a_handler<F: Fixture<Store: LogStore>>(fi
     let keys: Vec<_> =
         pending.iter().map(|message| (message.place.pos, message.key.clone().unwrap())).collect();
     assert_eq!(keys, [(1, "a".into()), (2, "b".into())]);
-    assert_eq!(inbox.operators().pending("nobody", 2).await.unwrap_err().kind(), ErrorKind::Configuration);
+    assert_eq!(inbox.operators().pending("unknown", 2).await.unwrap_err().kind(), ErrorKind::Configuration);
 
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
     let [ledger, of_slow] = &inbox.operators().handler_statuses().await.unwrap()[..] else {
@@ -129,8 +129,8 @@ pub async fn a_message_is_found_by_kind_and_key<F: Fixture<Store: LogStore>>(fix
     assert_eq!(behind.iter().map(|found| found.message.place.pos).collect::<Vec<_>>(), [2]);
 }
 
-/// They wait for a handler, and block nobody.
-pub async fn kinds_that_nobody_takes_are_told<F: Fixture<Store: LogStore>>(fixture: F) {
+/// They wait for a handler, and block no other message.
+pub async fn unhandled_kinds_are_reported<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
     accept_new(&inbox, sample("a")).await;
     assert!(inbox.operators().unhandled_kinds().await.unwrap().is_empty());

@@ -27,7 +27,7 @@ use self::operations::{Operation, operation};
 use self::world::World;
 use crate::conformance::Fixture;
 
-/// Sequences that are tried; a tenth of that where nobody asks for all.
+/// The number of sequences with `--full`, a tenth of it otherwise.
 const SEQUENCES: u32 = 200;
 /// The longest sequence.
 const OPERATIONS: usize = 40;

@@ -32,7 +32,7 @@ const NAMES: [&str; HANDLERS] = ["plain", "holding", "skipping", "apart"];
 /// Cases share a store: each has kinds, keys and handlers of its own.
 static CASES: AtomicU64 = AtomicU64::new(1);
 
-/// What handlers are told to do.
+/// What handlers have to do.
 #[derive(Debug, Default)]
 struct Script {
     steps: Mutex<HashMap<String, Vec<Vec<Step>>>>,
@@ -334,7 +334,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             match (there, self.expected.may_go(n)) {
                 (false, true) => self.expected.prune(n),
                 (false, false) => {
-                    return Err(format!("{place:?} is gone, and somebody needs it"));
+                    return Err(format!("{place:?} is gone, and a handler still needs it"));
                 }
                 (true, _) => {}
             }

@@ -1,4 +1,4 @@
-//! Processes that run tasks outside of transactions, and die at work.
+//! Processes that run tasks outside of transactions, and crash.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.enter_with(&[self.handler], 3).await
     }
 
-    /// A process begins to work with these handlers, and this many messages in hand in each lane.
+    /// A process begins to work with these handlers, and this many messages in flight in each lane.
     pub async fn enter_with(&self, handlers: &[HandlerId], in_hand: u32) -> ProcessId {
         let id = ProcessId(Uuid::now_v7());
         let (name, handlers) = ("host 7".to_owned(), handlers.to_vec());
@@ -93,7 +93,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.store.complete(&ends.iter().map(completion).collect::<Vec<_>>()).await.unwrap()
     }
 
-    /// Notes that a process is about to run a message where another one has died; how many deaths are put down to it.
+    /// Notes that a process is about to run a message where others have crashed. Returns how many crashes count for the message.
     pub async fn note_attempt(&self, place: Place, process: ProcessId) -> Option<u32> {
         self.store.note_attempt(self.handler, place, process).await.unwrap()
     }

@@ -1,4 +1,4 @@
-//! What the store tells of the handler, its messages and its markers.
+//! What the store reports of the handler, its messages and its markers.
 
 use std::time::{Duration, SystemTime};
 

@@ -97,7 +97,7 @@ async fn a_handler_that_overstays_its_lease_is_reported() {
         .on("h", async move |_: Charge, lease: &mut Lease| {
             assert_eq!(lease.fences().count(), 1);
             clock.travel(Duration::from_secs(3600));
-            // Somebody else claims what we have lost, and works on it.
+            // Another process claims the lost lease, and works on it.
             clock.claim(&lost_unit(), Duration::from_secs(30)).await.map(drop)
         })
         .build()

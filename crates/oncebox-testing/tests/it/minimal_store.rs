@@ -346,7 +346,7 @@ fn the_guide_names_the_traits_that_are_required() {
     }
 }
 
-/// The guide promises a store of so many lines: those before the fixture, rounded up.
+/// The guide states the number of lines of the store: those before the fixture, rounded up.
 #[test]
 fn the_guide_knows_the_size_of_this_store() {
     let guide = section(include_str!("../../../../CONTRIBUTING.md"), "\n**a store.**", "\n**");

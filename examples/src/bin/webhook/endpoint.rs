@@ -1,4 +1,4 @@
-//! HTTP: what the provider sends, and what each outcome tells it.
+//! HTTP: what the provider sends, and the response to each outcome.
 
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
@@ -66,7 +66,7 @@ async fn receive(
     State(inbox): State<Inbox<SqliteStore>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Received>, Refusal> {
-    // The bytes as they came. A provider that signs its events signs these: check the signature here.
+    // The bytes as they were received. A provider that signs its events signs these: check the signature here.
     let body = body.map_err(|rejection| match rejection.status() {
         status @ StatusCode::PAYLOAD_TOO_LARGE => {
             Refusal::new(status, format!("the body is larger than {MAX_BODY_BYTES} bytes"))
@@ -101,7 +101,7 @@ impl Refusal {
     }
 
     fn unavailable(error: impl Into<anyhow::Error>) -> Self {
-        // With all its causes: for whoever runs this, not for the caller.
+        // With all its causes: for the operator, not for the caller.
         tracing::warn!("{:#}", error.into());
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not now: deliver again later")
     }

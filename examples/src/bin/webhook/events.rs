@@ -87,7 +87,7 @@ pub(crate) async fn open_inbox(database: &str) -> anyhow::Result<Inbox<SqliteSto
     }
     let inbox = Inbox::builder(store)
         .on(HANDLER, on_event)
-        // A copy waits for the one that runs, but not so long that the provider hangs up first.
+        // A copy waits for the one that runs, but less long than the provider waits for a response.
         .in_flight(InFlight::Wait { max: Duration::from_secs(5) })
         .build()
         .await?;

@@ -9,7 +9,7 @@
 //!
 //! Start to read in `events.rs` (the message, its key, the handler), then `endpoint.rs` (HTTP).
 
-#![allow(clippy::print_stdout, reason = "the program tells a person what to try")]
+#![allow(clippy::print_stdout, reason = "the program shows a person what to try")]
 
 mod endpoint;
 mod events;
@@ -68,7 +68,7 @@ Deliver an event; it takes effect:
   curl http://{address}/webhooks/stripe -d '{PAYMENT}'
 Deliver it again, as providers do; it is a duplicate, with the answer of the first:
   curl http://{address}/webhooks/stripe -d '{PAYMENT}'
-Deliver an event of a type that nobody handles:
+Deliver an event of an unhandled type:
   curl http://{address}/webhooks/stripe -d '{UNKNOWN}'
 See that there is one payment:
   curl http://{address}/payments

@@ -110,7 +110,7 @@ impl Server {
         Ok(body)
     }
 
-    /// Two payments and a refund, however many copies there were.
+    /// Two payments and a refund, whatever the number of copies.
     async fn has_totals(&self) -> anyhow::Result<()> {
         let (status, body) = request(self.address, "GET", "/payments", String::new()).await?;
         println!("/payments\n  -> {status} {body}");

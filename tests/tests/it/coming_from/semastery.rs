@@ -41,7 +41,7 @@ async fn the_primary_key_refuses_a_second_marker<F: Fixture + Rows>(fixture: F) 
     inbox.process(envelope("a")).await.unwrap();
     let error = fixture.insert_marker_by_hand("h", b"\0a").await.unwrap_err();
     assert!(error.as_database_error().unwrap().is_unique_violation(), "{error}");
-    // And the other way round: a row that is there is believed, whoever wrote it.
+    // And the other way round: an existing row counts, whichever program wrote it.
     fixture.insert_marker_by_hand("h", b"\0b").await.unwrap();
     let report = inbox.process(envelope("b")).await.unwrap();
     assert!(matches!(report.outcome("h"), Some(Outcome::Duplicate)), "{report:?}");

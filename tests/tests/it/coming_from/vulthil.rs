@@ -36,7 +36,7 @@ async fn the_marker_commits_with_the_consumer_s_writes<F: Fixture>(fixture: F) {
     let (inside, outside) = (fixture.clone(), fixture.clone());
     let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
         inside.effect(conn, &order.order_id).await?;
-        // Nobody else sees anything before the commit.
+        // No other transaction sees anything before the commit.
         if outside.effects(&order.order_id).await != 0 {
             return Err("the effect is visible before the commit".into());
         }
@@ -155,7 +155,7 @@ async fn a_transient_fault_runs_the_unit_again<F: Fixture>(fixture: F) {
     assert_eq!(fixture.effects("a").await, 1, "the tries before were rolled back");
 }
 
-/// No limit of attempts here: whoever delivers decides when it is enough.
+/// No limit of attempts here: the source decides when to give up.
 async fn the_retry_count_is_the_transport_s_own_business<F: Fixture>(fixture: F) {
     let handler = async |_: OrderPaid, _: &mut Conn<F>| Err::<(), _>("always");
     let inbox = Inbox::builder(fixture.store()).on("h", handler).build().await.unwrap();

@@ -17,7 +17,7 @@ pub async fn a_paused_handler_gets_no_work<F: Fixture<Store: LogStore>>(fixture:
     log.append_keys(0, &["1", "2"]).await;
     log.pass(0, &set_apart([failure(1, 1, "x"), failure(2, 1, "x")])).await;
     log.append_keys(0, &["3"]).await;
-    assert!(!log.pause("nobody", true).await.unwrap());
+    assert!(!log.pause("unknown", true).await.unwrap());
     assert!(!log.pause("ledger", false).await.unwrap());
     assert!(log.pause("ledger", true).await.unwrap());
     assert!(!log.pause("ledger", true).await.unwrap());
@@ -56,7 +56,7 @@ pub async fn a_renamed_handler_keeps_what_it_has<F: Fixture<Store: LogStore>>(fi
         &Account { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
     )
     .await;
-    assert!(!log.rename("nobody", "book").await.unwrap());
+    assert!(!log.rename("unknown", "book").await.unwrap());
     assert!(log.rename("ledger", "book").await.unwrap());
     assert_eq!(log.actions().await, [entry("rename", "book")]);
     let error = refused(log.register(&[stored("ledger", &["a"])]).await);

@@ -26,7 +26,7 @@ pub async fn from_inline_to_mixed_a_handler_starts_where_it_is_told<F: Fixture<S
     }
 }
 
-/// Tasks and dead letters must be dealt with before a handler stops spilling.
+/// Tasks and dead letters must be resolved before a handler stops spilling.
 pub async fn a_handler_stops_spilling_when_nothing_is_set_apart<F: Fixture<Store: LogStore>>(fixture: F) {
     let spill = Mode::inline().spill();
     let mut log = OneHandler::in_mode(fixture, Mode::inline()).await;

@@ -103,7 +103,7 @@ async fn around_a_dead_letter<F: Fixture<Store: LogStore>>(fixture: F, dead_head
     log
 }
 
-/// Those behind it, until an operator has dealt with it.
+/// The tasks behind it, until an operator has acted on it.
 pub async fn a_dead_letter_holds_the_tasks_behind_it<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = around_a_dead_letter(fixture, DeadHead::Hold).await;
     assert_eq!(log.runnable().await, [1, 5]);

@@ -51,7 +51,7 @@ pub async fn a_process_that_leaves_frees_its_tasks<F: Fixture<Store: LogStore>>(
     assert!(log.careful_lanes().await.is_empty());
 }
 
-/// Its tasks may run again, each with one more crash; its note stays, to tell which message is to blame.
+/// Its tasks may run again, each with one more crash; its note stays, to show which message caused the crash.
 pub async fn a_process_is_buried_once_when_its_lease_has_expired<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = three_passed(fixture).await;
     let other = log.beside(stored("other", &["b"])).await;

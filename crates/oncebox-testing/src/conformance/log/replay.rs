@@ -1,4 +1,4 @@
-//! Replay: a handler goes back in its lanes, and is told so.
+//! Replay: a handler goes back in its lanes, and can see that it is a replay.
 
 use std::ops::RangeInclusive;
 
@@ -135,6 +135,6 @@ pub async fn a_handler_that_does_not_read_the_log_cannot_be_replayed<F: Fixture<
 ) {
     let log = OneHandler::in_mode(fixture, Mode::inline().spill()).await;
     refused(log.try_replay("ledger", ReplayFrom::Beginning).await);
-    assert_eq!(log.try_replay("nobody", ReplayFrom::Beginning).await.unwrap(), None);
+    assert_eq!(log.try_replay("unknown", ReplayFrom::Beginning).await.unwrap(), None);
     assert!(log.audit().await.is_empty());
 }

@@ -82,7 +82,7 @@ pub async fn a_known_copy_has_the_result_of_the_first<F: Fixture<Store: LogStore
 }
 
 /// With its ordering key, which it holds.
-pub async fn a_message_with_no_tries_left_is_spilled_as_a_dead_letter<F: Fixture<Store: LogStore>>(
+pub async fn a_message_with_no_attempts_left_is_spilled_as_a_dead_letter<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
     let mixed = Registration { mode: Mode::Mixed, ..holding(DeadHead::Hold) };
@@ -111,14 +111,14 @@ async fn is_done_after<F: Fixture<Store: LogStore>>(fixture: F, action: Action) 
     assert_eq!(log.sweep(log.now_ms().await + 1).await, 1, "there is one marker");
 }
 
-/// An operator has dealt with it.
+/// An operator has acted on it.
 pub async fn a_spilled_message_is_done_when_its_dead_letter_is_discarded<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
     is_done_after(fixture, Action::Discard).await;
 }
 
-/// An operator has dealt with it by other means.
+/// An operator has resolved it by other means.
 pub async fn a_spilled_message_is_done_when_its_dead_letter_is_marked<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {

@@ -1,4 +1,4 @@
-//! What operators are told of handlers, messages and tasks.
+//! What operators see of handlers, messages and tasks.
 
 use oncebox_core::store::{MessageState, Registration, Waits};
 use oncebox_core::{DeadHead, LogStore, Mode};

@@ -29,7 +29,7 @@ pub async fn a_failed_message_becomes_a_task_and_a_dead_letter_with_its_history<
     assert_eq!((taken[0].due_in, taken[0].key.clone()), (Duration::ZERO, Some("2".into())));
     let listed = &log.tasks_of("ledger").await[0];
     assert_eq!((listed.place, listed.failures, listed.error.as_deref()), (place(0, 2), 2, Some("second")));
-    assert!(log.tasks_of("nobody").await.is_empty());
+    assert!(log.tasks_of("unknown").await.is_empty());
 
     log.work_tasks(0, 10, |tasks| dead([failed_again(&tasks[0], "third")])).await;
     assert!(log.tasks().await.is_empty());
