@@ -205,6 +205,11 @@ impl<S: InboxStore> Inbox<S> {
         &self.parts.engine.store
     }
 
+    /// The maximum size of a body in bytes, as set or by default.
+    pub fn max_body_bytes(&self) -> usize {
+        self.parts.engine.settings.max_body_bytes
+    }
+
     /// The names of the registered handlers, in order, each with its kinds.
     pub fn handlers(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.parts.engine.names()
