@@ -9,49 +9,48 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use oncebox::Operator;
 
 use crate::exit::Usage;
-use crate::output::Output;
+use crate::output::CommandOutput;
 use crate::{demo, operate, serve};
 
 /// Makes every message take effect once
 ///
-/// `oncebox serve` is a gateway: it accepts messages over HTTP, each once, and delivers them to your services until they are
-/// done. The other commands look at what is in the database and act on it.
+/// `oncebox serve` is a gateway: it accepts messages over HTTP, stores each one once, and delivers them to your services until
+/// they succeed. The other commands show what is in the database, and change it.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, disable_help_subcommand = true)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the database does not answer, \
-                        4 there is no such thing"
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 database unavailable, 4 not found"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(subcommand)]
     command: Command,
 }
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Common {
-    /// The database: `sqlite://FILE`, or `postgres://USER@HOST/DATABASE` [default: that of the configuration, else
+pub(crate) struct CommonArgs {
+    /// The database: `sqlite://FILE` or `postgres://USER@HOST/DATABASE` [default: the configuration's, otherwise
     /// sqlite://oncebox.db; for demo a temporary file]
     #[arg(long, global = true, value_name = "URL", env = "ONCEBOX_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// The schema on PostgreSQL [default: oncebox]
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) schema: Option<String>,
-    /// The configuration [default: oncebox.toml, if it is there]
+    /// The configuration file [default: oncebox.toml, if it exists]
     #[arg(long, short, global = true, value_name = "FILE", env = "ONCEBOX_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Answer in JSON: one object, or one a line
+    /// Print JSON: one object, or one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// The name under which actions are written to the audit
+    /// The operator's name in the audit [default: the logged-in user]
     #[arg(long, global = true, value_name = "NAME", env = "ONCEBOX_OPERATOR")]
     operator: Option<String>,
 }
 
-impl Common {
-    /// Who acts: as said, else the user that is logged in.
+impl CommonArgs {
+    /// The operator: as given, otherwise the logged-in user.
     pub(crate) fn operator(&self) -> Result<Operator> {
         let named = |variable: &str| std::env::var(variable).ok().filter(|user| !user.is_empty());
         let logged_in = || named("USER").or_else(|| named("LOGNAME"));
@@ -60,46 +59,46 @@ impl Common {
         Operator::new(name).map_err(|error| Usage(error.to_string()).into())
     }
 
-    /// Where answers go.
-    pub(crate) fn output(&self) -> Output {
-        Output { json: self.json }
+    /// The form of the output.
+    pub(crate) fn output(&self) -> CommandOutput {
+        CommandOutput { json: self.json }
     }
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Accept messages over HTTP, each once, and deliver them
-    Serve(serve::Options),
-    /// How things stand: handlers, lag, tasks, dead letters, processes
-    Status(operate::status::Options),
-    /// List handlers; pause, resume, replay or remove one
-    Handlers(operate::handlers::Options),
-    /// List messages, or show one
-    Messages(operate::messages::Options),
-    /// List dead letters; show, retry, edit or discard them
-    Dead(operate::dead::Options),
-    /// What operators did, the newest first
-    Audit(operate::audit::Options),
-    /// Accept messages from a file or standard input, one a line
-    Accept(operate::accept::Options),
+    /// Accept messages over HTTP, store each one once, and deliver them
+    Serve(serve::ServeArgs),
+    /// Show handlers, lag, tasks, dead letters and processes
+    Status(operate::status::StatusArgs),
+    /// List handlers; pause, resume, replay, rename or remove one
+    Handlers(operate::handlers::HandlersArgs),
+    /// List stored messages, or show one
+    Messages(operate::messages::MessagesArgs),
+    /// List dead letters; show, retry, edit, resolve or discard them
+    Dead(operate::dead::DeadArgs),
+    /// List actions of operators, newest first
+    Audit(operate::audit::AuditArgs),
+    /// Accept messages from a file or standard input, one per line
+    Accept(operate::accept::AcceptArgs),
     /// Run the handlers of the configuration, without the gateway
-    Work(operate::work::Options),
-    /// Create or update the tables
-    Migrate(operate::migrate::Options),
-    /// Remove what retention no longer needs, now
-    Prune(operate::prune::Options),
-    /// Look for what could lose, repeat or delay messages, and say what to do
-    Doctor(operate::doctor::Options),
-    /// Watch rates, lag and dead letters
-    Top(operate::top::Options),
-    /// A minute of proof: duplicates, lost acknowledgements, kill -9, and an audit
-    Demo(demo::Options),
-    /// A process that the demo starts, and kills
+    Work(operate::work::WorkArgs),
+    /// Create, upgrade or describe the tables
+    Migrate(operate::migrate::MigrateArgs),
+    /// Remove expired messages and markers now
+    Prune(operate::prune::PruneArgs),
+    /// Check for risks of loss, repetition and delay, with advice
+    Doctor(operate::doctor::DoctorArgs),
+    /// Show rates, lag and dead letters, refreshed
+    Top(operate::top::TopArgs),
+    /// Prove the promise: duplicates, lost acknowledgements, kill -9, and an audit
+    Demo(demo::DemoArgs),
+    /// A worker process of the demo
     #[command(name = demo::WORKER_COMMAND, hide = true)]
     DemoWorker,
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
@@ -132,7 +131,7 @@ impl Cli {
     }
 }
 
-/// The commands that people see: completions would offer the hidden ones too.
+/// The commands without the hidden ones, which completions would offer too.
 fn visible() -> clap::Command {
     let all = Cli::command();
     let shown: Vec<clap::Command> =
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_offer_what_people_call() {
+    fn completions_offer_all_visible_commands() {
         let mut script = Vec::new();
         clap_complete::generate(clap_complete::Shell::Bash, &mut visible(), "oncebox", &mut script);
         let script = String::from_utf8(script).unwrap();

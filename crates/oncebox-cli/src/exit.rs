@@ -1,5 +1,6 @@
-//! How the program ends, for scripts; and why, for people.
+//! Exit codes for scripts, and error texts for people.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ const USAGE: u8 = 2;
 const UNAVAILABLE: u8 = 3;
 const NOT_FOUND: u8 = 4;
 
-/// There is no such handler, message or dead letter.
+/// A database, handler, message or dead letter that does not exist.
 #[derive(Debug)]
 pub(crate) struct NotFound(pub(crate) String);
 
@@ -22,7 +23,7 @@ impl fmt::Display for NotFound {
 
 impl std::error::Error for NotFound {}
 
-/// The program was called or configured in a way that cannot work.
+/// Wrong usage or configuration.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -34,21 +35,21 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// What was being done: the tables were being made or changed. Whoever may not do that needs another hint than others.
+/// The context of a failed migration. A role that may not migrate needs another hint than one that may not read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Migrating;
 
 impl fmt::Display for Migrating {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("bringing the tables to this version")
+        f.write_str("creating or upgrading the tables")
     }
 }
 
-/// Says what went wrong, with all causes, and by which code to end.
+/// Prints an error with all its causes and a hint. Returns the exit code.
 pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
     {
-        eprintln!("oncebox: {}", in_words(error));
+        eprintln!("oncebox: {}", error_text(error));
         if let Some(hint) = hint(error) {
             eprintln!("oncebox: {hint}");
         }
@@ -56,39 +57,46 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code(error))
 }
 
-/// The error and its causes, each said once; of what a database said, the message alone.
-pub(crate) fn in_words(error: &anyhow::Error) -> String {
-    let mut words = String::new();
-    for cause in error.chain() {
-        let (said, is_all) = match cause.downcast_ref::<sqlx::Error>() {
+/// The error and its causes on one line, each once. Of a database's error only the message: its other fields help nobody.
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
+    chain_text(error.as_ref())
+}
+
+/// The same for an error of the library.
+pub(crate) fn chain_text(error: &(dyn StdError + 'static)) -> String {
+    let mut text = String::new();
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        next = cause.source();
+        let (cause_text, is_last) = match cause.downcast_ref::<sqlx::Error>() {
             Some(sqlx::Error::Database(error)) => (error.message().to_owned(), true),
             Some(sqlx::Error::Io(error)) => (error.to_string(), true),
             _ => (cause.to_string(), false),
         };
         // Many errors print their cause as part of themselves.
-        if !words.ends_with(&said) {
-            let colon = if words.is_empty() { "" } else { ": " };
-            words.extend([colon, &said]);
+        if !text.ends_with(&cause_text) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text.extend([colon, &cause_text]);
         }
-        if is_all {
+        if is_last {
             break;
         }
     }
-    words
+    text
 }
 
-/// Where a role lacks a privilege, what gives it.
+/// How to get a privilege that the role lacks.
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     if database_code(error).as_deref() != Some(INSUFFICIENT_PRIVILEGE) {
         return None;
     }
     Some(match error.downcast_ref::<Migrating>() {
         Some(Migrating) => {
-            "the role may not make the tables: let the owner of the database run `oncebox migrate up`, or grant the role \
+            "the role may not create tables: let the owner of the database run `oncebox migrate up`, or grant the role \
              CREATE on the database"
         }
         None => {
-            "the role lacks a privilege: `oncebox migrate grants ROLE` prints what it needs, for the owner of the schema to run"
+            "the role lacks a privilege: let the owner of the schema run the SQL that `oncebox migrate grants ROLE` prints"
         }
     })
 }
@@ -96,13 +104,13 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 const NO_SUCH_DATABASE: &str = "3D000";
 
-/// The code of the database's own error, if that is the cause.
+/// The code of the database's error, if one is the cause.
 pub(crate) fn database_code(error: &anyhow::Error) -> Option<String> {
     let code = |cause: &sqlx::Error| Some(cause.as_database_error()?.code()?.into_owned());
     error.chain().filter_map(|cause| cause.downcast_ref()).find_map(code)
 }
 
-/// Whether the database does not answer now, and may do so later: another password or privilege is no matter of time.
+/// Whether the database may respond later. A refused password or a missing privilege does not change by waiting.
 pub(crate) fn is_outage(error: &anyhow::Error) -> bool {
     let is_refusal = |code: String| code.starts_with("28") || code == INSUFFICIENT_PRIVILEGE;
     code(error) == UNAVAILABLE && !database_code(error).is_some_and(is_refusal)
@@ -135,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_decides() {
+    fn the_cause_decides_the_exit_code() {
         let unavailable = oncebox::Error::new(ErrorKind::Unavailable, "gone");
         let error = Err::<(), _>(unavailable).context("reading").unwrap_err();
         assert_eq!(code(&error), UNAVAILABLE);
@@ -145,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_said_once() {
+    fn each_cause_is_printed_once() {
         let refused = || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "Connection refused");
         let error = oncebox::Error::unavailable("PostgreSQL cannot be reached", sqlx::Error::Io(refused()));
         let error = Err::<(), _>(error).context("opening postgres://db/x").unwrap_err();
         assert_eq!(
-            in_words(&error),
+            error_text(&error),
             "opening postgres://db/x: PostgreSQL cannot be reached: Connection refused"
         );
         assert!(is_outage(&error));

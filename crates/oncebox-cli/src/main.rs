@@ -23,7 +23,7 @@ use crate::cli::Cli;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // Two libraries here could have brought another one: this is the one that is meant.
+    // Without this, rustls panics if dependencies enable two providers. An error means that one is installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     match cli.run().await {

@@ -6,25 +6,25 @@ use std::io::{self, ErrorKind, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Where answers go, and in which form.
+/// The form of a command's output.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
-    /// For a program.
+pub(crate) struct CommandOutput {
+    /// JSON instead of text.
     pub(crate) json: bool,
 }
 
-impl Output {
-    /// A line, or several, for people and programs alike.
+impl CommandOutput {
+    /// Prints a text, with `--json` too.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         write(text)
     }
 
-    /// A line for people only.
-    pub(crate) fn say(self, line: impl Display) -> Result<()> {
+    /// Prints a line, without `--json` only.
+    pub(crate) fn line(self, line: impl Display) -> Result<()> {
         if self.json { Ok(()) } else { write(&format!("{line}\n")) }
     }
 
-    /// One object on a line of its own, for programs only.
+    /// Prints an object on a line of its own, with `--json` only.
     pub(crate) fn object(self, value: &impl Serialize) -> Result<()> {
         if self.json { write(&format!("{}\n", serde_json::to_string(value)?)) } else { Ok(()) }
     }
@@ -33,7 +33,7 @@ impl Output {
 fn write(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever read has seen enough, as `head` does.
+        // The reader has closed the pipe, as `head` does: no error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         written => Ok(written?),
     }

@@ -1,4 +1,4 @@
-//! Where messages come from: which key and which kind a message has, by the rules of its source. Pure.
+//! Sources of messages: the key, the kind and the ordering key of a message, by the rules of its source. Pure.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 /// The header that names the source of a stored message.
 pub(crate) const SOURCE_HEADER: &str = "Oncebox-Source";
-/// The header by which a sender has a message handled later.
+/// The header with the time from which on handlers run the message.
 const DUE_HEADER: &str = "Oncebox-Due-At";
 
-/// Headers that are about the connection, or nobody else's business.
+/// Headers that belong to the connection, or are secret.
 const LEFT_OUT: [&str; 17] = [
     "accept",
     "accept-encoding",
@@ -33,61 +33,71 @@ const LEFT_OUT: [&str; 17] = [
     "user-agent",
 ];
 
-/// Whether a header is not kept.
+/// Whether a header is not stored.
 pub(crate) fn is_left_out(name: &str) -> bool {
     LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name))
+}
+
+/// The error text for a header that is not stored, without the remedy.
+pub(crate) fn not_stored(name: &str) -> String {
+    format!("the header {name} is not stored, because it is secret or belongs to the connection")
+}
+
+/// The error text of a JSON pointer, on the command line too.
+pub(crate) fn invalid_pointer(pointer: &str) -> String {
+    format!("invalid JSON pointer {pointer:?}: start it with '/', for example /data/id")
 }
 
 /// The rules of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) name: String,
-    /// Where the key stands; else where webhooks, HTTP clients and CloudEvents have it.
-    pub(crate) key: Option<Part>,
-    /// Where the kind stands; else a CloudEvent's type.
-    pub(crate) kind: Option<Part>,
-    /// The kind where nothing else says it.
+    /// The location of the key; by default that of HTTP clients, webhooks and CloudEvents.
+    pub(crate) key: Option<FieldLocation>,
+    /// The location of the kind; by default a CloudEvent's type.
+    pub(crate) kind: Option<FieldLocation>,
+    /// The kind of messages without one.
     pub(crate) default_kind: String,
-    /// Where the ordering key stands.
-    pub(crate) order: Option<Part>,
+    /// The location of the ordering key.
+    pub(crate) order: Option<FieldLocation>,
 }
 
-/// A part of a message.
+/// The location of a value in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FieldLocation {
     /// The value of a header.
     Header(String),
-    /// A string or an integer in a JSON body.
+    /// A string or an integer in a JSON body, by its JSON pointer.
     Pointer(String),
 }
 
 /// The headers that came with a message.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Came {
-    /// Those that are text.
+pub(crate) struct RequestHeaders {
+    /// The headers whose value is UTF-8.
     pub(crate) headers: Headers,
-    /// The names of the others: nothing can be looked up there, and nothing else is taken instead.
+    /// The names of the others. A rule that needs one of them fails; it does not fall back to another location.
     pub(crate) unreadable: Vec<String>,
 }
 
-impl From<Headers> for Came {
+impl From<Headers> for RequestHeaders {
     fn from(headers: Headers) -> Self {
         Self { headers, unreadable: Vec::new() }
     }
 }
 
-/// Why a message is not taken. The sender can do something about it.
+/// Why a message is refused. The sender can correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// There is nothing to recognise it by.
+pub(crate) enum InvalidMessage {
+    /// No idempotency key.
     MissingKey(String),
-    /// There is something, and it cannot be the key.
+    /// An unreadable or ambiguous idempotency key.
     BadKey(String),
-    /// Something in it is not what it should be.
+    /// An unreadable value at another location.
     Malformed(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for InvalidMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MissingKey(message) | Self::BadKey(message) | Self::Malformed(message) => {
@@ -97,29 +107,33 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for InvalidMessage {}
 
 impl Source {
-    /// A source of which nothing is said but its name.
+    /// A source without rules of its own.
     pub(crate) fn named(name: &str) -> Self {
         Self { name: name.to_owned(), key: None, kind: None, default_kind: name.to_owned(), order: None }
     }
 
-    /// The message that came with these headers.
-    pub(crate) fn envelope(&self, came: impl Into<Came>, body: Vec<u8>) -> Result<Envelope, Refusal> {
-        let came = came.into();
-        let json = self.reads_body(&came.headers).then(|| parse(&body));
-        let parts = Parts { came: &came, body: &body, json };
+    /// The message with this body and these headers.
+    pub(crate) fn envelope(
+        &self,
+        headers: impl Into<RequestHeaders>,
+        body: Vec<u8>,
+    ) -> Result<Envelope, InvalidMessage> {
+        let request = headers.into();
+        let json = self.reads_body(&request.headers).then(|| parse(&body));
+        let parts = IncomingMessage { request: &request, body: &body, json };
         let key = self.key(&parts)?;
         let kind = self.kind(&parts)?;
         let order = self.order.as_ref().map(|part| parts.find(part)).transpose()?.flatten();
-        // One that cannot be read says nothing, in bytes as in text.
+        // For information only, so an unreadable time is ignored.
         let occurred_at = parts.cloud_event("time").ok().flatten();
         let occurred_at = occurred_at.and_then(|time| time.parse::<Timestamp>().ok());
         let due_at = parts.header(DUE_HEADER)?.map(due_at).transpose()?;
-        let mut headers = came.headers;
+        let mut headers = request.headers;
         headers.set(SOURCE_HEADER, self.name.as_str());
-        // The key space is the source's: no source has a slash in its name.
+        // Each source has its own key space: no source has a slash in its name.
         let mut envelope = Envelope::new(kind, body).with_key(self.stored_key(&key)).with_headers(headers);
         if let Some(order) = order {
             envelope = envelope.with_order_by(format!("{}/{order}", self.name));
@@ -133,34 +147,35 @@ impl Source {
         Ok(envelope)
     }
 
-    /// A key of this source as it stands in the database.
+    /// A key of this source, as it is stored.
     pub(crate) fn stored_key(&self, key: &str) -> String {
         format!("{}/{key}", self.name)
     }
 
-    /// Whether anything is looked up in the body.
+    /// Whether a rule reads the body.
     fn reads_body(&self, headers: &Headers) -> bool {
         let parts = [&self.key, &self.kind, &self.order];
-        parts.into_iter().flatten().any(|part| matches!(part, Part::Pointer(_))) || is_structured(headers)
+        parts.into_iter().flatten().any(|part| matches!(part, FieldLocation::Pointer(_)))
+            || is_structured(headers)
     }
 
-    fn key(&self, parts: &Parts<'_>) -> Result<String, Refusal> {
+    fn key(&self, parts: &IncomingMessage<'_>) -> Result<String, InvalidMessage> {
         let found = match &self.key {
-            Some(Part::Header(name)) => {
-                parts.header(name).map_err(OddHeader::into_bad_key)?.map(str::to_owned)
+            Some(FieldLocation::Header(name)) => {
+                parts.header(name).map_err(InvalidHeader::into_bad_key)?.map(str::to_owned)
             }
             Some(pointer) => parts.find(pointer)?,
             None => parts.usual_key()?,
         };
         let found = found.filter(|key| !key.is_empty());
         found.ok_or_else(|| {
-            Refusal::MissingKey(match &self.key {
-                Some(Part::Header(name)) => {
-                    format!("there is no header {name}: it is the key of this source's messages")
+            InvalidMessage::MissingKey(match &self.key {
+                Some(FieldLocation::Header(name)) => {
+                    format!("missing header {name}: this source takes the idempotency key from it")
                 }
-                Some(Part::Pointer(pointer)) => {
+                Some(FieldLocation::Pointer(pointer)) => {
                     format!(
-                        "there is nothing at {pointer} in the body: it is the key of this source's messages"
+                        "no value at {pointer} in the body: this source takes the idempotency key from it"
                     )
                 }
                 None => parts.no_usual_key(),
@@ -168,7 +183,7 @@ impl Source {
         })
     }
 
-    fn kind(&self, parts: &Parts<'_>) -> Result<String, Refusal> {
+    fn kind(&self, parts: &IncomingMessage<'_>) -> Result<String, InvalidMessage> {
         let found = match &self.kind {
             Some(part) => parts.find(part)?,
             None => parts.cloud_event("type")?,
@@ -177,22 +192,22 @@ impl Source {
     }
 }
 
-/// A message of which parts are looked up.
-struct Parts<'a> {
-    came: &'a Came,
+/// A message whose values are looked up.
+struct IncomingMessage<'a> {
+    request: &'a RequestHeaders,
     body: &'a [u8],
-    /// The body, if anything is to be found there.
+    /// The parsed body, if a rule reads it.
     json: Option<Result<Value, String>>,
 }
 
-impl Parts<'_> {
-    fn find(&self, part: &Part) -> Result<Option<String>, Refusal> {
+impl IncomingMessage<'_> {
+    fn find(&self, part: &FieldLocation) -> Result<Option<String>, InvalidMessage> {
         match part {
-            Part::Header(name) => Ok(self.header(name)?.map(str::to_owned)),
-            Part::Pointer(pointer) => match &self.json {
+            FieldLocation::Header(name) => Ok(self.header(name)?.map(str::to_owned)),
+            FieldLocation::Pointer(pointer) => match &self.json {
                 Some(Ok(json)) => text_at(json, pointer),
-                Some(Err(error)) => Err(Refusal::Malformed(format!(
-                    "the body of {} bytes is no JSON ({error}), and something is to be found at {pointer}",
+                Some(Err(error)) => Err(InvalidMessage::Malformed(format!(
+                    "the body of {} bytes is not JSON ({error}): this source reads {pointer} from it",
                     self.body.len()
                 ))),
                 None => Ok(None),
@@ -200,43 +215,43 @@ impl Parts<'_> {
         }
     }
 
-    /// The one value of a header.
-    fn header(&self, name: &str) -> Result<Option<&str>, OddHeader> {
-        if self.came.unreadable.iter().any(|unreadable| unreadable.eq_ignore_ascii_case(name)) {
-            return Err(OddHeader(format!("the value of the header {name} is no UTF-8")));
+    /// The value of a header. Repeated equal values count as one.
+    fn header(&self, name: &str) -> Result<Option<&str>, InvalidHeader> {
+        if self.request.unreadable.iter().any(|unreadable| unreadable.eq_ignore_ascii_case(name)) {
+            return Err(InvalidHeader(format!("the header {name} is not UTF-8: send UTF-8")));
         }
-        let mut values = self.came.headers.get_all(name);
+        let mut values = self.request.headers.get_all(name);
         let first = values.next();
         match values.any(|value| Some(value) != first) {
-            true => Err(OddHeader(format!("the header {name} comes with several values: send one"))),
+            true => Err(InvalidHeader(format!("the header {name} has several different values: send one"))),
             false => Ok(first),
         }
     }
 
-    /// Where HTTP clients, webhooks and CloudEvents have it. The id of an event is unique for its producer only.
-    fn usual_key(&self) -> Result<Option<String>, Refusal> {
+    /// The key at the usual location of HTTP clients, webhooks and CloudEvents. The id of an event is unique for its source only.
+    fn usual_key(&self) -> Result<Option<String>, InvalidMessage> {
         for name in ["Idempotency-Key", "webhook-id"] {
             if let Some(key) =
-                self.header(name).map_err(OddHeader::into_bad_key)?.filter(|key| !key.is_empty())
+                self.header(name).map_err(InvalidHeader::into_bad_key)?.filter(|key| !key.is_empty())
             {
                 return Ok(Some(key.to_owned()));
             }
         }
         if let (true, Some(Err(error))) = (self.is_structured(), &self.json) {
             let bytes = self.body.len();
-            return Err(Refusal::Malformed(format!(
-                "the body of {bytes} bytes is sent as a CloudEvent, and is no JSON ({error})"
+            return Err(InvalidMessage::Malformed(format!(
+                "the body of {bytes} bytes is declared as a CloudEvent, but is not JSON ({error})"
             )));
         }
-        let attribute = |name| self.cloud_event(name).map_err(OddHeader::into_bad_key);
+        let attribute = |name| self.cloud_event(name).map_err(InvalidHeader::into_bad_key);
         let (id, source) = (attribute("id")?.filter(|id| !id.is_empty()), attribute("source")?);
-        // The first space is the one between the two.
+        // Escaped, so that the first space is the one between source and id.
         Ok(id
             .zip(source)
             .map(|(id, source)| format!("{} {id}", source.replace('%', "%25").replace(' ', "%20"))))
     }
 
-    /// What is missing, if there is no key in any of the usual places.
+    /// The error text for a message without a key at any usual location.
     fn no_usual_key(&self) -> String {
         let has = |name| matches!(self.cloud_event(name), Ok(Some(value)) if !value.is_empty());
         let (in_body, at) = (self.is_structured(), if self.is_structured() { "" } else { "ce-" });
@@ -245,22 +260,20 @@ impl Parts<'_> {
             (false, true) => "id",
             (false, false) if in_body => "id and source",
             _ => {
-                return "there is nothing to recognise a copy by: send an Idempotency-Key or webhook-id header, a CloudEvent, \
-                        or configure key_header or key_pointer for this source"
+                return "no idempotency key: send the header Idempotency-Key or webhook-id, or a CloudEvent, or configure \
+                        key_header or key_pointer for this source"
                     .to_owned();
             }
         };
-        format!(
-            "the CloudEvent has no {at}{missing}: its id and its source together are what a copy is recognised by"
-        )
+        format!("the CloudEvent has no {at}{missing}: its id and source together are the idempotency key")
     }
 
     fn is_structured(&self) -> bool {
-        is_structured(&self.came.headers)
+        is_structured(&self.request.headers)
     }
 
-    /// An attribute of a CloudEvent, in either mode.
-    fn cloud_event(&self, attribute: &str) -> Result<Option<String>, OddHeader> {
+    /// An attribute of a CloudEvent, in structured or binary mode.
+    fn cloud_event(&self, attribute: &str) -> Result<Option<String>, InvalidHeader> {
         if self.is_structured() {
             let json = self.json.as_ref().and_then(|json| json.as_ref().ok());
             let found = json.and_then(|json| json.get(attribute)?.as_str());
@@ -270,24 +283,24 @@ impl Parts<'_> {
     }
 }
 
-/// A header of which the value cannot be told.
+/// The error of a header that is not UTF-8 or has several values.
 #[derive(Debug)]
-struct OddHeader(String);
+struct InvalidHeader(String);
 
-impl OddHeader {
-    /// Where it was to be the key: no other place is looked at instead.
-    fn into_bad_key(self) -> Refusal {
-        Refusal::BadKey(self.0)
+impl InvalidHeader {
+    /// The error of a header that should be the key. No other location is tried instead.
+    fn into_bad_key(self) -> InvalidMessage {
+        InvalidMessage::BadKey(self.0)
     }
 }
 
-impl From<OddHeader> for Refusal {
-    fn from(OddHeader(message): OddHeader) -> Self {
+impl From<InvalidHeader> for InvalidMessage {
+    fn from(InvalidHeader(message): InvalidHeader) -> Self {
         Self::Malformed(message)
     }
 }
 
-/// Whether the body is a CloudEvent with all its attributes.
+/// Whether the body is a CloudEvent in structured mode.
 fn is_structured(headers: &Headers) -> bool {
     headers
         .get("content-type")
@@ -298,22 +311,36 @@ fn parse(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-/// A string, or an integer that is exact. Two numbers that are rounded to the same one would be one key.
-fn text_at(json: &Value, pointer: &str) -> Result<Option<String>, Refusal> {
+/// A string or a 64-bit integer. Other numbers are rounded, so two messages could get the same key.
+fn text_at(json: &Value, pointer: &str) -> Result<Option<String>, InvalidMessage> {
     match json.pointer(pointer) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Number(number)) if !number.is_f64() => Ok(Some(number.to_string())),
-        Some(_) => Err(Refusal::Malformed(format!(
-            "what stands at {pointer} is no string and no integer of 64 bits"
+        Some(value) => Err(InvalidMessage::Malformed(format!(
+            "the value at {pointer} is {}: send a string or a 64-bit integer",
+            type_name(value)
         ))),
     }
 }
 
-fn due_at(text: &str) -> Result<SystemTime, Refusal> {
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number without an exact 64-bit form",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn due_at(text: &str) -> Result<SystemTime, InvalidMessage> {
     let time: Result<Timestamp, _> = text.parse();
     time.map(SystemTime::from).map_err(|_| {
-        Refusal::Malformed(format!("{DUE_HEADER}: {text:?} is no time: write it as in 2026-01-31T12:00:00Z"))
+        InvalidMessage::Malformed(format!(
+            "invalid {DUE_HEADER} {text:?}: write RFC 3339, for example 2026-01-31T12:00:00Z"
+        ))
     })
 }
 
@@ -331,7 +358,7 @@ mod tests {
         headers
     }
 
-    fn take(source: &Source, pairs: &[(&str, &str)], body: &str) -> Result<Envelope, Refusal> {
+    fn take(source: &Source, pairs: &[(&str, &str)], body: &str) -> Result<Envelope, InvalidMessage> {
         source.envelope(headers(pairs), body.into())
     }
 
@@ -345,7 +372,7 @@ mod tests {
         r#"{"specversion":"1.0","id":"e-1","source":"/shop","type":"paid","time":"2026-01-31T12:00:00Z"}"#;
 
     #[test]
-    fn the_key_is_where_clients_webhooks_and_events_have_it() {
+    fn the_key_is_at_the_usual_location_of_clients_webhooks_and_events() {
         let shop = Source::named("shop");
         assert_eq!(key_of(&shop, &[("idempotency-key", " a "), ("webhook-id", "b")], ""), "shop/ a ");
         assert_eq!(key_of(&shop, &[("idempotency-key", ""), ("webhook-id", "b")], ""), "shop/b");
@@ -355,37 +382,43 @@ mod tests {
         assert_ne!(spaced("a", "b 1"), spaced("a b", "1"));
         assert_ne!(spaced("a%20b", "1"), spaced("a b", "1"));
         for (pairs, body, said) in [
-            (&[][..], "{}", "send an Idempotency-Key"),
+            (&[][..], "{}", "send the header Idempotency-Key"),
             (&[("ce-id", "1")], "", "has no ce-source"),
             (&[("ce-source", "/shop")], "", "has no ce-id"),
             (&[STRUCTURED], r#"{"id":"e-1"}"#, "has no source"),
             (&[STRUCTURED], "{}", "has no id and source"),
         ] {
             let refused = take(&shop, pairs, body).unwrap_err();
-            assert!(matches!(refused, Refusal::MissingKey(_)), "{pairs:?}");
+            assert!(matches!(refused, InvalidMessage::MissingKey(_)), "{pairs:?}");
             assert!(refused.to_string().contains(said), "{refused}");
         }
         let cut_off = take(&shop, &[STRUCTURED], &EVENT[..20]).unwrap_err();
-        assert!(matches!(cut_off, Refusal::Malformed(_)), "{cut_off}");
-        assert!(cut_off.to_string().contains("the body of 20 bytes is sent as a CloudEvent"), "{cut_off}");
+        assert!(matches!(cut_off, InvalidMessage::Malformed(_)), "{cut_off}");
+        assert!(
+            cut_off.to_string().contains("the body of 20 bytes is declared as a CloudEvent"),
+            "{cut_off}"
+        );
     }
 
-    /// Another key in its place would make one message of two, or two of one.
+    /// A fallback to another key would merge two messages, or split one.
     #[test]
-    fn a_header_that_cannot_be_read_is_not_passed_over() {
-        let came = |unreadable: &str| Came {
+    fn an_unreadable_header_has_no_fallback() {
+        let request = |unreadable: &str| RequestHeaders {
             headers: headers(&[("idempotency-key", "1"), ("webhook-id", "2"), ("x-id", "3")]),
             unreadable: vec![unreadable.to_owned()],
         };
         let shop = Source::named("shop");
-        let refused = |source: &Source, unreadable| source.envelope(came(unreadable), Vec::new());
+        let refused = |source: &Source, unreadable| source.envelope(request(unreadable), Vec::new());
         let error = refused(&shop, "idempotency-key").unwrap_err();
-        assert!(matches!(&error, Refusal::BadKey(text) if text.contains("Idempotency-Key")), "{error}");
+        assert!(
+            matches!(&error, InvalidMessage::BadKey(text) if text.contains("Idempotency-Key")),
+            "{error}"
+        );
         refused(&shop, "webhook-id").unwrap();
         refused(&shop, "x-other").unwrap();
-        let by_header = |part: &str| Some(Part::Header(part.to_owned()));
+        let by_header = |part: &str| Some(FieldLocation::Header(part.to_owned()));
         let keyed = Source { key: by_header("X-Id"), ..shop.clone() };
-        assert!(matches!(refused(&keyed, "x-id"), Err(Refusal::BadKey(_))));
+        assert!(matches!(refused(&keyed, "x-id"), Err(InvalidMessage::BadKey(_))));
         refused(&keyed, "idempotency-key").unwrap();
         let of_kind = Source { kind: by_header("x-kind"), ..shop.clone() };
         let ordered = Source { order: by_header("x-customer"), ..shop.clone() };
@@ -393,60 +426,66 @@ mod tests {
             [(&shop, "ce-type"), (&of_kind, "x-kind"), (&ordered, "x-customer"), (&shop, "oncebox-due-at")]
         {
             let error = refused(source, unreadable).unwrap_err();
-            assert!(matches!(error, Refusal::Malformed(_)), "{error}");
+            assert!(matches!(error, InvalidMessage::Malformed(_)), "{error}");
         }
         refused(&of_kind, "ce-type").unwrap();
-        let event =
-            Came { headers: headers(&[("ce-source", "/shop")]), unreadable: vec!["ce-id".to_owned()] };
-        assert!(matches!(shop.envelope(event, Vec::new()), Err(Refusal::BadKey(_))));
+        let event = RequestHeaders {
+            headers: headers(&[("ce-source", "/shop")]),
+            unreadable: vec!["ce-id".to_owned()],
+        };
+        assert!(matches!(shop.envelope(event, Vec::new()), Err(InvalidMessage::BadKey(_))));
     }
 
     #[test]
-    fn several_values_are_no_key() {
+    fn several_values_are_refused() {
         let shop = Source::named("shop");
         let twice = [("idempotency-key", "1"), ("Idempotency-Key", "2"), ("webhook-id", "3")];
-        assert!(matches!(take(&shop, &twice, ""), Err(Refusal::BadKey(_))));
+        assert!(matches!(take(&shop, &twice, ""), Err(InvalidMessage::BadKey(_))));
         let the_same = [("idempotency-key", "1"), ("idempotency-key", "1")];
         assert_eq!(key_of(&shop, &the_same, ""), "shop/1");
         let kinds = [("idempotency-key", "1"), ("ce-type", "a"), ("ce-type", "b")];
-        assert!(matches!(take(&shop, &kinds, ""), Err(Refusal::Malformed(_))));
+        assert!(matches!(take(&shop, &kinds, ""), Err(InvalidMessage::Malformed(_))));
     }
 
     #[test]
-    fn a_configured_key_is_the_only_one() {
+    fn a_configured_location_of_the_key_is_the_only_one() {
         let by = |part| Source { key: Some(part), ..Source::named("s") };
-        let header = by(Part::Header("X-Id".into()));
+        let header = by(FieldLocation::Header("X-Id".into()));
         assert_eq!(key_of(&header, &[("x-id", "7"), ("idempotency-key", "other")], ""), "s/7");
-        assert!(matches!(take(&header, &[("idempotency-key", "other")], ""), Err(Refusal::MissingKey(_))));
-        let pointer = by(Part::Pointer("/data/id".into()));
+        assert!(matches!(
+            take(&header, &[("idempotency-key", "other")], ""),
+            Err(InvalidMessage::MissingKey(_))
+        ));
+        let pointer = by(FieldLocation::Pointer("/data/id".into()));
         assert_eq!(key_of(&pointer, &[], r#"{"data":{"id":"x"}}"#), "s/x");
         assert_eq!(
             key_of(&pointer, &[], r#"{"data":{"id":18446744073709551615}}"#),
             "s/18446744073709551615"
         );
         for body in [r#"{"data":{}}"#, r#"{"data":{"id":null}}"#, r#"{"data":{"id":""}}"#] {
-            assert!(matches!(take(&pointer, &[], body), Err(Refusal::MissingKey(_))), "{body}");
+            assert!(matches!(take(&pointer, &[], body), Err(InvalidMessage::MissingKey(_))), "{body}");
         }
         for body in ["{", "", r#"{"data":{"id":18446744073709551616}}"#, r#"{"data":{"id":{}}}"#] {
-            assert!(matches!(take(&pointer, &[], body), Err(Refusal::Malformed(_))), "{body}");
+            assert!(matches!(take(&pointer, &[], body), Err(InvalidMessage::Malformed(_))), "{body}");
         }
     }
 
     #[test]
-    fn the_kind_is_said_by_the_message_or_its_source() {
+    fn the_kind_is_from_the_message_or_its_source() {
         let key = ("idempotency-key", "1");
         let shop = Source { default_kind: "paid".into(), ..Source::named("shop") };
         assert_eq!(take(&shop, &[key], "").unwrap().kind(), "paid");
         assert_eq!(take(&shop, &[key, ("ce-type", "refunded")], "").unwrap().kind(), "refunded");
         assert_eq!(take(&shop, &[STRUCTURED], EVENT).unwrap().kind(), "paid");
-        let by_body = Source { kind: Some(Part::Pointer("/type".into())), ..shop };
+        let by_body = Source { kind: Some(FieldLocation::Pointer("/type".into())), ..shop };
         assert_eq!(take(&by_body, &[key], r#"{"type":"x"}"#).unwrap().kind(), "x");
         assert_eq!(take(&by_body, &[key], "{}").unwrap().kind(), "paid");
     }
 
     #[test]
-    fn order_and_times_come_along() {
-        let by_customer = Source { order: Some(Part::Pointer("/customer".into())), ..Source::named("shop") };
+    fn order_and_times_are_read() {
+        let by_customer =
+            Source { order: Some(FieldLocation::Pointer("/customer".into())), ..Source::named("shop") };
         let envelope = take(&by_customer, &[("webhook-id", "1")], r#"{"customer":7}"#).unwrap();
         assert_eq!(envelope.order_by(), Some(&Key::from("shop/7")));
         assert_eq!(envelope.headers().get(SOURCE_HEADER), Some("shop"));
@@ -465,7 +504,7 @@ mod tests {
             Some("2026-02-01T00:00:00.000Z")
         );
         let soon = take(&Source::named("shop"), &[("webhook-id", "1"), ("oncebox-due-at", "soon")], "");
-        assert!(matches!(soon, Err(Refusal::Malformed(_))));
+        assert!(matches!(soon, Err(InvalidMessage::Malformed(_))));
     }
 
     #[test]

@@ -10,36 +10,38 @@ use anyhow::{Context, Result};
 use oncebox::{Error, ErrorKind, Inbox, LogStore, Operators, PostgresStore, Retention, SqliteStore};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::config::Config;
 use crate::exit::{Migrating, NotFound, Usage, database_code};
 
-/// Where messages are, if nothing is said.
+/// The database without a configuration and without `--store`.
 pub(crate) const DEFAULT_URL: &str = "sqlite://oncebox.db";
 
-/// Which database is meant.
+/// The database to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct DatabaseTarget {
     pub(crate) url: String,
     pub(crate) schema: Option<String>,
 }
 
-/// Why a database in memory is of no use to a program that others are to find their messages with.
-pub(crate) const IN_MEMORY: &str = "a database in memory is gone with the program, and every message with it: name a file, as in \
-                                    sqlite://oncebox.db";
+/// Refused, because other commands of the program could not see the messages.
+pub(crate) const IN_MEMORY: &str = "a database in memory loses every message when the program ends: use a file, for example sqlite://oncebox.db";
 
-/// How long a look waits for somebody who writes.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Which command creates tables by itself, in errors about missing tables.
+const ONLY_SERVE: &str = "because only `oncebox serve` migrates by itself";
 
-/// What a database is opened for.
+/// How long a reader waits for a writer.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The purpose for which a database is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum For {
-    /// To look: a file that may only be read will do.
-    Looking,
-    /// To act, once.
-    Acting,
-    /// To work for a long time: a server that is just starting is waited for.
-    Working,
+pub(crate) enum Purpose {
+    /// To read. A read-only file is enough.
+    Read,
+    /// To write once, for a command.
+    Act,
+    /// To run for a long time. Waits for a server that is just starting.
+    Run,
 }
 
 /// An open database.
@@ -49,7 +51,7 @@ pub(crate) enum Opened {
     Postgres(PostgresStore),
 }
 
-/// Runs an expression with the store, whichever it is.
+/// Evaluates an expression with the store of either database.
 macro_rules! with_store {
     ($opened:expr, $store:ident => $body:expr) => {
         match $opened {
@@ -61,22 +63,22 @@ macro_rules! with_store {
 pub(crate) use with_store;
 
 impl Opened {
-    /// The version of the tables that is there, 0 where there are none, and the one that this program needs.
+    /// The present schema version, 0 without tables, and the version that this program needs.
     pub(crate) async fn schema_version(&self) -> Result<(i64, i64)> {
         with_store!(self, store => Ok(store.schema_version().await?))
     }
 
-    /// Makes the tables, or brings them to the version that this program needs.
+    /// Creates the tables, or upgrades them to the version that this program needs.
     pub(crate) async fn migrate(&self) -> Result<()> {
         with_store!(self, store => store.migrate().await).context(Migrating)
     }
 
-    /// The operator's side of the inbox. It creates no lanes, sends no heartbeats and sweeps nothing by itself.
+    /// The operators' side of the inbox. It creates no lanes, sends no heartbeats and deletes nothing by itself.
     pub(crate) async fn operators(&self) -> Result<Operators> {
         self.operators_keeping(Retention::default(), None).await
     }
 
-    /// The same, with the retention that its sweep and prune apply.
+    /// The same, with the retention for its `sweep` and `prune`.
     pub(crate) async fn operators_keeping(
         &self,
         retention: Retention,
@@ -95,51 +97,54 @@ async fn build_operators<S: LogStore>(
     if let Some(time) = keep_messages {
         builder = builder.keep_messages(time);
     }
-    // The programs that accept messages limit their size.
+    // An operator's corrected body has no limit. Programs that accept messages limit theirs.
     let inbox = builder.max_body_bytes(usize::MAX).build().await?;
     Ok(inbox.operators())
 }
 
-impl Target {
-    /// What the command line says, else the configuration, else the default.
-    pub(crate) fn of(common: &Common) -> Result<Self> {
+impl DatabaseTarget {
+    /// The database of the command line, otherwise of the configuration, otherwise the default.
+    pub(crate) fn of(common: &CommonArgs) -> Result<Self> {
         match &common.store {
-            // A configuration that is broken does not keep anybody from looking.
+            // Not read from the configuration, so an invalid one does not stop an operator.
             Some(url) => Ok(Self { url: url.clone(), schema: common.schema.clone() }),
             None => Ok(Config::load(common)?.target),
         }
     }
 
-    /// Opens it; a file that is not there is an error.
-    pub(crate) async fn open(&self, reason: For) -> Result<Opened> {
+    /// Opens the database. A missing file is an error.
+    pub(crate) async fn open(&self, reason: Purpose) -> Result<Opened> {
         if let Some(file) = self.file()
-            // What may not be looked at may be there.
+            // A file that this user may not look up may exist.
             && matches!(Path::new(file).try_exists(), Ok(false))
         {
             return Err(NotFound(format!(
-                "there is no database {file}: `oncebox migrate up` makes one, and so does `oncebox serve`, unless store.migrate is \
-                 false; --store names another"
+                "database not found: {file}: run `oncebox migrate up` or `oncebox serve` to create it, or name another one with \
+                 --store"
             ))
             .into());
         }
         self.open_or_create(reason).await
     }
 
-    /// Opens it; tables that are not there, or not those that this program needs, are an error.
-    pub(crate) async fn open_ready(&self, reason: For) -> Result<Opened> {
+    /// Opens the database. Missing tables, or tables of another version, are an error.
+    pub(crate) async fn open_ready(&self, reason: Purpose) -> Result<Opened> {
         let opened = self.open(reason).await?;
-        let (there, needed) = opened.schema_version().await?;
+        let (found, required) = opened.schema_version().await?;
         let shown = self.shown();
-        let message = match there {
-            0 => format!("{shown} has no Oncebox tables{}: run `oncebox migrate up`", self.in_schema()),
-            _ if there < needed => {
+        let message = match found {
+            0 => format!(
+                "{shown} has no Oncebox tables{}: run `oncebox migrate up`, {ONLY_SERVE}",
+                self.in_schema()
+            ),
+            _ if found < required => {
                 format!(
-                    "the tables of {shown} have version {there}, and {needed} is needed: run `oncebox migrate up`"
+                    "{shown} has schema version {found}, but {required} is required: run `oncebox migrate up`, {ONLY_SERVE}"
                 )
             }
-            _ if there > needed => {
+            _ if found > required => {
                 format!(
-                    "the tables of {shown} have version {there}, and this program knows {needed}: update it"
+                    "{shown} has schema version {found}, but this program supports {required}: update the program"
                 )
             }
             _ => return Ok(opened),
@@ -147,12 +152,12 @@ impl Target {
         Err(Error::new(ErrorKind::Schema, message).into())
     }
 
-    /// Opens it for an operator's command; the tables must be there, in the version that this program needs.
-    pub(crate) async fn operators(&self, reason: For) -> Result<Operators> {
+    /// Opens the database for an operator's command. The tables must have the version that this program needs.
+    pub(crate) async fn operators(&self, reason: Purpose) -> Result<Operators> {
         self.open_ready(reason).await?.operators().await
     }
 
-    /// Where tables are looked for, on PostgreSQL.
+    /// The schema, for error texts: on PostgreSQL only.
     fn in_schema(&self) -> String {
         match self.is_sqlite() {
             true => String::new(),
@@ -160,12 +165,12 @@ impl Target {
         }
     }
 
-    /// Whether it is a file, or in memory.
+    /// Whether this is SQLite, in a file or in memory.
     pub(crate) fn is_sqlite(&self) -> bool {
         self.scheme() == "sqlite"
     }
 
-    /// Whether it is a server.
+    /// Whether this is PostgreSQL.
     pub(crate) fn is_postgres(&self) -> bool {
         matches!(self.scheme(), "postgres" | "postgresql")
     }
@@ -175,22 +180,23 @@ impl Target {
         self.schema.as_deref().unwrap_or("oncebox")
     }
 
-    /// Opens it; a file that is not there is made.
-    pub(crate) async fn open_or_create(&self, reason: For) -> Result<Opened> {
+    /// Opens the database. A missing file is created.
+    pub(crate) async fn open_or_create(&self, reason: Purpose) -> Result<Opened> {
         let doing = || format!("opening {}", self.shown());
         match self.scheme() {
             "sqlite" => {
                 if self.schema.is_some() {
-                    return Err(
-                        Usage("--schema is for PostgreSQL: give each SQLite inbox a file".into()).into()
-                    );
+                    return Err(Usage(
+                        "--schema applies to PostgreSQL only: on SQLite use one file per inbox".into(),
+                    )
+                    .into());
                 }
                 Ok(Opened::Sqlite(self.open_file(reason).await?))
             }
             "postgres" | "postgresql" => {
                 let store = match reason {
-                    For::Working => PostgresStore::connect(&self.url).await,
-                    For::Looking | For::Acting => PostgresStore::connect_at_once(&self.url).await,
+                    Purpose::Run => PostgresStore::connect(&self.url).await,
+                    Purpose::Read | Purpose::Act => PostgresStore::connect_at_once(&self.url).await,
                 };
                 let mut store = store.with_context(doing)?;
                 if let Some(schema) = &self.schema {
@@ -199,72 +205,77 @@ impl Target {
                 Ok(Opened::Postgres(store))
             }
             _ => Err(Usage(format!(
-                "{:?} names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE",
+                "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
                 self.shown()
             ))
             .into()),
         }
     }
 
-    /// Opens an SQLite database, or says why that cannot be.
-    async fn open_file(&self, reason: For) -> Result<SqliteStore> {
+    /// Opens an SQLite database. Each cause of a failure has its own error text, because SQLite has one for all.
+    async fn open_file(&self, reason: Purpose) -> Result<SqliteStore> {
         let Some(file) = self.file() else { return Err(Usage(IN_MEMORY.to_owned()).into()) };
         let path = Path::new(file);
         if path.is_dir() {
-            let text = format!(
-                "{file} is a folder, and the database is a file: name one in it, as in {file}/oncebox.db"
-            );
+            let text =
+                format!("{file} is a folder: name a database file in it, for example {file}/oncebox.db");
             return Err(Usage(text).into());
         }
         let folder = folder_of(path);
         if matches!(folder.try_exists(), Ok(false)) {
-            let text = format!("there is no folder {}: make it, or name another file", folder.display());
+            let text = format!("folder not found: {}: create it, or name another file", folder.display());
             return Err(NotFound(text).into());
         }
         if let Err(error) = File::open(path)
             && error.kind() == io::ErrorKind::PermissionDenied
         {
-            return Err(Error::unavailable(format!("this user may not read {file}"), error).into());
+            return Err(Error::unavailable(
+                format!(
+                    "no permission to read {file}: run as the user of the programs, or grant this one access"
+                ),
+                error,
+            )
+            .into());
         }
         let opened = match (self.is_read_only(path), reason) {
-            (true, For::Looking) => self.open_to_read(path).await,
-            (true, For::Acting | For::Working) => Err(may_not_write(path).into()),
+            (true, Purpose::Read) => self.open_to_read(path).await,
+            (true, Purpose::Act | Purpose::Run) => Err(no_write_permission(path).into()),
             (false, _) => SqliteStore::connect(&self.url).await.map_err(anyhow::Error::from),
         };
         match opened {
             Err(error) if result_code(&error) == Some(NOT_A_DATABASE) => {
-                Err(Usage(format!("{file} is no SQLite database: --store names another file")).into())
+                Err(Usage(format!("{file} is not an SQLite database: name another file with --store")).into())
             }
             opened => opened.with_context(|| format!("opening {}", self.shown())),
         }
     }
 
-    /// A store for looking at a file that this user may not write, or does not want to.
+    /// A store for reading a file without write permission, or with `mode=ro`.
     async fn open_to_read(&self, path: &Path) -> Result<SqliteStore> {
         let options = SqliteConnectOptions::from_str(&self.url)
             .with_context(|| format!("reading {:?}", self.url))?
             .read_only(true)
             .create_if_missing(false)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(LOOK_TIMEOUT);
-        let looked = async {
+            .busy_timeout(READ_TIMEOUT);
+        let opened = async {
             let pool = SqlitePoolOptions::new().test_before_acquire(false).connect_with(options).await?;
-            // Nothing is read before the first question.
+            // SQLite reads nothing before the first query.
             sqlx::query("select count(*) from sqlite_schema").execute(&pool).await?;
             Ok(SqliteStore::new(pool))
         };
-        looked.await.map_err(|error: sqlx::Error| {
+        opened.await.map_err(|error: sqlx::Error| {
             let error = anyhow::Error::from(error);
             match result_code(&error) {
                 Some(CANNOT_OPEN | READ_ONLY) => {
-                    Error::new(ErrorKind::Unavailable, cannot_even_read(path)).into()
+                    Error::new(ErrorKind::Unavailable, no_journal_permission(path)).into()
                 }
                 _ => error,
             }
         })
     }
 
-    /// Whether the file is there, and not to be written.
+    /// Whether the file exists and cannot be written.
     fn is_read_only(&self, path: &Path) -> bool {
         self.has_parameter("mode=ro")
             || (path.exists() && OpenOptions::new().append(true).open(path).is_err())
@@ -275,14 +286,14 @@ impl Target {
         parameters.split('&').any(|other| other == parameter)
     }
 
-    /// Whether it is gone with the program that opens it.
+    /// Whether the database is in memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.is_sqlite() && self.file().is_none()
     }
 
     /// The URL without its password.
     pub(crate) fn shown(&self) -> String {
-        // What follows may have a password too.
+        // Parameters may have a password too.
         let url = match self.is_postgres() {
             true => self.url.split('?').next().unwrap_or_default(),
             false => &self.url,
@@ -293,12 +304,12 @@ impl Target {
         format!("{scheme}://{user}@{host}")
     }
 
-    /// What is before the first colon.
+    /// The part before the first colon.
     pub(crate) fn scheme(&self) -> &str {
         self.url.split_once(':').map_or("", |(scheme, _)| scheme)
     }
 
-    /// The file of an SQLite database that has one.
+    /// The file of an SQLite database; `None` in memory.
     pub(crate) fn file(&self) -> Option<&str> {
         let path = self.url.strip_prefix("sqlite:")?;
         let path = path.strip_prefix("//").unwrap_or(path);
@@ -317,7 +328,7 @@ fn result_code(error: &anyhow::Error) -> Option<i32> {
     Some(database_code(error)?.parse::<i32>().ok()? & 0xff)
 }
 
-/// The folder in which a file is.
+/// The folder of a file.
 pub(crate) fn folder_of(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -325,20 +336,20 @@ pub(crate) fn folder_of(file: &Path) -> &Path {
     }
 }
 
-fn may_not_write(file: &Path) -> Error {
+fn no_write_permission(file: &Path) -> Error {
     let text = format!(
-        "this user may not write {}, which this needs: run it as the user that the programs run as, or give this one the right",
+        "no permission to write {}: run this command as the user of the programs, or grant this one access",
         file.display()
     );
     Error::new(ErrorKind::Unavailable, text)
 }
 
-/// SQLite keeps what was written last in two files beside the database, and makes them even for those who only read.
-fn cannot_even_read(file: &Path) -> String {
+/// SQLite needs two files beside the database even for reading. They hold the latest writes.
+fn no_journal_permission(file: &Path) -> String {
     let (file, folder) = (file.display(), folder_of(file).display());
     format!(
-        "this user may not write {file}, and it cannot be read without that now: SQLite needs {file}-wal and {file}-shm, and \
-         may not make them in {folder}. Look while a program has it open, or as the user that the programs run as"
+        "cannot read {file}: SQLite needs {file}-wal and {file}-shm, and this user may not create them in {folder}. Read it \
+         while a program has it open, or as the user of the programs"
     )
 }
 
@@ -346,8 +357,8 @@ fn cannot_even_read(file: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn target(url: &str) -> Target {
-        Target { url: url.into(), schema: None }
+    fn target(url: &str) -> DatabaseTarget {
+        DatabaseTarget { url: url.into(), schema: None }
     }
 
     #[test]
@@ -359,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_in_files_have_a_path() {
+    fn a_database_file_has_a_path_and_a_database_in_memory_has_none() {
         assert_eq!(target("sqlite://a/b.db?mode=rwc").file(), Some("a/b.db"));
         assert_eq!(target("sqlite:c.db").file(), Some("c.db"));
         for in_memory in ["sqlite::memory:", "sqlite://:memory:", "sqlite://x?mode=memory", "sqlite://"] {
@@ -371,12 +382,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_database_is_said_so() {
-        let error = target("mysql://db/x").open(For::Looking).await.unwrap_err();
+    async fn an_invalid_url_and_a_missing_file_are_reported() {
+        let error = target("mysql://db/x").open(Purpose::Read).await.unwrap_err();
         assert!(error.to_string().contains("write sqlite://FILE or postgres://"), "{error}");
-        let error = target("sqlite://nowhere/at.db").open(For::Looking).await.unwrap_err();
+        let error = target("sqlite://nowhere/at.db").open(Purpose::Read).await.unwrap_err();
         assert!(error.is::<NotFound>(), "{error}");
-        let error = target("sqlite::memory:").open_or_create(For::Working).await.unwrap_err();
-        assert!(error.is::<Usage>() && error.to_string().contains("gone with the program"), "{error}");
+        let error = target("sqlite::memory:").open_or_create(Purpose::Run).await.unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("in memory loses"), "{error}");
     }
 }

@@ -1,38 +1,38 @@
-//! Tables for people.
+//! Tables for a terminal.
 
 use std::fmt;
 
-/// Columns under their names, as wide as they need to be.
+/// Columns under their headings, as wide as their longest cell.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     names: Vec<&'static str>,
-    /// Which columns are numbers.
+    /// The columns that are aligned to the right: numbers.
     right: Vec<usize>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(names: impl Into<Vec<&'static str>>) -> Self {
         Self { names: names.into(), ..Self::default() }
     }
 
-    /// Numbers stand to the right.
+    /// Aligns these columns to the right.
     pub(crate) fn right(mut self, columns: impl Into<Vec<usize>>) -> Self {
         self.right = columns.into();
         self
     }
 
-    /// As many cells as there are columns.
+    /// Adds a row with one cell per column.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
         let mut cells = cells.into();
         for cell in &mut cells {
-            // One line each, whatever an error says.
+            // An error text may have several lines; a row has one.
             *cell = cell.split_whitespace().collect::<Vec<_>>().join(" ");
         }
-        // The last one has nothing behind it to push away.
+        // The last column has none behind it that a long cell would push away.
         let last = cells.len().saturating_sub(1);
         for cell in &mut cells[..last] {
-            *cell = shortened(cell, CELL_LETTERS);
+            *cell = shortened(cell, CELL_MAX_CHARS);
         }
         self.rows.push(cells);
     }
@@ -42,18 +42,18 @@ impl Table {
     }
 }
 
-/// Keys and kinds are as long as their senders like; a table is not.
-const CELL_LETTERS: usize = 48;
+/// Senders choose the length of keys and kinds, so cells are cut.
+const CELL_MAX_CHARS: usize = 48;
 
-/// The beginning of a text, and a sign that there is more.
-pub(crate) fn shortened(text: &str, letters: usize) -> String {
-    match text.char_indices().nth(letters) {
-        Some(_) => text.chars().take(letters.saturating_sub(1)).chain(['…']).collect(),
+/// The text, cut to this many characters and marked with `…` if it is longer.
+pub(crate) fn shortened(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some(_) => text.chars().take(max_chars.saturating_sub(1)).chain(['…']).collect(),
         None => text.to_owned(),
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_they_need_to_be() {
-        let mut table = Table::new(["handler", "lag", "error"]).right([1]);
+    fn columns_are_as_wide_as_their_longest_cell() {
+        let mut table = TextTable::new(["handler", "lag", "error"]).right([1]);
         table.row(["ledger".to_owned(), "12".to_owned(), "two\n  lines".to_owned()]);
         table.row(["größer als das".to_owned(), "3456".to_owned(), String::new()]);
         let expected = "handler          lag  error\nledger            12  two lines\ngrößer als das  3456";
@@ -96,12 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_key_does_not_push_the_others_away() {
-        let mut table = Table::new(["key", "died"]);
+    fn a_long_key_is_cut() {
+        let mut table = TextTable::new(["key", "died"]);
         table.row(["k".repeat(200), "now".to_owned()]);
-        table.row(["ä".repeat(CELL_LETTERS), "then".to_owned()]);
-        let cut = format!("{}…  now", "k".repeat(CELL_LETTERS - 1));
-        let whole = format!("{}  then", "ä".repeat(CELL_LETTERS));
+        table.row(["ä".repeat(CELL_MAX_CHARS), "then".to_owned()]);
+        let cut = format!("{}…  now", "k".repeat(CELL_MAX_CHARS - 1));
+        let whole = format!("{}  then", "ä".repeat(CELL_MAX_CHARS));
         assert_eq!(table.to_string().lines().skip(1).collect::<Vec<_>>(), [cut, whole]);
     }
 }

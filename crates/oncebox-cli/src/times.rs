@@ -1,4 +1,4 @@
-//! Times and durations, as people write and read them.
+//! Times and durations in the forms that people write and read.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,7 +24,7 @@ pub(crate) fn rough(time: Duration) -> String {
     }
 }
 
-/// How long ago something was.
+/// How long ago a time was.
 pub(crate) fn ago(time: SystemTime) -> String {
     format!("{} ago", rough(SystemTime::now().duration_since(time).unwrap_or_default()))
 }
@@ -33,8 +33,9 @@ pub(crate) fn ago(time: SystemTime) -> String {
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let wrong =
-        || format!("{text:?} is no duration: write a number and a unit, as in 500ms, 30s, 10m, 6h or 7d");
+    let wrong = || {
+        format!("invalid duration {text:?}: write a number and a unit, for example 500ms, 30s, 10m, 6h or 7d")
+    };
     let number: u64 = number.parse().map_err(|_| wrong())?;
     let millis = match unit {
         "ms" => 1,
@@ -47,15 +48,17 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
 }
 
-/// A point in time: RFC 3339, or so long ago.
+/// A point in time: RFC 3339, or how long ago.
 pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
     if let Ok(ago) = parse_duration(text) {
-        return SystemTime::now().checked_sub(ago).ok_or_else(|| format!("{text} ago is before all time"));
+        return SystemTime::now()
+            .checked_sub(ago)
+            .ok_or_else(|| format!("invalid time {text:?}: it is too long ago"));
     }
     let time: Result<Timestamp, _> = text.parse();
     time.map(SystemTime::from).map_err(|_| {
         format!(
-            "{text:?} is no time: write how long ago, as in 30m or 2d, or a time as in 2026-01-31T12:00:00Z"
+            "invalid time {text:?}: write a time as in 2026-01-31T12:00:00Z, or how long ago, for example 30m or 2d"
         )
     })
 }

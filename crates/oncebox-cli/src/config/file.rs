@@ -1,4 +1,4 @@
-//! The configuration as it is written.
+//! The configuration file, as `serde` reads it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,28 +14,28 @@ use crate::times::parse_duration;
 /// `oncebox.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct File {
-    pub(super) store: Store,
-    pub(super) http: Http,
-    pub(super) retention: Retention,
-    pub(super) sources: BTreeMap<Spanned<String>, Source>,
-    pub(super) handlers: BTreeMap<Spanned<String>, Handler>,
+pub(super) struct ConfigFile {
+    pub(super) store: StoreSection,
+    pub(super) http: HttpSection,
+    pub(super) retention: RetentionSection,
+    pub(super) sources: BTreeMap<Spanned<String>, SourceSection>,
+    pub(super) handlers: BTreeMap<Spanned<String>, HandlerSection>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Store {
+pub(super) struct StoreSection {
     pub(super) url: Option<Spanned<String>>,
     pub(super) schema: Option<Spanned<String>>,
-    /// Whether `serve` brings the tables to its version.
+    /// Whether `serve` creates and upgrades the tables.
     pub(super) migrate: bool,
     pub(super) lanes: Option<Spanned<u16>>,
     pub(super) workers: Option<Spanned<usize>>,
-    /// Whether workers of other processes are told at once, on PostgreSQL.
+    /// Whether workers of other processes are notified immediately, on PostgreSQL.
     pub(super) notify: bool,
 }
 
-impl Default for Store {
+impl Default for StoreSection {
     fn default() -> Self {
         Self { url: None, schema: None, migrate: true, lanes: None, workers: None, notify: false }
     }
@@ -43,7 +43,7 @@ impl Default for Store {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Http {
+pub(super) struct HttpSection {
     pub(super) listen: Option<Spanned<String>>,
     pub(super) token: Option<Spanned<String>>,
     pub(super) max_body_bytes: Option<usize>,
@@ -51,16 +51,16 @@ pub(super) struct Http {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Retention {
-    /// How long copies are recognised.
-    pub(super) markers: Option<Time>,
-    /// How long messages stay that everybody has handled.
-    pub(super) messages: Option<Time>,
+pub(super) struct RetentionSection {
+    /// How long duplicates are recognised.
+    pub(super) markers: Option<DurationSetting>,
+    /// How long a message is kept after all its handlers have passed it.
+    pub(super) messages: Option<DurationSetting>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Source {
+pub(super) struct SourceSection {
     pub(super) kind: Option<Spanned<String>>,
     pub(super) kind_header: Option<Spanned<String>>,
     pub(super) kind_pointer: Option<Spanned<String>>,
@@ -68,46 +68,46 @@ pub(super) struct Source {
     pub(super) key_pointer: Option<Spanned<String>>,
     pub(super) order_header: Option<Spanned<String>>,
     pub(super) order_pointer: Option<Spanned<String>>,
-    /// For how long the source delivers again; `doctor` compares.
-    pub(super) redelivers_for: Option<Spanned<Time>>,
+    /// The maximum time after which the source redelivers a message. `doctor` compares it with `markers`.
+    pub(super) redelivers_for: Option<Spanned<DurationSetting>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Handler {
-    pub(super) kinds: Spanned<Words>,
+pub(super) struct HandlerSection {
+    pub(super) kinds: Spanned<StringList>,
     pub(super) url: Option<Spanned<String>>,
-    pub(super) command: Option<Spanned<Words>>,
-    /// The folder in which the command runs.
+    pub(super) command: Option<Spanned<StringList>>,
+    /// The working folder of the command.
     pub(super) folder: Option<Spanned<PathBuf>>,
     #[serde(default)]
     pub(super) headers: BTreeMap<Spanned<String>, Spanned<String>>,
     #[serde(default)]
     pub(super) allow_private: bool,
-    pub(super) timeout: Option<Time>,
+    pub(super) timeout: Option<DurationSetting>,
     pub(super) concurrency: Option<Spanned<usize>>,
     pub(super) max_open_tasks: Option<Spanned<u32>>,
     #[serde(default)]
     pub(super) ordered: bool,
-    pub(super) dead_head: Option<Spanned<DeadHead>>,
+    pub(super) dead_head: Option<Spanned<DeadHeadSetting>>,
     #[serde(default)]
-    pub(super) start: Start,
+    pub(super) start: StartSetting,
     #[serde(default)]
     pub(super) revive: bool,
     #[serde(default)]
-    pub(super) retry: Retry,
+    pub(super) retry: RetrySection,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum DeadHead {
+pub(super) enum DeadHeadSetting {
     Hold,
     Skip,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Start {
+pub(super) enum StartSetting {
     #[default]
     Beginning,
     Now,
@@ -115,64 +115,66 @@ pub(super) enum Start {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Retry {
+pub(super) struct RetrySection {
     pub(super) max_attempts: Option<Spanned<u32>>,
-    pub(super) first_delay: Option<Spanned<Time>>,
-    pub(super) max_delay: Option<Spanned<Time>>,
+    pub(super) first_delay: Option<Spanned<DurationSetting>>,
+    pub(super) max_delay: Option<Spanned<DurationSetting>>,
 }
 
-/// `30s`.
+/// A duration such as `"30s"`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Time(pub(super) Duration);
+pub(super) struct DurationSetting(pub(super) Duration);
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for DurationSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
+        struct DurationVisitor;
 
-        impl Visitor<'_> for Written {
-            type Value = Time;
+        impl Visitor<'_> for DurationVisitor {
+            type Value = DurationSetting;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration as text, as in \"5s\"")
+                f.write_str("a duration in quotes, for example \"5s\"")
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DurationSetting, E> {
                 match parse_duration(text) {
-                    Ok(Duration::ZERO) => Err(E::custom("a time of more than nothing is needed here")),
-                    Ok(time) => Ok(Time(time)),
+                    Ok(Duration::ZERO) => {
+                        Err(E::custom(format!("invalid duration {text:?}: it must be greater than 0")))
+                    }
+                    Ok(time) => Ok(DurationSetting(time)),
                     Err(error) => Err(E::custom(error)),
                 }
             }
         }
 
-        deserializer.deserialize_str(Written)
+        deserializer.deserialize_str(DurationVisitor)
     }
 }
 
-/// `["order.paid", "order.refunded"]`.
+/// A list such as `["order.paid", "order.refunded"]`. Serde's own error for a single string does not say what to write.
 #[derive(Clone, Debug)]
-pub(super) struct Words(pub(super) Vec<String>);
+pub(super) struct StringList(pub(super) Vec<String>);
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for StringList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
+        struct ListVisitor;
 
-        impl<'de> Visitor<'de> for Written {
-            type Value = Words;
+        impl<'de> Visitor<'de> for ListVisitor {
+            type Value = StringList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of texts in brackets, as in [\"one\", \"two\"]")
+                f.write_str("a list of strings, for example [\"one\", \"two\"]")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut written: A) -> Result<Words, A::Error> {
-                let mut words = Vec::new();
-                while let Some(word) = written.next_element()? {
-                    words.push(word);
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<StringList, A::Error> {
+                let mut strings = Vec::new();
+                while let Some(string) = list.next_element()? {
+                    strings.push(string);
                 }
-                Ok(Words(words))
+                Ok(StringList(strings))
             }
         }
 
-        deserializer.deserialize_seq(Written)
+        deserializer.deserialize_seq(ListVisitor)
     }
 }

@@ -1,6 +1,6 @@
-//! The configuration: read, checked, and with everything filled in.
+//! The configuration: read, checked, and completed with the program's defaults.
 
-mod check;
+pub(crate) mod check;
 mod file;
 mod text;
 
@@ -14,88 +14,89 @@ use oncebox::{DeadHead, Retention, Retry, Start};
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::config::check::{check_handler, check_http, check_program, check_source, is_source_name};
-use crate::config::text::Text;
+use crate::config::text::ConfigText;
 use crate::exit::Usage;
 use crate::source::Source;
-use crate::store::{DEFAULT_URL, IN_MEMORY, Target};
+use crate::store::{DEFAULT_URL, DatabaseTarget, IN_MEMORY};
+use crate::times::rough;
 
-/// Read if it is there and no other is named.
+/// The file that is read if it exists and no other one is named.
 pub(crate) const DEFAULT_FILE: &str = "oncebox.toml";
 
-/// What the program is to do.
+/// The checked configuration. `None` means the library's default.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Where it stands, if there is a file.
+    /// The file, if there is one.
     pub(crate) file: Option<PathBuf>,
-    pub(crate) target: Target,
-    /// Whether `serve` brings the tables to its version.
+    pub(crate) target: DatabaseTarget,
+    /// Whether `serve` creates and upgrades the tables.
     pub(crate) migrate: bool,
     pub(crate) lanes: Option<u16>,
     pub(crate) workers: Option<usize>,
-    /// Whether workers of other processes are told at once, on PostgreSQL.
+    /// Whether workers of other processes are notified immediately, on PostgreSQL.
     pub(crate) notify: bool,
-    pub(crate) http: Http,
-    /// How long copies are recognised, if that is said.
+    pub(crate) http: HttpConfig,
+    /// How long duplicates are recognised.
     pub(crate) keep_markers: Option<Duration>,
-    /// How long messages stay that everybody has handled, if that is said.
+    /// How long a message is kept after all its handlers have passed it.
     pub(crate) keep_messages: Option<Duration>,
     pub(crate) sources: Sources,
-    pub(crate) handlers: Vec<Handler>,
-    /// The longest time after which a source still delivers again, if one says.
+    pub(crate) handlers: Vec<HandlerConfig>,
+    /// The maximum time after which a source redelivers a message, if it is configured.
     pub(crate) redelivery: Option<Duration>,
-    /// A handler's command that cannot be found here. Only those who run handlers need it.
+    /// The error for a handler's command that does not exist. Only commands that run handlers report it.
     missing_program: Option<Usage>,
 }
 
-/// Why an address that others can reach is refused.
+/// The error text for an address that other machines can reach, without a token.
 pub(crate) fn exposed(listen: SocketAddr) -> String {
     format!(
-        "{listen} can be reached from other machines, and there is no token: set one in the configuration, as in\n\n    [http]\n    \
+        "{listen} is reachable from other machines, but no token is configured: set one, for example\n\n    [http]\n    \
          token = \"${{ONCEBOX_TOKEN}}\"\n\nor listen on 127.0.0.1"
     )
 }
 
-/// The gateway.
+/// The gateway's HTTP settings.
 #[derive(Debug)]
-pub(crate) struct Http {
+pub(crate) struct HttpConfig {
     pub(crate) listen: SocketAddr,
     pub(crate) token: Option<String>,
-    pub(crate) max_body_bytes: usize,
-    /// Others can reach the address in the file, and there is no token: refused, unless the command line names another.
+    pub(crate) max_body_bytes: Option<usize>,
+    /// The error for an address in the file that needs a token. The command line may name another address.
     pub(crate) exposed: Option<Usage>,
 }
 
-/// Where messages may come from.
+/// The sources of messages.
 #[derive(Debug)]
 pub(crate) struct Sources {
     known: BTreeMap<String, Source>,
-    /// Whether any other name will do, with the rules that hold where nothing is said.
+    /// Whether every valid name is a source, because none is configured.
     open: bool,
 }
 
 impl Sources {
-    /// The source of that name, if there may be one.
+    /// The source of that name.
     pub(crate) fn find(&self, name: &str) -> Option<Source> {
         let unknown = || (self.open && is_source_name(name)).then(|| Source::named(name));
         self.known.get(name).cloned().or_else(unknown)
     }
 
-    /// The names that are configured.
+    /// The configured names.
     pub(crate) fn names(&self) -> Vec<&str> {
         self.known.keys().map(String::as_str).collect()
     }
 }
 
-/// One handler.
+/// A configured handler.
 #[derive(Clone, Debug)]
-pub(crate) struct Handler {
+pub(crate) struct HandlerConfig {
     pub(crate) name: String,
     pub(crate) kinds: Vec<String>,
-    pub(crate) to: To,
-    pub(crate) timeout: Duration,
-    pub(crate) concurrency: usize,
+    pub(crate) to: Destination,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) concurrency: Option<usize>,
     pub(crate) max_open_tasks: Option<u32>,
     pub(crate) ordered: Option<DeadHead>,
     pub(crate) start: Start,
@@ -103,39 +104,42 @@ pub(crate) struct Handler {
     pub(crate) retry: Retry,
 }
 
-/// Where a handler's messages go.
+/// The destination of a handler's messages.
 #[derive(Clone, Debug)]
-pub(crate) enum To {
-    /// To an HTTP endpoint.
+pub(crate) enum Destination {
+    /// An HTTP endpoint.
     Endpoint {
         url: Url,
         headers: HeaderMap,
-        /// Whether it may be on this machine or in a private network.
+        /// Whether the address may be on this machine or in a private network.
         allow_private: bool,
     },
-    /// To a command's standard input.
+    /// A command's standard input.
     Command { program: String, arguments: Vec<String>, folder: Option<PathBuf> },
 }
 
 impl Config {
-    /// What the command line and the file say together.
-    pub(crate) fn load(common: &Common) -> Result<Self> {
+    /// Reads the file; options of the command line win.
+    pub(crate) fn load(common: &CommonArgs) -> Result<Self> {
         let path = match &common.config {
             Some(path) => Some(path.clone()),
             None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
         };
         let mut config = match path {
-            None => Self::check(file::File::default(), &Text::new(Path::new(DEFAULT_FILE), ""))?,
+            None => Self::check(file::ConfigFile::default(), &ConfigText::new(Path::new(DEFAULT_FILE), ""))?,
             Some(path) => {
                 let read = std::fs::read_to_string(&path);
                 let content = read.map_err(|error| {
-                    Usage(format!("{}: {error}: name the configuration with --config", path.display()))
+                    Usage(format!(
+                        "cannot read the configuration {}: {error}: check --config",
+                        path.display()
+                    ))
                 })?;
                 Self { file: Some(path.clone()), ..Self::parse(&path, &content)? }
             }
         };
         if let Some(url) = &common.store {
-            config.target = Target { url: url.clone(), schema: None };
+            config.target = DatabaseTarget { url: url.clone(), schema: None };
         }
         if common.schema.is_some() {
             config.target.schema.clone_from(&common.schema);
@@ -144,18 +148,18 @@ impl Config {
     }
 
     pub(crate) fn parse(path: &Path, content: &str) -> Result<Self, Usage> {
-        let text = Text::new(path, content);
-        let file: file::File = toml::from_str(content).map_err(|error| text.unreadable(&error))?;
+        let text = ConfigText::new(path, content);
+        let file: file::ConfigFile = toml::from_str(content).map_err(|error| text.parse_error(&error))?;
         Self::check(file, &text)
     }
 
-    /// Whether everything that handlers are to run is there.
+    /// Checks that the commands of all handlers exist.
     pub(crate) fn check_programs(&mut self) -> Result<(), Usage> {
         self.missing_program.take().map_or(Ok(()), Err)
     }
 
-    fn check(file: file::File, text: &Text<'_>) -> Result<Self, Usage> {
-        let target = Target {
+    fn check(file: file::ConfigFile, text: &ConfigText<'_>) -> Result<Self, Usage> {
+        let target = DatabaseTarget {
             url: file
                 .store
                 .url
@@ -169,9 +173,13 @@ impl Config {
             && !target.is_sqlite()
             && !target.is_postgres()
         {
-            return Err(
-                text.at(url, "this names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE")
-            );
+            return Err(text.at(
+                url,
+                &format!(
+                    "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
+                    target.shown()
+                ),
+            ));
         }
         if let Some(url) = &file.store.url
             && target.is_in_memory()
@@ -181,29 +189,33 @@ impl Config {
         if let Some(schema) = &file.store.schema
             && target.is_sqlite()
         {
-            return Err(text.at(schema, "a schema is for PostgreSQL: give each SQLite inbox a file"));
+            return Err(
+                text.at(schema, "schema applies to PostgreSQL only: on SQLite use one file per inbox")
+            );
         }
         if let Some(lanes) = &file.store.lanes
             && *lanes.get_ref() == 0
         {
-            return Err(text.at(lanes, "there has to be a lane: set 8, or leave it out"));
+            return Err(text.at(lanes, "lanes is 0: set 1 or more, or remove it for the default"));
         }
         if let Some(workers) = &file.store.workers
             && *workers.get_ref() == 0
         {
-            return Err(text.at(workers, "there has to be a worker: set 1 or more, or leave it out"));
+            return Err(text.at(workers, "workers is 0: set 1 or more, or remove it for the default"));
         }
         let redelivery = file.sources.values().filter_map(|source| source.redelivers_for.as_ref());
         let redelivery = redelivery.max_by_key(|time| time.get_ref().0);
         let keep_markers = file.retention.markers.map(|time| time.0);
         let kept = keep_markers.unwrap_or(Retention::DEFAULT_PERIOD);
-        if let Some(again) = redelivery
-            && kept < again.get_ref().0
+        if let Some(redelivery) = redelivery
+            && kept < redelivery.get_ref().0
         {
-            return Err(text.at(
-                again,
-                "copies come for longer than they are recognised: set retention.markers to more than this",
-            ));
+            let problem = format!(
+                "the source redelivers for {}, but duplicates are recognised for {} only: set retention.markers to more",
+                rough(redelivery.get_ref().0),
+                rough(kept)
+            );
+            return Err(text.at(redelivery, &problem));
         }
         let redelivery = redelivery.map(|time| time.get_ref().0);
         let open = file.sources.is_empty();
@@ -241,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_will_do() {
+    fn an_empty_configuration_is_valid() {
         let config = parse("").unwrap();
         assert_eq!(config.target.url, DEFAULT_URL);
         assert_eq!(config.http.listen.to_string(), "127.0.0.1:8080");
@@ -250,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_said() {
+    fn every_key_is_read() {
         let config = parse(
             r#"
             [store]
@@ -298,47 +310,59 @@ mod tests {
         let receipts = config.handlers.iter().find(|handler| handler.name == "receipts").unwrap();
         assert_eq!(receipts.ordered, Some(DeadHead::Skip));
         assert_eq!(receipts.retry.delays(), (Duration::from_millis(100), Duration::from_secs(60)));
-        assert!(matches!(receipts.to, To::Endpoint { allow_private: false, .. }));
+        assert!(matches!(receipts.to, Destination::Endpoint { allow_private: false, .. }));
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_to_do() {
+    fn an_error_names_the_line_the_value_and_the_remedy() {
         let table = [
             ("[sources.s]\nredelivers_for = \"30d\"", "oncebox.toml:2", "retention.markers"),
-            ("[sources.s]\nkey_header = \"Authorization\"", "oncebox.toml:2", "take another"),
+            ("[sources.s]\nkey_header = \"Authorization\"", "oncebox.toml:2", "use another one"),
             ("[store]\nurl = \"mysql://x/y\"", "oncebox.toml:2", "sqlite://FILE"),
-            ("[store]\nschema = \"x\"", "oncebox.toml:2", "is for PostgreSQL"),
-            ("[store]\nurl = \"sqlite::memory:\"", "oncebox.toml:2", "name a file"),
+            ("[store]\nschema = \"x\"", "oncebox.toml:2", "PostgreSQL only"),
+            ("[store]\nurl = \"sqlite::memory:\"", "oncebox.toml:2", "use a file"),
             (
                 "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\nretry = { first_delay = \"10m\", max_delay = \"1s\" }",
                 "oncebox.toml:4",
                 "set max_delay to first_delay or more",
             ),
-            ("[handlers.h]\nkinds = \"k\"\ncommand = [\"x\"]", "oncebox.toml:2", "as in [\"one\", \"two\"]"),
-            ("[handlers.h]\nkinds = [\"k\"]\ncommand = \"x\"", "oncebox.toml:3", "a list of texts"),
+            (
+                "[handlers.h]\nkinds = \"k\"\ncommand = [\"x\"]",
+                "oncebox.toml:2",
+                "for example [\"one\", \"two\"]",
+            ),
+            ("[handlers.h]\nkinds = [\"k\"]\ncommand = \"x\"", "oncebox.toml:3", "a list of strings"),
             (
                 "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = 5",
                 "oncebox.toml:4",
-                "as in \"5s\"",
+                "for example \"5s\"",
             ),
-            ("[handlers.h]\nkinds = [\"\"]\ncommand = [\"x\"]", "oncebox.toml:2", "is no kind"),
+            (
+                "[handlers.h]\nkinds = [\"\"]\ncommand = [\"x\"]",
+                "oncebox.toml:2",
+                "invalid kind \"\": use 1 to 200 bytes",
+            ),
             (
                 "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = \"0s\"",
                 "oncebox.toml:4",
-                "more than nothing",
+                "\"0s\": it must be greater than 0",
             ),
             ("[stor]\n", "oncebox.toml:1", "unknown field `stor`"),
-            ("[http]\nlisten = \"here\"", "oncebox.toml:2", "IP:PORT"),
-            ("[http]\n\ntoken = \"short\"", "oncebox.toml:3", "16 printable"),
-            ("[sources.\"a b\"]\n", "oncebox.toml:1", "stands in the URL"),
-            ("[sources.s]\nkey_pointer = \"id\"", "oncebox.toml:2", "begins with a slash"),
+            ("[http]\nlisten = \"here\"", "oncebox.toml:2", "invalid listen address \"here\": write IP:PORT"),
+            ("[http]\n\ntoken = \"short\"", "oncebox.toml:3", "16 or more printable"),
+            ("[sources.\"a b\"]\n", "oncebox.toml:1", "invalid source name \"a b\": use 1 to 64 letters"),
+            (
+                "[sources.s]\nkey_pointer = \"id\"",
+                "oncebox.toml:2",
+                "invalid JSON pointer \"id\": start it with '/'",
+            ),
             (
                 "[sources.s]\nkey_pointer = \"/id\"\nkey_header = \"x\"",
                 "oncebox.toml:2",
-                "keep one of the two",
+                "key_header and key_pointer are both set",
             ),
             ("[handlers.h]\nurl = \"http://example.com\"", "oncebox.toml:1", "missing field `kinds`"),
-            ("[handlers.h]\nkinds = [\"k\"]", "oncebox.toml:1", "where its messages go"),
+            ("[handlers.h]\nkinds = [\"k\"]", "oncebox.toml:1", "no destination: set url"),
             ("[handlers.h]\nkinds = [\"k\"]\nurl = \"ftp://x\"", "oncebox.toml:3", "http://HOST"),
             (
                 "[handlers.h]\nkinds = [\"k\"]\nurl = \"http://127.0.0.1:1/\"",
@@ -350,7 +374,7 @@ mod tests {
                 "oncebox.toml:3",
                 "allow_private = true",
             ),
-            ("[handlers.h]\nkinds = [\"k\"]\ncommand = []", "oncebox.toml:3", "which program"),
+            ("[handlers.h]\nkinds = [\"k\"]\ncommand = []", "oncebox.toml:3", "command has no program"),
             (
                 "[handlers.h]\nkinds = [\"k\"]\ncommand = [\"x\"]\ntimeout = \"5\"",
                 "oncebox.toml:4",
@@ -383,9 +407,9 @@ mod tests {
         }
     }
 
-    /// Looking needs no programs, and an address of the command line counts.
+    /// Reading needs no programs, and an address of the command line counts instead of the file's.
     #[test]
-    fn what_only_some_commands_need_is_kept_for_them() {
+    fn only_commands_that_need_them_check_programs_and_addresses() {
         let handler = |more: &str| format!("[handlers.h]\nkinds = [\"k\"]\n{more}");
         let programs = |more: &str| parse(&handler(more)).unwrap().check_programs();
         programs("command = [\"cat\", \"-\"]").unwrap();

@@ -1,4 +1,4 @@
-//! The text of the configuration: where things stand in it, and what its variables stand for.
+//! The text of the configuration: the lines of errors, and the values of environment variables.
 
 use std::ops::Range;
 use std::path::Path;
@@ -8,19 +8,19 @@ use toml::Spanned;
 use crate::exit::Usage;
 
 /// A file's name and content.
-pub(super) struct Text<'a> {
+pub(super) struct ConfigText<'a> {
     path: &'a Path,
     content: &'a str,
 }
 
-impl<'a> Text<'a> {
+impl<'a> ConfigText<'a> {
     pub(super) fn new(path: &'a Path, content: &'a str) -> Self {
         Self { path, content }
     }
 
-    /// What is wrong there.
-    pub(super) fn at<T>(&self, there: &Spanned<T>, problem: &str) -> Usage {
-        self.at_span(there.span(), problem)
+    /// An error with the file, the line and its text.
+    pub(super) fn at<T>(&self, value: &Spanned<T>, problem: &str) -> Usage {
+        self.at_span(value.span(), problem)
     }
 
     pub(super) fn at_span(&self, span: Range<usize>, problem: &str) -> Usage {
@@ -30,27 +30,27 @@ impl<'a> Text<'a> {
         Usage(format!("{}:{}: {problem}\n\n    {}\n", self.path.display(), line + 1, shown.trim()))
     }
 
-    /// It is no TOML, or not what belongs into this file.
-    pub(super) fn unreadable(&self, error: &toml::de::Error) -> Usage {
+    /// An error of the TOML parser.
+    pub(super) fn parse_error(&self, error: &toml::de::Error) -> Usage {
         self.at_span(error.span().unwrap_or(0..0), error.message())
     }
 
-    /// The value with `${NAME}` replaced by the environment's variable: secrets need not stand in the file.
+    /// The value with each `${NAME}` replaced by the environment variable, so that the file needs no secrets.
     pub(super) fn expand(&self, value: &Spanned<String>) -> Result<String, Usage> {
         let mut expanded = String::new();
         let mut rest = value.get_ref().as_str();
         while let Some((before, after)) = rest.split_once("${") {
-            let Some((name, behind)) = after.split_once('}') else {
-                return Err(self.at(value, "a `${` without its `}`"));
+            let Some((name, after_name)) = after.split_once('}') else {
+                return Err(self.at(value, "unclosed variable: add the `}` after `${`"));
             };
             let Ok(found) = std::env::var(name) else {
                 return Err(self.at(
                     value,
-                    &format!("the environment has no variable {name}: set it, or write the value"),
+                    &format!("the environment variable {name} is not set: set it, or write the value itself"),
                 ));
             };
             expanded.extend([before, &found]);
-            rest = behind;
+            rest = after_name;
         }
         Ok(expanded + rest)
     }

@@ -1,5 +1,4 @@
-//! Where the gateway may deliver to: a URL in a configuration must not reach what only this machine or its network can reach,
-//! unless that is meant.
+//! Permitted addresses: without `allow_private`, a URL must not reach services on this machine or in its private network.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Whether an address is one that anybody on the internet can reach.
+/// Whether an address is reachable from the internet.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -24,10 +23,10 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         || ip.is_documentation()
         || a == 0
         || a >= 240
-        // Shared by a provider's customers.
+        // Carrier-grade NAT: shared by a provider's customers.
         || (a == 100 && b & 0xc0 == 64)
         || (a == 192 && b == 0 && c == 0)
-        // For measurements.
+        // Benchmarks.
         || (a == 198 && b & 0xfe == 18);
     !is_special
 }
@@ -36,11 +35,11 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     let segments = ip.segments();
     let v4 = |high: u16, low: u16| is_public_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match segments {
-        // An address of the other family in disguise.
+        // IPv4 addresses in IPv6 form: they lead to the same hosts.
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => v4(high, low),
         [0, 0, 0, 0, 0xffff, 0, high, low] => v4(high, low),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => v4(high, low),
-        // Local to a link, a site or an organisation; many at once; for documents.
+        // Link-local, site-local and unique local; multicast; documentation.
         [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xffc0 == 0xfec0 => false,
         [first, ..] if first & 0xfe00 == 0xfc00 || first & 0xff00 == 0xff00 => false,
         [0x2001, 0 | 0xdb8, ..] | [0x64, 0xff9b, 1, ..] => false,
@@ -48,17 +47,17 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// Finds addresses as the system does, and leaves out those that are not public: a name may lead anywhere.
+/// Resolves names as the system does, without private addresses: a public name may resolve to one.
 #[derive(Debug)]
-pub(super) struct PublicOnly;
+pub(super) struct PublicAddressResolver;
 
-impl Resolve for PublicOnly {
+impl Resolve for PublicAddressResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let public: Vec<_> = found.into_iter().filter(|address| is_public(address.ip())).collect();
             if public.is_empty() {
-                return Err(Private(name.as_str().to_owned()).into());
+                return Err(PrivateAddress(name.as_str().to_owned()).into());
             }
             let public: Addrs = Box::new(public.into_iter());
             Ok(public)
@@ -66,34 +65,35 @@ impl Resolve for PublicOnly {
     }
 }
 
-/// A name that leads to this machine or into a private network, and nowhere else.
+/// The error of a name that resolves to private addresses only.
 #[derive(Debug)]
-pub(super) struct Private(String);
+pub(super) struct PrivateAddress(String);
 
-impl fmt::Display for Private {
+impl fmt::Display for PrivateAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(name) = self;
-        write!(
-            f,
-            "{name} is on this machine or in a private network: set allow_private = true if that is meant"
-        )
+        write!(f, "{name} is on this machine or in a private network: set allow_private = true to allow it")
     }
 }
 
-impl Error for Private {}
+impl Error for PrivateAddress {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_name_does_not_lead_to_this_machine() {
-        let error = PublicOnly.resolve("localhost".parse().unwrap()).await.err().expect("it is this machine");
+    async fn a_name_of_this_machine_is_refused() {
+        let error = PublicAddressResolver
+            .resolve("localhost".parse().unwrap())
+            .await
+            .err()
+            .expect("it is this machine");
         assert!(error.to_string().contains("allow_private = true"), "{error}");
     }
 
     #[test]
-    fn what_is_private_is_not_public_in_any_disguise() {
+    fn private_addresses_are_not_public_in_any_form() {
         for private in [
             "127.0.0.1",
             "127.9.9.9",

@@ -15,87 +15,90 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::deliver::beginning;
-use crate::deliver::told::Told;
+use crate::deliver::delivery_info::DeliveryInfo;
 
-/// The exit code that says that no other try will help: `EX_DATAERR` of sysexits.
-const DEAD: i32 = 65;
-/// So much of what a command says is kept, from its end.
-const KEPT_BYTES: usize = 4096;
-/// What a command has said arrives within this time after its end.
-const AFTERWARDS: Duration = Duration::from_millis(200);
+/// The exit code of a message that no retry can help: `EX_DATAERR` of sysexits.
+const PERMANENT_FAILURE: i32 = 65;
+/// The maximum number of bytes of standard error that are kept, from its end.
+const STDERR_MAX_BYTES: usize = 4096;
+/// How long to wait for the rest of standard error after the command has exited.
+const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A command to run for each message.
+/// A command that runs for each message.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct CommandRunner {
     program: String,
     arguments: Vec<String>,
     folder: Option<PathBuf>,
 }
 
-impl Command {
+impl CommandRunner {
     pub(super) fn new(program: String, arguments: Vec<String>, folder: Option<PathBuf>) -> Self {
         Self { program, arguments, folder }
     }
 
-    /// Runs it; what its exit code means.
-    pub(super) async fn deliver(&self, envelope: Envelope, told: &Told) -> Result<(), Failure> {
-        let mut running = self.start(told)?;
+    /// Runs the command, and returns the outcome by its exit code.
+    pub(super) async fn deliver(&self, envelope: Envelope, info: &DeliveryInfo) -> Result<(), Failure> {
+        let mut running = self.start(info)?;
         let input = running.child.stdin.take();
-        let words = LastWords::listen(running.child.stderr.take());
+        let stderr = ErrorOutput::collect(running.child.stderr.take());
         let body = envelope.body();
         let mut writing = pin!(write(input, body));
         let (written, status) = tokio::select! {
             written = &mut writing => (written, running.child.wait().await),
-            // It need not read what it does not need.
+            // A command may exit without reading its input.
             status = running.child.wait() => (Ok(()), status),
         };
-        let status = status.map_err(|error| format!("{} cannot be waited for: {error}", self.program))?;
-        let said = words.said().await;
+        let status = status.map_err(|error| format!("cannot wait for {}: {error}", self.program))?;
+        let error_text = stderr.text().await;
         if status.success() {
             return written
-                .map_err(|error| format!("the message was not written to {}: {error}", self.program).into());
+                .map_err(|error| format!("cannot write the message to {}: {error}", self.program).into());
         }
-        let error = format!("{}{}", ended(status), said);
-        if status.code() == Some(DEAD) { Err(Failure::permanent(error)) } else { Err(error.into()) }
+        let error = format!("{}{error_text}", describe_exit(status));
+        if status.code() == Some(PERMANENT_FAILURE) {
+            Err(Failure::permanent(error))
+        } else {
+            Err(error.into())
+        }
     }
 
-    fn start(&self, told: &Told) -> Result<Running, Failure> {
+    fn start(&self, info: &DeliveryInfo) -> Result<RunningCommand, Failure> {
         let mut command = tokio::process::Command::new(&self.program);
         command
             .args(&self.arguments)
-            .env("ONCEBOX_EFFECT_ID", &told.effect_id)
-            .env("ONCEBOX_ATTEMPT", told.attempt.to_string())
-            .env("ONCEBOX_REPLAY", told.is_replay.to_string())
-            .env("ONCEBOX_HANDLER", &told.handler)
-            .env("ONCEBOX_KIND", &told.kind)
-            // A key may have what the environment cannot have.
-            .env("ONCEBOX_KEY", told.key.as_deref().filter(|key| !key.contains('\0')).unwrap_or_default())
-            .env("ONCEBOX_SOURCE", told.source.as_deref().unwrap_or_default())
-            .env("TRACEPARENT", &told.traceparent)
+            .env("ONCEBOX_EFFECT_ID", &info.effect_id)
+            .env("ONCEBOX_ATTEMPT", info.attempt.to_string())
+            .env("ONCEBOX_REPLAY", info.is_replay.to_string())
+            .env("ONCEBOX_HANDLER", &info.handler)
+            .env("ONCEBOX_KIND", &info.kind)
+            // An environment variable cannot have a NUL byte; a key can.
+            .env("ONCEBOX_KEY", info.key.as_deref().filter(|key| !key.contains('\0')).unwrap_or_default())
+            .env("ONCEBOX_SOURCE", info.source.as_deref().unwrap_or_default())
+            .env("TRACEPARENT", &info.traceparent)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Its own group: Ctrl-C is for the gateway, which waits for it; and whatever it has started ends with it.
+            // A group of its own: Ctrl-C must reach the gateway only, and the whole group can be killed.
             .process_group(0);
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
         }
-        let child =
-            command.spawn().map_err(|error| format!("{} cannot be started: {error}", self.program))?;
+        let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", self.program))?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        Ok(Running { child, group })
+        Ok(RunningCommand { child, group })
     }
 }
 
-/// A command. What it has started and left behind ends with it.
-struct Running {
+/// A running command. Dropping it kills its whole process group.
+struct RunningCommand {
     child: Child,
     group: Option<Pid>,
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
-        // Nobody is left in the group, as a rule.
+        // An error means that the group has no process left, which is the usual case.
         if let Some(group) = self.group {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -110,32 +113,32 @@ async fn write(input: Option<ChildStdin>, body: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// The end of what a command says on standard error, however much that is.
-struct LastWords {
+/// The end of a command's standard error.
+struct ErrorOutput {
     kept: Arc<Mutex<Vec<u8>>>,
-    listening: JoinHandle<()>,
+    reading: JoinHandle<()>,
 }
 
-impl LastWords {
-    fn listen(errors: Option<ChildStderr>) -> Self {
+impl ErrorOutput {
+    fn collect(stderr: Option<ChildStderr>) -> Self {
         let kept = Arc::<Mutex<Vec<u8>>>::default();
-        let heard = kept.clone();
-        let listening = tokio::spawn(async move {
-            let Some(mut errors) = errors else { return };
+        let sink = kept.clone();
+        let reading = tokio::spawn(async move {
+            let Some(mut stderr) = stderr else { return };
             let mut chunk = [0; 1024];
-            while let Ok(read @ 1..) = errors.read(&mut chunk).await {
-                let mut kept = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+                let mut kept = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(&chunk[..read]);
-                let surplus = kept.len().saturating_sub(KEPT_BYTES);
+                let surplus = kept.len().saturating_sub(STDERR_MAX_BYTES);
                 kept.drain(..surplus);
             }
         });
-        Self { kept, listening }
+        Self { kept, reading }
     }
 
-    /// What was said by the time the command has ended. Whatever it left behind may hold the other end for as long as it likes.
-    async fn said(mut self) -> String {
-        let _ = timeout(AFTERWARDS, &mut self.listening).await;
+    /// The text so far, with a short wait for the rest. Processes that the command left behind may keep standard error open.
+    async fn text(mut self) -> String {
+        let _ = timeout(STDERR_TIMEOUT, &mut self.reading).await;
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         match beginning(&String::from_utf8_lossy(&kept)) {
             nothing if nothing.is_empty() => nothing,
@@ -144,13 +147,13 @@ impl LastWords {
     }
 }
 
-impl Drop for LastWords {
+impl Drop for ErrorOutput {
     fn drop(&mut self) {
-        self.listening.abort();
+        self.reading.abort();
     }
 }
 
-fn ended(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match status.code() {
         Some(code) => format!("exit code {code}"),
         None => status.to_string(),

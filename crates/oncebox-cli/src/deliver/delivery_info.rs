@@ -1,28 +1,28 @@
-//! What a service or a command is told beside the message.
+//! The information that a service or a command gets with each message.
 
 use oncebox::{Attempt, Delivery, EffectId, Failure, FromDelivery, Replay};
 use uuid::Uuid;
 
 use crate::source::SOURCE_HEADER;
 
-/// The same for every try, but for the attempt and the span.
+/// The same for every attempt, except for its number and its span.
 #[derive(Debug)]
-pub(super) struct Told {
-    /// What makes the effect once, if whoever gets it keeps it.
+pub(super) struct DeliveryInfo {
+    /// The same for all attempts. A service that stores it with the effect makes the effect once.
     pub(super) effect_id: String,
     pub(super) attempt: u32,
-    /// Whether an operator has it run again on purpose.
+    /// Whether this is a replay by an operator.
     pub(super) is_replay: bool,
     pub(super) handler: String,
     pub(super) kind: String,
-    /// The key as the source sent it, where it is text.
+    /// The key as the source sent it, if it is UTF-8.
     pub(super) key: Option<String>,
     pub(super) source: Option<String>,
-    /// W3C trace context: the sender's trace goes on, else one begins.
+    /// W3C trace context: continues the sender's trace, or starts one.
     pub(super) traceparent: String,
 }
 
-impl FromDelivery for Told {
+impl FromDelivery for DeliveryInfo {
     fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
         let id = EffectId::from_delivery(delivery)?;
         let (Attempt(attempt), Replay(is_replay)) =
@@ -44,11 +44,11 @@ impl FromDelivery for Told {
     }
 }
 
-/// A span of its own in the trace that came with the message. Without one the effect's id is the trace: all tries are in it.
-fn traceparent(came: Option<&str>, id: EffectId) -> String {
+/// A new span in the sender's trace. Without one the effect id is the trace id, so that all attempts share a trace.
+fn traceparent(received: Option<&str>, id: EffectId) -> String {
     let span = Uuid::now_v7().simple().to_string();
     let span = span.get(16..).unwrap_or_default();
-    match came.and_then(trace_and_flags) {
+    match received.and_then(trace_and_flags) {
         Some((trace, flags)) => format!("00-{trace}-{span}-{flags}"),
         None => format!("00-{}-{span}-01", id.as_uuid().simple()),
     }
@@ -59,8 +59,8 @@ fn trace_and_flags(traceparent: &str) -> Option<(&str, &str)> {
     let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_hex =
         |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_one = is_hex(version, 2) && is_hex(trace, 32) && is_hex(parent, 16) && is_hex(flags, 2);
-    (is_one && trace.bytes().any(|byte| byte != b'0')).then_some((trace, flags))
+    let is_valid = is_hex(version, 2) && is_hex(trace, 32) && is_hex(parent, 16) && is_hex(flags, 2);
+    (is_valid && trace.bytes().any(|byte| byte != b'0')).then_some((trace, flags))
 }
 
 #[cfg(test)]
@@ -70,17 +70,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_goes_on_or_begins_with_the_effect() {
+    fn a_trace_continues_or_starts_with_the_effect_id() {
         let id = EffectId::of("h", "k", &Key::from("1"));
-        let came = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
-        let on = traceparent(Some(came), id);
-        assert!(on.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && on.ends_with("-00"), "{on}");
-        assert!(!on.contains("00f067aa0ba902b7"), "a span of its own");
+        let received = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+        let continued = traceparent(Some(received), id);
+        assert!(
+            continued.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && continued.ends_with("-00"),
+            "{continued}"
+        );
+        assert!(!continued.contains("00f067aa0ba902b7"), "the span must be a new one");
         for none in [None, Some("nonsense"), Some("00-00000000000000000000000000000000-00f067aa0ba902b7-01")]
         {
-            let begun = traceparent(none, id);
-            assert!(begun.starts_with(&format!("00-{}-", id.as_uuid().simple())), "{begun}");
-            assert_eq!(begun.len(), 55);
+            let started = traceparent(none, id);
+            assert!(started.starts_with(&format!("00-{}-", id.as_uuid().simple())), "{started}");
+            assert_eq!(started.len(), 55);
         }
     }
 }

@@ -1,53 +1,136 @@
-//! Handlers of the gateway: a message goes to an endpoint or a command, outside of any transaction.
+//! Handlers of the gateway: each message goes to an endpoint or a command, outside of any transaction.
 
 mod address;
 mod command;
+mod delivery_info;
 mod endpoint;
-mod told;
 
 use std::sync::Arc;
 
 use anyhow::Result;
-use oncebox::{Envelope, InboxBuilder, LogStore};
+use oncebox::{Envelope, HandlerState, Inbox, InboxBuilder, KeyReuse, LogStore, Retention, WorkReport};
 
-use crate::config::{Handler, To};
+use crate::config::{Config, Destination, HandlerConfig};
 pub(crate) use crate::deliver::address::is_public;
-use crate::deliver::command::Command;
+use crate::deliver::command::CommandRunner;
+use crate::deliver::delivery_info::DeliveryInfo;
 use crate::deliver::endpoint::Endpoint;
-pub(crate) use crate::deliver::endpoint::objection;
-use crate::deliver::told::Told;
+pub(crate) use crate::deliver::endpoint::header_problem;
+use crate::exit::Usage;
+use crate::store::{Opened, with_store};
+
+/// The inbox of a configuration, with or without its handlers.
+pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers: bool) -> Result<Inbox<S>> {
+    let mut builder = Inbox::builder(store)
+        .stored()
+        // A second body under a known key is a mistake of the sender, which a duplicate's 200 would hide.
+        .key_reuse(KeyReuse::Reject)
+        .notify(config.notify);
+    // What is not configured keeps the library's default.
+    if let Some(bytes) = config.http.max_body_bytes {
+        builder = builder.max_body_bytes(bytes);
+    }
+    if let Some(period) = config.keep_markers {
+        builder = builder.retention(Retention::new().period(period));
+    }
+    if let Some(time) = config.keep_messages {
+        builder = builder.keep_messages(time);
+    }
+    if let Some(lanes) = config.lanes {
+        builder = builder.lanes(lanes);
+    }
+    if let Some(workers) = config.workers {
+        builder = builder.workers(workers);
+    }
+    if with_handlers {
+        for handler in &config.handlers {
+            builder = register(builder, handler)?;
+        }
+    }
+    Ok(builder.build().await?)
+}
+
+/// Runs the handlers until `stop` resolves, or with `once` until no message is due. Returns `None` if that was interrupted.
+pub(crate) async fn work(
+    opened: Opened,
+    config: &Config,
+    once: bool,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<Option<WorkReport>> {
+    check_removed(&opened, config).await?;
+    with_store!(opened, store => {
+        let inbox = inbox(store, config, true).await?;
+        let report = if once {
+            tokio::select! {
+                report = inbox.work_until_idle() => report?,
+                () = stop => return Ok(None),
+            }
+        } else {
+            inbox.run(stop).await?
+        };
+        inbox.close().await;
+        Ok(Some(report))
+    })
+}
+
+/// Refuses handlers that an operator has removed, unless `revive` is set. The engine refuses them too, but its error is for Rust
+/// programs.
+pub(crate) async fn check_removed(opened: &Opened, config: &Config) -> Result<()> {
+    for status in opened.operators().await?.handler_statuses().await? {
+        let known = status.handler;
+        let is_configured = |handler: &&HandlerConfig| handler.name == known.name && !handler.revive;
+        if known.state == HandlerState::Removed
+            && let Some(HandlerConfig { name, .. }) = config.handlers.iter().find(is_configured)
+        {
+            let file = config.file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
+            return Err(Usage(format!(
+                "{file}an operator has removed the handler {name}: rename [handlers.{name}], or set revive = true there to \
+                 start it again"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
 
 /// Registers a handler of the configuration.
-pub(crate) fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &Handler) -> Result<InboxBuilder<S>> {
-    let set = handler.clone();
+fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &HandlerConfig) -> Result<InboxBuilder<S>> {
+    let config = handler.clone();
     let options = move |options: oncebox::HandlerOptions<Envelope>| {
-        let mut options =
-            options.detached().out_of_process().timeout(set.timeout).retry(set.retry).start(set.start);
-        options = options.concurrency(set.concurrency);
-        if let Some(tasks) = set.max_open_tasks {
+        let mut options = options.detached().out_of_process().retry(config.retry).start(config.start);
+        // What is not configured keeps the library's default.
+        if let Some(timeout) = config.timeout {
+            options = options.timeout(timeout);
+        }
+        if let Some(concurrency) = config.concurrency {
+            options = options.concurrency(concurrency);
+        }
+        if let Some(tasks) = config.max_open_tasks {
             options = options.max_open_tasks(tasks);
         }
-        if let Some(policy) = set.ordered {
+        if let Some(policy) = config.ordered {
             options = options.dead_head(policy);
         }
-        if set.revive { options.revive() } else { options }
+        if config.revive { options.revive() } else { options }
     };
     let (name, kinds) = (handler.name.clone(), handler.kinds.clone());
     Ok(match &handler.to {
-        To::Endpoint { url, headers, allow_private } => {
+        Destination::Endpoint { url, headers, allow_private } => {
             let endpoint = Arc::new(Endpoint::new(url.clone(), headers.clone(), *allow_private)?);
-            let run = async move |envelope: Envelope, told: Told| endpoint.deliver(envelope, &told).await;
+            let run =
+                async move |envelope: Envelope, info: DeliveryInfo| endpoint.deliver(envelope, &info).await;
             builder.on_raw_with(name, kinds, run, options)
         }
-        To::Command { program, arguments, folder } => {
-            let command = Arc::new(Command::new(program.clone(), arguments.clone(), folder.clone()));
-            let run = async move |envelope: Envelope, told: Told| command.deliver(envelope, &told).await;
+        Destination::Command { program, arguments, folder } => {
+            let command = Arc::new(CommandRunner::new(program.clone(), arguments.clone(), folder.clone()));
+            let run =
+                async move |envelope: Envelope, info: DeliveryInfo| command.deliver(envelope, &info).await;
             builder.on_raw_with(name, kinds, run, options)
         }
     })
 }
 
-/// The beginning of a text that a service or a command has said: enough to know what is wrong.
+/// The beginning of a response or of standard error, on one line: enough to know what is wrong.
 fn beginning(text: &str) -> String {
     const CHARACTERS: usize = 300;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

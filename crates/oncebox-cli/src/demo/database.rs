@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::demo::history;
 use crate::demo::ledger::{LedgerStore, table};
 use crate::exit::Usage;
-use crate::store::{For, Opened, Target, with_store};
+use crate::store::{DatabaseTarget, Opened, Purpose, with_store};
 
 /// The file's name in its folder.
 pub(super) const FILE: &str = "demo.db";
@@ -26,7 +26,7 @@ const DUPLICATE_SCHEMA: &str = "42P06";
 /// A database that only this demo uses.
 #[derive(Debug)]
 pub(super) struct DemoDatabase {
-    pub(super) target: Target,
+    pub(super) target: DatabaseTarget,
     pub(super) opened: Opened,
     /// The folder in which database and history are kept.
     keep: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub(super) struct DemoDatabase {
 
 impl DemoDatabase {
     /// Opens the database, which must be new.
-    pub(super) async fn open(common: &Common, keep: Option<&Path>) -> Result<Self> {
+    pub(super) async fn open(common: &CommonArgs, keep: Option<&Path>) -> Result<Self> {
         if let Some(folder) = keep {
             prepare_folder(folder)?;
         }
@@ -50,15 +50,15 @@ impl DemoDatabase {
                     None => {
                         let temporary = tempfile::Builder::new().prefix("oncebox-demo-").tempdir();
                         let temporary = temporary
-                            .context("creating a temporary folder: TMPDIR can name another place")?;
+                            .context("cannot create a temporary folder: set TMPDIR to another place")?;
                         (temporary.path().to_owned(), Some(temporary))
                     }
                 };
                 let url = sqlite_url(&folder.join(FILE))?;
-                (Target { url, schema: common.schema.clone() }, temporary)
+                (DatabaseTarget { url, schema: common.schema.clone() }, temporary)
             }
         };
-        let opened = target.open_or_create(For::Acting).await?;
+        let opened = target.open_or_create(Purpose::Act).await?;
         let owns_schema = target.schema.is_some() && common.schema.is_none();
         Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, temporary })
     }
@@ -72,17 +72,17 @@ impl DemoDatabase {
                 && error.code().as_deref() == Some(DUPLICATE_SCHEMA)
             {
                 let text = format!(
-                    "the schema {schema} is there already: the demo needs one of its own, leave --schema out"
+                    "the schema {schema} exists already: name another one with --schema, or remove that option"
                 );
                 return Err(Usage(text).into());
             }
-            created.with_context(|| format!("creating the schema {schema}"))?;
+            created.with_context(|| format!("cannot create the schema {schema}"))?;
             self.owns_schema = true;
         }
         let table = table(self.target.schema.as_deref());
         with_store!(&self.opened, store => {
             store.migrate().await?;
-            store.create(&table).await.context("creating the ledger")
+            store.create(&table).await.context("cannot create the ledger")
         })
     }
 
@@ -118,7 +118,8 @@ impl DemoDatabase {
                 if let (true, None, Some(schema)) = (self.owns_schema, &self.keep, &self.target.schema) {
                     let drop = AssertSqlSafe(format!("drop schema if exists \"{schema}\" cascade"));
                     let dropped = timeout(DROP_LIMIT, sqlx::query(drop).execute(store.pool())).await;
-                    let hint = || format!("the schema {schema} is left: drop schema {schema} cascade");
+                    let hint =
+                        || format!("cannot drop the schema {schema}: run `drop schema {schema} cascade`");
                     dropped.with_context(hint)?.with_context(hint)?;
                 }
                 store.pool().close().await;
@@ -132,17 +133,21 @@ impl DemoDatabase {
 pub(super) fn sqlite_url(file: &Path) -> Result<String> {
     match file.to_str() {
         Some(name) if !name.contains(['?', '%']) => Ok(format!("sqlite://{name}")),
-        _ => Err(Usage(format!("{} cannot be part of a URL: name another folder", file.display())).into()),
+        _ => Err(Usage(format!(
+            "{} cannot be part of a URL: name a folder without '?' and '%'",
+            file.display()
+        ))
+        .into()),
     }
 }
 
 /// Creates the folder. It must not have files of another demo.
 fn prepare_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("creating the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     for name in [FILE, history::FILE] {
         let file = folder.join(name);
         if file.exists() {
-            let text = format!("{} is there already: name another folder to keep things in", file.display());
+            let text = format!("{} exists already: name another folder with --keep", file.display());
             return Err(Usage(text).into());
         }
     }
@@ -150,18 +155,18 @@ fn prepare_folder(folder: &Path) -> Result<()> {
 }
 
 /// The database that `--store` names.
-fn named_database(url: &str, common: &Common) -> Result<Target> {
-    let mut target = Target { url: url.to_owned(), schema: common.schema.clone() };
+fn named_database(url: &str, common: &CommonArgs) -> Result<DatabaseTarget> {
+    let mut target = DatabaseTarget { url: url.to_owned(), schema: common.schema.clone() };
     match target.scheme() {
         "sqlite" => {
             let Some(file) = target.file() else {
-                let text = "several processes take part, and cannot share a database in memory: leave --store out, or name a file";
+                let text = "the demo has several processes, which cannot share a database in memory: name a file, or remove --store";
                 return Err(Usage(text.into()).into());
             };
             if fs::metadata(file).is_ok_and(|file| !file.is_file() || file.len() > 0) {
                 let text = format!(
-                    "{file} is not empty, and the demo touches nothing that is there already: leave --store (ONCEBOX_STORE) \
-                     out, or name a new file"
+                    "{file} is not empty, and the demo does not change existing files: name a new file, or remove --store \
+                     (ONCEBOX_STORE)"
                 );
                 return Err(Usage(text).into());
             }

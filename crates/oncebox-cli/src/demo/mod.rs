@@ -1,4 +1,4 @@
-//! `oncebox demo`: a minute of proof, with nothing installed.
+//! `oncebox demo`: proves the promise with real processes and real kills, with nothing installed.
 //!
 //! A source sends messages out of order and with copies, and repeats them until their acknowledgement arrives; some acknowledgements
 //! are dropped on purpose. Several processes handle the deliveries with real inboxes on one database, and are killed by `SIGKILL` at
@@ -30,34 +30,34 @@ use oncebox_workload::deliverer::Deliverer;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::demo::audit::Audit;
 use crate::demo::database::DemoDatabase;
 use crate::demo::history::{Counts, DemoEvent, History};
 use crate::demo::kills::KillSchedule;
 use crate::demo::ledger::{LedgerStore, table};
 use crate::demo::plan::plan;
-use crate::demo::progress::Progress;
+use crate::demo::progress::DemoProgress;
 use crate::demo::protocol::Setup;
-use crate::demo::report::Report;
+use crate::demo::report::DemoReport;
 use crate::demo::run::DemoRun;
 use crate::demo::signals::Signals;
-use crate::demo::workers::Workers;
-use crate::output::Output;
-use crate::store::{For, Opened, Target, with_store};
+use crate::demo::workers::WorkerProcesses;
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Opened, Purpose, with_store};
 
 /// The hidden command that makes this program one of the demo's workers.
 pub(crate) const WORKER_COMMAND: &str = "demo-worker";
 /// The maximum time that an interrupted demo waits until its tables are created.
 const CREATE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Options of the demo.
+/// Options of `demo`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Without --store it happens in an SQLite file in a temporary folder. With a PostgreSQL address it happens in a \
-                        schema of its own, which is dropped at the end unless --keep says otherwise."
+    after_help = "Without --store the demo uses an SQLite file in a temporary folder. On PostgreSQL it uses its own schema, and \
+                        drops it at the end, except with --keep."
 )]
-pub(crate) struct Options {
+pub(crate) struct DemoArgs {
     /// Number of messages
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
@@ -67,18 +67,18 @@ pub(crate) struct Options {
     /// Number of times that a worker is killed
     #[arg(long, value_name = "N", default_value_t = 20)]
     kills: u16,
-    /// Seed of everything that looks random [default: another one each time]
+    /// Seed of everything random [default: a new one for each run]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Keep the database, and the history in history.jsonl, in this folder
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Only audit again what --keep has left in this folder
+    /// Run nothing; audit again the files of --keep in this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["messages", "workers", "kills", "seed", "keep"])]
     audit: Option<PathBuf>,
 }
 
-pub(crate) async fn run(common: &Common, options: Options) -> Result<ExitCode> {
+pub(crate) async fn run(common: &CommonArgs, options: DemoArgs) -> Result<ExitCode> {
     if let Some(folder) = &options.audit {
         return audit_again(common, folder).await;
     }
@@ -95,7 +95,7 @@ pub(crate) async fn run(common: &Common, options: Options) -> Result<ExitCode> {
         print(common.output(), report)?;
     }
     if let Some(remaining) = remaining {
-        common.output().say(remaining)?;
+        common.output().line(remaining)?;
     }
     cleared?;
     let proven = report.is_some_and(|report| report.is_proof());
@@ -105,10 +105,10 @@ pub(crate) async fn run(common: &Common, options: Options) -> Result<ExitCode> {
 /// Runs the demo. Returns the report, if anything was sent, and the exit code if it was interrupted. All workers have ended.
 async fn run_in(
     database: &mut DemoDatabase,
-    output: Output,
-    options: &Options,
+    output: CommandOutput,
+    options: &DemoArgs,
     signals: &mut Signals,
-) -> Result<(Option<Report>, Option<ExitCode>)> {
+) -> Result<(Option<DemoReport>, Option<ExitCode>)> {
     if let Some(code) = create_tables(database, signals).await? {
         return Ok((None, Some(code)));
     }
@@ -136,7 +136,7 @@ async fn run_in(
     };
     let counts = history.finish()?;
     let audit = audit(&counts, &database.opened, database.target.schema.as_deref()).await?;
-    Ok((Some(Report { counts, audit }), interrupted))
+    Ok((Some(DemoReport { counts, audit }), interrupted))
 }
 
 /// Creates the tables. A signal does not cut this short at once, because half of a schema could not be dropped.
@@ -152,7 +152,7 @@ async fn create_tables(database: &mut DemoDatabase, signals: &mut Signals) -> Re
 }
 
 /// Begins the history and starts the workers.
-fn prepare(output: Output, options: &Options, database: &DemoDatabase) -> Result<DemoRun> {
+fn prepare(output: CommandOutput, options: &DemoArgs, database: &DemoDatabase) -> Result<DemoRun> {
     // Short enough to be typed, and exact as a number in any JSON.
     let seed = options.seed.unwrap_or_else(|| Uuid::now_v7().as_u64_pair().1 & u64::from(u32::MAX));
     let plan = plan(seed);
@@ -160,16 +160,16 @@ fn prepare(output: Output, options: &Options, database: &DemoDatabase) -> Result
         (u64::from(options.messages), usize::from(options.workers), usize::from(options.kills));
     let mut history = History::begin(database.history_file().as_deref())?;
     let (store, schema) = (database.target.shown(), database.target.schema.clone());
-    output.say(format!(
+    output.line(format!(
         "{messages} messages, {workers} workers, {kills} kills, seed {seed}, on {store}{}",
         schema.as_ref().map(|schema| format!(", schema {schema}")).unwrap_or_default()
     ))?;
     history.add(DemoEvent::Begun { seed, messages, workers, kills, store, schema })?;
     let setup = Setup { url: database.target.url.clone(), schema: database.target.schema.clone() };
     Ok(DemoRun {
-        workers: Workers::start(setup, workers)?,
+        workers: WorkerProcesses::start(setup, workers)?,
         history,
-        progress: Progress::new(messages, output.json),
+        progress: DemoProgress::new(messages, output.json),
         plan,
         deliverer: Deliverer::new(plan, workers, messages),
         kills: KillSchedule::new(seed, kills, usize::try_from(options.messages)?),
@@ -179,11 +179,11 @@ fn prepare(output: Output, options: &Options, database: &DemoDatabase) -> Result
 
 async fn audit(counts: &Counts, opened: &Opened, schema: Option<&str>) -> Result<Audit> {
     let rows = with_store!(opened, store => store.rows(&table(schema)).await);
-    Ok(Audit::new(counts, &rows.context("reading the ledger")?))
+    Ok(Audit::new(counts, &rows.context("cannot read the ledger")?))
 }
 
 /// Audits the database that an earlier demo has left.
-async fn audit_again(common: &Common, folder: &Path) -> Result<ExitCode> {
+async fn audit_again(common: &CommonArgs, folder: &Path) -> Result<ExitCode> {
     let counts = history::read(&folder.join(history::FILE))?;
     let beside = || database::sqlite_url(&folder.join(database::FILE));
     let url = match &common.store {
@@ -193,15 +193,15 @@ async fn audit_again(common: &Common, folder: &Path) -> Result<ExitCode> {
         None => beside()?,
     };
     let schema = common.schema.clone().or_else(|| counts.schema.clone());
-    let target = Target { url, schema };
-    let audit = audit(&counts, &target.open(For::Looking).await?, target.schema.as_deref()).await?;
-    let report = Report { counts, audit };
+    let target = DatabaseTarget { url, schema };
+    let audit = audit(&counts, &target.open(Purpose::Read).await?, target.schema.as_deref()).await?;
+    let report = DemoReport { counts, audit };
     print(common.output(), &report)?;
     Ok(if report.is_proof() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(output: Output, report: &Report) -> Result<()> {
+fn print(output: CommandOutput, report: &DemoReport) -> Result<()> {
     output.object(&report.object())?;
-    output.say(format!("\n{}\n", report.table()))?;
-    output.say(report.sentence())
+    output.line(format!("\n{}\n", report.table()))?;
+    output.line(report.sentence())
 }

@@ -15,7 +15,7 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Shows the progress.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct DemoProgress {
     form: Form,
     shown: Instant,
 }
@@ -27,7 +27,7 @@ enum Form {
     Nothing,
 }
 
-impl Progress {
+impl DemoProgress {
     pub(super) fn new(messages: u64, for_program: bool) -> Self {
         let form = match (for_program, std::io::stderr().is_terminal()) {
             (true, _) => Form::Nothing,
@@ -51,7 +51,7 @@ impl Progress {
     /// Shows the counts while the backlog is worked off.
     pub(super) fn show_backlog(&mut self, counts: &Counts, backlog: u64) {
         if self.is_time() {
-            let text = format!("{}  {backlog} stored ones left to handle", text(counts));
+            let text = format!("{}  {backlog} stored messages left", text(counts));
             self.print(counts, &text);
         }
     }

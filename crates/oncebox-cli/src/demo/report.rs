@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use crate::demo::audit::Audit;
 use crate::demo::history::Counts;
-use crate::table::Table;
+use crate::table::TextTable;
 
-/// The result for programs.
+/// The result in JSON.
 #[derive(Debug, Serialize)]
 struct Object<'a> {
     sent: usize,
@@ -35,12 +35,12 @@ struct Object<'a> {
 
 /// The counts of the history, and the audit of the ledger.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct DemoReport {
     pub(super) counts: Counts,
     pub(super) audit: Audit,
 }
 
-impl Report {
+impl DemoReport {
     /// Whether the demo ran to its end, the ledger is exact, and all kills have happened.
     pub(super) fn is_proof(&self) -> bool {
         self.counts.is_worked_off && self.audit.is_exact() && self.counts.crashes >= self.counts.kills_wanted
@@ -79,9 +79,9 @@ impl Report {
         self.counts.ms as f64 / 1_000.0
     }
 
-    pub(super) fn table(&self) -> Table {
+    pub(super) fn table(&self) -> TextTable {
         let Self { counts, audit } = self;
-        let mut table = Table::new(["audit", ""]).right([1]);
+        let mut table = TextTable::new(["audit", ""]).right([1]);
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
         row("messages sent", counts.deliveries.sent.len().to_string());
         row("deliveries made", counts.deliveries.delivered.to_string());
@@ -90,7 +90,7 @@ impl Report {
         row("acknowledgements dropped", counts.deliveries.acks_dropped.to_string());
         row("workers killed", counts.crashes.to_string());
         if counts.revived > 0 {
-            row("dead letters tried again", counts.revived.to_string());
+            row("dead letters retried", counts.revived.to_string());
         }
         row("ledger rows", audit.effects.to_string());
         row("lost", audit.lost.to_string());
@@ -112,7 +112,7 @@ impl Report {
         let seconds = self.seconds();
         match (audit.is_exact(), counts.is_worked_off) {
             (true, true) if !self.is_proof() => format!(
-                "Exact, and no proof: only {} of {} kills happened.",
+                "Exact, but no proof: only {} of {} kills happened.",
                 counts.crashes, counts.kills_wanted
             ),
             (true, true) => format!(

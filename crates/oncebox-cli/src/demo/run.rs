@@ -13,10 +13,10 @@ use crate::demo::database::DemoDatabase;
 use crate::demo::history::{DemoEvent, Event, History};
 use crate::demo::kills::KillSchedule;
 use crate::demo::plan::MessageMode;
-use crate::demo::progress::Progress;
+use crate::demo::progress::DemoProgress;
 use crate::demo::protocol::{DeliveryRequest, WorkerReport};
 use crate::demo::worker::STORED;
-use crate::demo::workers::{WorkerOutput, Workers};
+use crate::demo::workers::{WorkerOutput, WorkerProcesses};
 
 const TICK: Duration = Duration::from_millis(2);
 /// The time between two queries of the backlog.
@@ -31,9 +31,9 @@ const OPERATOR: &str = "oncebox demo";
 /// Everything that takes part in a run.
 #[derive(Debug)]
 pub(super) struct DemoRun {
-    pub(super) workers: Workers,
+    pub(super) workers: WorkerProcesses,
     pub(super) history: History,
-    pub(super) progress: Progress,
+    pub(super) progress: DemoProgress,
     pub(super) plan: Plan,
     pub(super) deliverer: Deliverer,
     pub(super) kills: KillSchedule,
@@ -187,6 +187,6 @@ impl DemoRun {
 
 /// The status of the handler of stored messages; `None` until a worker has registered it.
 async fn status(operators: &Operators) -> Result<Option<HandlerStatus>> {
-    let statuses = operators.handler_statuses().await.context("querying the backlog")?;
+    let statuses = operators.handler_statuses().await.context("cannot query the backlog")?;
     Ok(statuses.into_iter().find(|status| status.handler.name == STORED))
 }

@@ -17,7 +17,7 @@ use crate::demo::ledger::{LedgerStore, table};
 use crate::demo::plan::MessageMode;
 use crate::demo::protocol::{DeliveryRequest, Setup, WorkerReport};
 use crate::exit;
-use crate::store::{For, Target, with_store};
+use crate::store::{DatabaseTarget, Purpose, with_store};
 
 /// The handler of stored messages.
 pub(super) const STORED: &str = "demo-transfers";
@@ -71,10 +71,11 @@ pub(crate) async fn run() -> ! {
 async fn work() -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let setup = lines.next_line().await?.unwrap_or_default();
-    let setup = serde_json::from_str(&setup).context("this command is for `oncebox demo`, which starts it");
+    let setup =
+        serde_json::from_str(&setup).context("invalid setup: only `oncebox demo` starts this command");
     let Setup { url, schema } = setup?;
     let table = table(schema.as_deref());
-    let opened = Target { url, schema }.open(For::Working).await?;
+    let opened = DatabaseTarget { url, schema }.open(Purpose::Run).await?;
     with_store!(opened, store => take_deliveries(Inboxes::build(store, &table).await?, lines).await)
 }
 
@@ -128,12 +129,12 @@ async fn take_deliveries<S: LedgerStore>(
     report(&WorkerReport::Ready)?;
     let mut in_flight = JoinSet::new();
     while let Some(line) = lines.next_line().await? {
-        let request: DeliveryRequest = serde_json::from_str(&line).context("reading a delivery")?;
+        let request: DeliveryRequest = serde_json::from_str(&line).context("cannot read a delivery")?;
         let (inline, stored) = (inboxes.inline.clone(), inboxes.stored.clone());
         in_flight.spawn(async move {
             let handled = handle(&inline, &stored, request).await;
             let (result, outcome) =
-                handled.unwrap_or_else(|error| (DeliveryResult::Retry, error.to_string()));
+                handled.unwrap_or_else(|error| (DeliveryResult::Retry, exit::chain_text(&error)));
             report(&WorkerReport::Settled { delivery: request.delivery, result, outcome })
         });
         while in_flight.try_join_next().is_some() {}
@@ -180,5 +181,5 @@ fn report(report: &WorkerReport) -> Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
-    out.write_all(&line).and_then(|()| out.flush()).context("reporting to the demo, which has ended")
+    out.write_all(&line).and_then(|()| out.flush()).context("cannot report to the demo")
 }

@@ -47,14 +47,14 @@ struct WorkerProcess {
 
 /// All workers. Dropping this kills them.
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(super) struct WorkerProcesses {
     setup: Setup,
     processes: Vec<WorkerProcess>,
     output_sender: mpsc::UnboundedSender<WorkerOutput>,
     output: mpsc::UnboundedReceiver<WorkerOutput>,
 }
 
-impl Workers {
+impl WorkerProcesses {
     /// Starts that many.
     pub(super) fn start(setup: Setup, count: usize) -> Result<Self> {
         let (output_sender, output) = mpsc::unbounded_channel();
@@ -67,7 +67,7 @@ impl Workers {
     }
 
     fn start_one(&self, number: usize) -> Result<WorkerProcess> {
-        let program = std::env::current_exe().context("finding this program, to start workers with it")?;
+        let program = std::env::current_exe().context("cannot find this program to start workers with it")?;
         let mut child = Command::new(&program)
             .arg(WORKER_COMMAND)
             .stdin(Stdio::piped())
@@ -77,10 +77,10 @@ impl Workers {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("starting a worker: {} {WORKER_COMMAND}", program.display()))?;
-        let stdin = child.stdin.take().context("a worker without standard input")?;
-        let stdout = child.stdout.take().context("a worker without standard output")?;
-        let stderr = child.stderr.take().context("a worker without standard error")?;
+            .with_context(|| format!("cannot start a worker: {} {WORKER_COMMAND}", program.display()))?;
+        let stdin = child.stdin.take().context("a worker has no standard input")?;
+        let stdout = child.stdout.take().context("a worker has no standard output")?;
+        let stderr = child.stderr.take().context("a worker has no standard error")?;
         let (input, lines) = mpsc::unbounded_channel();
         tokio::spawn(write_lines(lines, stdin));
         tokio::spawn(read_lines(number, BufReader::new(stdout).lines(), self.output_sender.clone()));
@@ -110,7 +110,7 @@ impl Workers {
     pub(super) fn kill(&mut self, worker: usize) -> Result<()> {
         let process = &mut self.processes[worker];
         process.state = WorkerState::Killed;
-        process.child.start_kill().context("killing a worker")
+        process.child.start_kill().context("cannot kill a worker")
     }
 
     /// The next output of any worker, within that time.
@@ -138,7 +138,7 @@ impl Workers {
     pub(super) async fn replace(&mut self, number: usize) -> Result<bool> {
         let successor = self.start_one(number)?;
         let mut ended = std::mem::replace(&mut self.processes[number], successor);
-        let status = ended.child.wait().await.context("waiting for a worker's end")?;
+        let status = ended.child.wait().await.context("cannot wait for a worker")?;
         match ended.state {
             WorkerState::Killed => Ok(false),
             WorkerState::Open if status.signal() == Some(SIGKILL) => Ok(true),
@@ -155,7 +155,7 @@ impl Workers {
         for WorkerProcess { mut child, input, .. } in self.processes {
             drop(input);
             if timeout(END_LIMIT, child.wait()).await.is_err() {
-                child.kill().await.context("killing a worker that does not end")?;
+                child.kill().await.context("cannot kill a worker")?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `oncebox accept`: takes messages from a file or standard input, one a line, each once.
+//! `oncebox accept`: accepts messages from a file or standard input, one per line.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,111 +12,118 @@ use tokio::fs::File;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::sync::watch;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::config::Config;
+use crate::config::check::SOURCE_NAME_RULE;
+use crate::deliver::inbox;
 use crate::exit::Usage;
-use crate::output::Output;
-use crate::serve::{inbox, stop_signals, stopped};
-use crate::source::{Part, Refusal, Source, is_left_out};
-use crate::store::{For, with_store};
+use crate::exit::chain_text;
+use crate::output::CommandOutput;
+use crate::serve::{stop_signals, stopped};
+use crate::source::{FieldLocation, InvalidMessage, Source, invalid_pointer, is_left_out, not_stored};
+use crate::store::{Purpose, with_store};
 
-/// So many are under way at once; they share transactions, and stay in their order.
-const AT_ONCE: usize = 512;
-/// Those that have come go without the others when nothing follows for so long, as with `tail -f`.
+/// The maximum number of messages in a batch. They share transactions and keep their order.
+const BATCH_MAX: usize = 512;
+/// A batch is accepted when the input pauses for this time, as with `tail -f`.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What to accept.
+/// Options of `accept`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// One message a line; `-` is standard input
+pub(crate) struct AcceptArgs {
+    /// The file, with one message per line; `-` is standard input
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// The source whose rules and key space hold, as in POST /in/SOURCE
+    /// The source whose rules and key space apply, as in POST /in/SOURCE
     #[arg(long)]
     source: String,
-    /// Where the key stands in each line, as in /id [default: as the source is configured]
+    /// Where the key is in each line, for example /id [default: as configured for the source]
     #[arg(long, value_name = "POINTER")]
     key_pointer: Option<String>,
-    /// Where the kind stands in each line, as in /type [default: as the source is configured]
+    /// Where the kind is in each line, for example /type [default: as configured for the source]
     #[arg(long, value_name = "POINTER")]
     kind_pointer: Option<String>,
-    /// The kind of all messages that do not say another
+    /// The kind of messages without one
     #[arg(long)]
     kind: Option<String>,
-    /// A header of all messages, as in 'content-type: application/json'
+    /// A header for all messages, for example 'content-type: application/json'; repeatable
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
 }
 
-/// What became of the lines.
+/// The results of all lines.
 #[derive(Debug, Default, Serialize)]
-struct Tally {
+struct AcceptCounts {
     accepted: u64,
     duplicates: u64,
     refused: u64,
-    /// Somebody stopped it before the end.
+    /// Whether a signal stopped the command before the end of the input.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     interrupted: bool,
 }
 
-/// Accepts every line that can be; says which cannot.
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+/// Accepts all valid lines, and reports the others.
+pub(crate) async fn run(common: &CommonArgs, options: &AcceptArgs) -> Result<ExitCode> {
     let config = Config::load(common)?;
     let source = source(&config, options)?;
     let headers = headers(&options.headers)?;
     let bar = bar(common.json, &options.file).await;
-    let opened = config.target.open_ready(For::Acting).await?;
-    let mut tally = Tally::default();
+    let opened = config.target.open_ready(Purpose::Act).await?;
+    let mut counts = AcceptCounts::default();
     let stop = stop_signals()?;
     with_store!(opened, store => {
         let inbox = inbox(store, &config, false).await?;
-        let out = Intake { inbox, source, headers, max_body_bytes: config.http.max_body_bytes, bar: bar.clone() };
+        let run = AcceptRun { inbox, source, headers, bar: bar.clone() };
         if options.file.as_os_str() == "-" {
-            out.take(tokio::io::stdin(), &mut tally, &stop).await?;
+            run.accept_lines(tokio::io::stdin(), &mut counts, &stop).await?;
         } else {
             let file = File::open(&options.file).await;
-            let file = file.with_context(|| format!("opening {}", options.file.display()))?;
-            out.take(file, &mut tally, &stop).await?;
+            let file = file.with_context(|| format!("cannot open {}", options.file.display()))?;
+            run.accept_lines(file, &mut counts, &stop).await?;
         }
     });
     bar.finish_and_clear();
-    report(common.output(), &tally)
+    report(common.output(), &counts)
 }
 
-fn report(out: Output, tally: &Tally) -> Result<ExitCode> {
-    let Tally { accepted, duplicates, refused, interrupted } = tally;
-    out.say(format_args!("{accepted} accepted, {duplicates} duplicates, {refused} refused"))?;
+fn report(out: CommandOutput, counts: &AcceptCounts) -> Result<ExitCode> {
+    let AcceptCounts { accepted, duplicates, refused, interrupted } = counts;
+    out.line(format_args!("{accepted} accepted, {duplicates} duplicates, {refused} refused"))?;
     if *interrupted {
-        out.say("interrupted: what was read is accepted; run the same again, and that is recognised")?;
+        out.line("Interrupted: all lines read so far are stored. Run the same command again: stored lines are duplicates.")?;
     }
-    out.object(tally)?;
+    out.object(counts)?;
     if *interrupted {
-        // At once: somebody may still be waiting for a line of standard input, which nobody will send.
+        // `exit`, because the runtime would wait for the thread that reads standard input.
         std::process::exit(130);
     }
     Ok(if *refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn source(config: &Config, options: &Options) -> Result<Source> {
+fn source(config: &Config, options: &AcceptArgs) -> Result<Source> {
     let Some(mut source) = config.sources.find(&options.source) else {
-        let names = match config.sources.names()[..] {
-            [] => "a name has letters, digits, `-`, `_` and `.`".to_owned(),
-            ref names => format!("configured are {}", names.join(", ")),
+        let problem = match config.sources.names()[..] {
+            [] => format!("invalid source name {:?}: {SOURCE_NAME_RULE}", options.source),
+            ref names => {
+                format!(
+                    "unknown source {:?}: the configured sources are {}",
+                    options.source,
+                    names.join(", ")
+                )
+            }
         };
-        return Err(Usage(format!("there is no source {:?}: {names}", options.source)).into());
+        return Err(Usage(problem).into());
     };
     for pointer in [&options.key_pointer, &options.kind_pointer].into_iter().flatten() {
         if !pointer.starts_with('/') {
-            return Err(
-                Usage(format!("{pointer:?} is no JSON pointer: it begins with a slash, as in /id")).into()
-            );
+            return Err(Usage(invalid_pointer(pointer)).into());
         }
     }
     if let Some(pointer) = &options.key_pointer {
-        source.key = Some(Part::Pointer(pointer.clone()));
+        source.key = Some(FieldLocation::Pointer(pointer.clone()));
     }
     if let Some(pointer) = &options.kind_pointer {
-        source.kind = Some(Part::Pointer(pointer.clone()));
+        source.kind = Some(FieldLocation::Pointer(pointer.clone()));
     }
     if let Some(kind) = &options.kind {
         source.default_kind.clone_from(kind);
@@ -128,21 +135,17 @@ fn headers(given: &[String]) -> Result<Headers> {
     let mut headers = Headers::new();
     for header in given {
         let Some((name, value)) = header.split_once(':') else {
-            return Err(Usage(format!("{header:?} is no header: write NAME: VALUE")).into());
+            return Err(Usage(format!("invalid header {header:?}: write NAME: VALUE")).into());
         };
         if is_left_out(name.trim()) {
-            return Err(Usage(format!(
-                "the header {} is about a connection or secret, and not kept: leave it out",
-                name.trim()
-            ))
-            .into());
+            return Err(Usage(format!("{}: remove it", not_stored(name.trim()))).into());
         }
         headers.append(name.trim(), value.trim());
     }
     Ok(headers)
 }
 
-/// For a person who waits.
+/// The progress bar; a spinner if the size of the input is unknown.
 async fn bar(json: bool, file: &PathBuf) -> ProgressBar {
     let bytes = tokio::fs::metadata(file).await.map(|file| file.len()).unwrap_or(0);
     let (bar, style) = match bytes {
@@ -152,37 +155,37 @@ async fn bar(json: bool, file: &PathBuf) -> ProgressBar {
     if json {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    // The template is a constant.
+    // An error cannot happen: the template is a constant.
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
     bar
 }
 
-/// A line of any bytes.
-struct Line {
+/// A line, which may have any bytes.
+struct InputLine {
     bytes: usize,
-    /// Nothing if it is too long.
+    /// `None` if the line is too long.
     body: Option<Vec<u8>>,
 }
 
-/// Lines of any bytes. Whoever stops waiting for one loses nothing of it.
-struct Lines<R> {
+/// Reads lines, which may have any bytes. Cancellation-safe: a dropped `next` loses nothing.
+struct InputLines<R> {
     input: BufReader<R>,
     limit: usize,
-    /// What was read of the next line, as long as it is not too long.
+    /// The beginning of the next line, unless it is too long.
     begun: Vec<u8>,
-    /// How much that is.
+    /// The number of bytes of the next line so far.
     bytes: usize,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> InputLines<R> {
     fn new(input: R, limit: usize) -> Self {
         Self { input: BufReader::new(input), limit, begun: Vec::new(), bytes: 0 }
     }
 
-    /// The next line without its end. One that is too long is passed over, not kept.
-    async fn next(&mut self) -> std::io::Result<Option<Line>> {
+    /// The next line without its line break. The bytes of a line that is too long are dropped, so that it needs no memory.
+    async fn next(&mut self) -> std::io::Result<Option<InputLine>> {
         loop {
             let chunk = self.input.fill_buf().await?;
             if chunk.is_empty() {
@@ -202,72 +205,71 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    fn line(&mut self) -> Line {
+    fn line(&mut self) -> InputLine {
         let (bytes, mut line) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.begun));
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        Line { bytes, body: (bytes <= self.limit).then_some(line) }
+        InputLine { bytes, body: (bytes <= self.limit).then_some(line) }
     }
 }
 
 /// Messages that are accepted together, with the numbers of their lines.
 #[derive(Default)]
-struct Batch {
+struct LineBatch {
     numbers: Vec<u64>,
     envelopes: Vec<Envelope>,
 }
 
-impl Batch {
+impl LineBatch {
     fn add(&mut self, number: u64, envelope: Envelope) {
         self.numbers.push(number);
         self.envelopes.push(envelope);
     }
 }
 
-/// Lines on their way into an inbox.
-struct Intake<S: LogStore> {
+/// Accepts the lines of an input.
+struct AcceptRun<S: LogStore> {
     inbox: Inbox<S>,
     source: Source,
     headers: Headers,
-    max_body_bytes: usize,
     bar: ProgressBar,
 }
 
-impl<S: LogStore> Intake<S> {
-    /// Takes lines to the end, or until it is to stop. What was read by then is accepted: a pipe has it no more.
-    async fn take(
+impl<S: LogStore> AcceptRun<S> {
+    /// Accepts lines until the end or a signal. Lines read before the signal are accepted, because a pipe has them no more.
+    async fn accept_lines(
         self,
         input: impl AsyncRead + Unpin,
-        tally: &mut Tally,
+        counts: &mut AcceptCounts,
         stop: &watch::Receiver<bool>,
     ) -> Result<()> {
-        let mut lines = Lines::new(input, self.max_body_bytes);
+        let mut lines = InputLines::new(input, self.inbox.max_body_bytes());
         let mut number = 0;
         let mut more = true;
         while more {
-            let mut batch = Batch::default();
-            more = self.read(&mut lines, &mut number, &mut batch, tally, stop).await?;
+            let mut batch = LineBatch::default();
+            more = self.read(&mut lines, &mut number, &mut batch, counts, stop).await?;
             let answers = self.inbox.accept_all(batch.envelopes).await;
             for (line, answer) in batch.numbers.into_iter().zip(answers) {
-                self.note(line, answer, tally)?;
+                self.note(line, answer, counts)?;
             }
-            self.bar.set_message(format!("{} accepted, {} duplicates", tally.accepted, tally.duplicates));
+            self.bar.set_message(format!("{} accepted, {} duplicates", counts.accepted, counts.duplicates));
         }
         self.inbox.close().await;
         Ok(())
     }
 
-    /// Reads the next messages: as many as may be, or as have come when the input pauses. Whether there may be more.
+    /// Reads the next batch, which ends when it is full or the input pauses. Returns whether there may be more.
     async fn read<R: AsyncRead + Unpin>(
         &self,
-        lines: &mut Lines<R>,
+        lines: &mut InputLines<R>,
         number: &mut u64,
-        batch: &mut Batch,
-        tally: &mut Tally,
+        batch: &mut LineBatch,
+        counts: &mut AcceptCounts,
         stop: &watch::Receiver<bool>,
     ) -> Result<bool> {
-        while batch.envelopes.len() < AT_ONCE {
+        while batch.envelopes.len() < BATCH_MAX {
             let pause = async {
                 match batch.envelopes.is_empty() {
                     true => std::future::pending().await,
@@ -275,23 +277,27 @@ impl<S: LogStore> Intake<S> {
                 }
             };
             let read = tokio::select! {
-                // Lines first: whoever stops it loses none of those that have left the pipe.
+                // Lines first, so that a signal loses none that has left the pipe.
                 biased;
                 read = lines.next() => read,
                 () = stopped(stop.clone()) => {
-                    tally.interrupted = true;
+                    counts.interrupted = true;
                     return Ok(false);
                 }
                 () = pause => return Ok(true),
             };
-            let Some(line) = read.with_context(|| format!("reading line {}", *number + 1))? else {
+            let Some(line) = read.with_context(|| format!("cannot read line {}", *number + 1))? else {
                 return Ok(false);
             };
             *number += 1;
             self.bar.inc(line.bytes as u64 + 1);
             let Some(body) = line.body else {
-                let why = format!("it has {} bytes, the limit is {}", line.bytes, self.max_body_bytes);
-                self.refuse(*number, &why, tally);
+                let limit = self.inbox.max_body_bytes();
+                let reason = format!(
+                    "the line has {} bytes, the limit is {limit}: raise http.max_body_bytes",
+                    line.bytes
+                );
+                self.refuse(*number, &reason, counts);
                 continue;
             };
             if body.is_empty() {
@@ -299,16 +305,16 @@ impl<S: LogStore> Intake<S> {
             }
             match self.source.envelope(self.headers.clone(), body) {
                 Ok(envelope) => batch.add(*number, envelope),
-                Err(refusal) => self.refuse(*number, &self.advised(&refusal), tally),
+                Err(invalid) => self.refuse(*number, &self.error_text(&invalid), counts),
             }
         }
         Ok(true)
     }
 
-    fn note(&self, line: u64, answer: Result<Accept, Error>, tally: &mut Tally) -> Result<()> {
+    fn note(&self, line: u64, answer: Result<Accept, Error>, counts: &mut AcceptCounts) -> Result<()> {
         match answer {
-            Ok(Accept::Accepted(_)) => tally.accepted += 1,
-            Ok(Accept::Duplicate { .. } | Accept::KeyReuse { .. }) => tally.duplicates += 1,
+            Ok(Accept::Accepted(_)) => counts.accepted += 1,
+            Ok(Accept::Duplicate { .. } | Accept::KeyReuse { .. }) => counts.duplicates += 1,
             Err(error)
                 if matches!(
                     error.kind(),
@@ -319,33 +325,32 @@ impl<S: LogStore> Intake<S> {
                         | ErrorKind::Configuration
                 ) =>
             {
-                self.refuse(line, &error.to_string(), tally);
+                self.refuse(line, &chain_text(&error), counts);
             }
             Err(error) => {
-                let advice = "at this line; run the same again, what was accepted is recognised";
-                return Err(error).with_context(|| format!("line {line}: {advice}"));
+                let advice = "run the same command again, because stored lines are duplicates";
+                return Err(error).with_context(|| format!("line {line} is not stored: {advice}"));
             }
         }
         Ok(())
     }
 
-    /// What is wrong, and what to say on this command line.
-    fn advised(&self, refusal: &Refusal) -> String {
-        match (refusal, &self.source.key) {
-            (Refusal::MissingKey(_), None) => {
-                "there is nothing to recognise a copy by: say where the key stands in each line, as in --key-pointer /id"
-                    .to_owned()
+    /// The error text. A missing key has the remedy of this command, not that of the gateway.
+    fn error_text(&self, invalid: &InvalidMessage) -> String {
+        match (invalid, &self.source.key) {
+            (InvalidMessage::MissingKey(_), None) => {
+                "no idempotency key: name its location in each line, for example --key-pointer /id".to_owned()
             }
-            _ => refusal.to_string(),
+            _ => invalid.to_string(),
         }
     }
 
-    fn refuse(&self, line: u64, why: &str, tally: &mut Tally) {
-        tally.refused += 1;
+    fn refuse(&self, line: u64, reason: &str, counts: &mut AcceptCounts) {
+        counts.refused += 1;
         self.bar.suspend(|| {
             #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
             {
-                eprintln!("oncebox: line {line}: {why}");
+                eprintln!("oncebox: line {line}: {reason}");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! `oncebox audit`: what operators did.
+//! `oncebox audit`: the actions of operators.
 
 use std::process::ExitCode;
 
@@ -7,32 +7,32 @@ use oncebox::Operators;
 use oncebox::store::AuditEntry;
 use serde_json::json;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::operate::place::shown;
-use crate::output::Output;
-use crate::store::{For, Target};
-use crate::table::Table;
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Purpose};
+use crate::table::TextTable;
 use crate::times::{ago, rfc3339};
 
-/// How much of it.
+/// Options of `audit`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// So many actions at most
+pub(crate) struct AuditArgs {
+    /// The maximum number of actions
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let operators = Target::of(common)?.operators(For::Looking).await?;
+pub(crate) async fn run(common: &CommonArgs, options: &AuditArgs) -> Result<ExitCode> {
+    let operators = DatabaseTarget::of(common)?.operators(Purpose::Read).await?;
     list(&operators, options.limit, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(operators: &Operators, limit: u32, output: Output) -> Result<()> {
+async fn list(operators: &Operators, limit: u32, output: CommandOutput) -> Result<()> {
     let entries = operators.audit(limit).await?;
-    let mut table = Table::new(["when", "operator", "action", "handler", "place", "detail"]);
+    let mut table = TextTable::new(["when", "operator", "action", "handler", "place", "detail"]);
     for entry in &entries {
-        output.object(&for_programs(entry))?;
+        output.object(&json_of(entry))?;
         let AuditEntry { at, operator, action, handler, place, detail } = entry;
         table.row([
             ago(*at),
@@ -44,12 +44,12 @@ async fn list(operators: &Operators, limit: u32, output: Output) -> Result<()> {
         ]);
     }
     match table.is_empty() {
-        true => output.say("No operator has done anything yet."),
-        false => output.say(table),
+        true => output.line("No actions yet."),
+        false => output.line(table),
     }
 }
 
-fn for_programs(entry: &AuditEntry) -> serde_json::Value {
+fn json_of(entry: &AuditEntry) -> serde_json::Value {
     json!({
         "at": rfc3339(entry.at), "operator": entry.operator, "action": entry.action, "handler": entry.handler,
         "lane": entry.place.map(|place| place.lane), "position": entry.place.map(|place| place.pos),

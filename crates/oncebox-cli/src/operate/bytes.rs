@@ -1,4 +1,4 @@
-//! Keys and bodies: bytes that are text more often than not.
+//! Keys and bodies: bytes, which are usually text.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::operate::json_layout::laid_out;
 
-/// A key as text, where that is all it is; else in hexadecimal behind `0x`.
+/// A key as text, or in hexadecimal after `0x` if it is not UTF-8 or has control characters.
 pub(crate) fn key_text(key: &Key) -> String {
     match std::str::from_utf8(key.as_bytes()) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
@@ -15,29 +15,29 @@ pub(crate) fn key_text(key: &Key) -> String {
     }
 }
 
-/// A key that may be missing.
+/// The key's text, or `-` without a key.
 pub(crate) fn key_or_none(key: Option<&Key>) -> String {
     key.map_or_else(|| "-".to_owned(), key_text)
 }
 
-/// What somebody else has written, for a terminal: nothing in it moves the cursor or hides what follows.
-pub(crate) fn harmless(text: &str) -> String {
+/// Untrusted text for a terminal. Control characters are escaped, because they could move the cursor or hide text.
+pub(crate) fn escaped(text: &str) -> String {
     let is_safe = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().map(|c| if is_safe(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
-/// A body for people: JSON on several lines, other text as it is, other bytes in hexadecimal.
+/// A body for a terminal: JSON on several lines, other text unchanged, other bytes in hexadecimal.
 pub(crate) fn body_text(body: &[u8]) -> String {
     match std::str::from_utf8(body) {
         Ok("") => "(empty)".to_owned(),
-        Ok(text) => harmless(&laid_out(text).unwrap_or_else(|| text.to_owned())),
+        Ok(text) => escaped(&laid_out(text).unwrap_or_else(|| text.to_owned())),
         Err(_) => hex_lines(body),
     }
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
-        // Writing to a string cannot fail.
+        // An error cannot happen: the target is a string.
         let _ = write!(hex, "{byte:02x}");
         hex
     })
@@ -48,7 +48,7 @@ fn hex_lines(bytes: &[u8]) -> String {
     lines.join("\n")
 }
 
-/// A body for programs: text where it is UTF-8, else hexadecimal.
+/// A body in JSON: text if it is UTF-8, otherwise hexadecimal.
 #[derive(Debug, Serialize)]
 pub(crate) struct BodyField {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ impl BodyField {
     }
 }
 
-/// A key for programs: text where it is UTF-8, else hexadecimal.
+/// A key in JSON: text if it is UTF-8, otherwise hexadecimal.
 #[derive(Debug, Serialize)]
 pub(crate) struct KeyField {
     key: Option<String>,
@@ -84,7 +84,7 @@ impl KeyField {
     }
 }
 
-/// A key as it is given on the command line: text, or hexadecimal behind `0x` as it is shown.
+/// The keys that an argument can mean: the text itself, and after `0x` the bytes in hexadecimal.
 pub(crate) fn parse_key(text: &str) -> Vec<Key> {
     let mut keys = vec![Key::from(text)];
     keys.extend(text.strip_prefix("0x").and_then(unhex).map(Key::from));
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_text_where_they_are_text() {
+    fn a_key_is_shown_as_text_or_in_hexadecimal() {
         assert_eq!(key_text(&Key::from("order-1")), "order-1");
         assert_eq!(key_text(&Key::from("a\u{1b}[2J")), "0x611b5b324a");
         assert_eq!(key_text(&Key::from(vec![0xff, 0])), "0xff00");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_do_nothing_to_the_terminal() {
+    fn a_body_cannot_control_the_terminal() {
         assert_eq!(body_text(b"{\"a\":1}"), "{\n  \"a\": 1\n}");
         assert_eq!(body_text("größer\n\u{1b}[31mrot".as_bytes()), "größer\n\\u{1b}[31mrot");
         assert_eq!(body_text(&[0xff, 1]), "ff01");

@@ -1,4 +1,4 @@
-//! Asking before something is gone for good.
+//! Asks before an action that cannot be undone.
 
 use std::io::{IsTerminal, Write, stdin, stdout};
 
@@ -6,14 +6,14 @@ use anyhow::{Result, bail};
 
 use crate::exit::Usage;
 
-/// Goes on if that was said on the command line, or is said on the terminal now. `question` has no question mark.
-pub(crate) fn confirm(question: &str, said_yes: bool) -> Result<()> {
-    if said_yes {
+/// Returns if the action is confirmed, by `--yes` or on the terminal. `question` has no question mark.
+pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
+    if yes {
         return Ok(());
     }
     if !(stdin().is_terminal() && stdout().is_terminal()) {
         return Err(Usage(format!(
-            "{question}: nobody is there to be asked. Add --yes if that is what you want"
+            "not confirmed: {question}? Add --yes to confirm, because there is no terminal to ask on"
         ))
         .into());
     }
@@ -26,6 +26,6 @@ pub(crate) fn confirm(question: &str, said_yes: bool) -> Result<()> {
     stdin().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => bail!("nothing was done"),
+        _ => bail!("not confirmed: nothing was changed"),
     }
 }

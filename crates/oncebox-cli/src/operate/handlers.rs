@@ -1,4 +1,4 @@
-//! `oncebox handlers`: pause, resume, replay, rename or remove one.
+//! `oncebox handlers`: lists handlers; pauses, resumes, replays, renames or removes one.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -9,82 +9,82 @@ use oncebox::store::{Place, ReplayFrom};
 use oncebox::{Operator, Operators};
 use serde_json::json;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::operate::confirm::confirm;
 use crate::operate::known::{self, find_handler};
 use crate::operate::place::parse_place;
 use crate::operate::status::{HandlerField, handler_table};
-use crate::output::Output;
-use crate::store::{For, Target};
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Purpose};
 use crate::times::parse_time;
 
-/// What to do; without anything: list.
+/// Options of `handlers`. Without an action it lists.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct HandlersArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<HandlersAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
-    /// The handlers that the database knows
+enum HandlersAction {
+    /// List the registered handlers
     List {
-        /// Those that were removed too
+        /// Include removed handlers
         #[arg(long)]
         all: bool,
     },
-    /// Stop one for a while: it takes nothing more from the log, in no process
+    /// Pause a handler: it takes no messages from the log, in any process
     Pause {
         /// The handler
         name: String,
     },
-    /// Let one go on that was paused
+    /// Resume a paused handler
     Resume {
         /// The handler
         name: String,
     },
-    /// Run one again on messages that are still there
-    Replay(Replay),
-    /// End one for good: what it has not done is dropped, and its name stays taken
+    /// Run a handler again on stored messages
+    Replay(ReplayArgs),
+    /// Remove a handler: its unfinished work is dropped, and its name stays reserved
     Remove {
         /// The handler
         name: String,
-        /// Ask no questions
+        /// Confirm in advance
         #[arg(long)]
         yes: bool,
     },
-    /// Give one another name; the old one stays taken
+    /// Rename a handler; the old name stays reserved
     Rename {
-        /// The name that it has
+        /// The present name
         name: String,
-        /// The name that it gets
+        /// The new name
         new: String,
     },
 }
 
 #[derive(Args, Debug)]
-struct Replay {
+struct ReplayArgs {
     /// The handler
     name: String,
     #[command(flatten)]
-    from: From,
+    from: ReplayStart,
 }
 
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-struct From {
-    /// What was received since then: how long ago, as in 30m or 2d, or a time as in 2026-01-31T12:00:00Z
+struct ReplayStart {
+    /// Messages received since this time: 2026-01-31T12:00:00Z, or how long ago, for example 30m or 2d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<SystemTime>,
-    /// Everything that is still there
+    /// All stored messages
     #[arg(long)]
     all: bool,
-    /// From this message on, in its lane only
+    /// ReplayStart this message on, in its lane only
     #[arg(long, value_name = "LANE/POSITION", value_parser = parse_place)]
     at: Option<Place>,
 }
 
-impl From {
+impl ReplayStart {
     fn place(&self) -> ReplayFrom {
         match (self.since, self.at) {
             (Some(time), _) => ReplayFrom::Time(time),
@@ -94,34 +94,36 @@ impl From {
     }
 }
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+pub(crate) async fn run(common: &CommonArgs, options: &HandlersArgs) -> Result<ExitCode> {
     let reason = match options.action {
-        None | Some(Action::List { .. }) => For::Looking,
-        Some(_) => For::Acting,
+        None | Some(HandlersAction::List { .. }) => Purpose::Read,
+        Some(_) => Purpose::Act,
     };
-    let operators = Target::of(common)?.operators(reason).await?;
+    let operators = DatabaseTarget::of(common)?.operators(reason).await?;
     act(&operators, common, options).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn act(operators: &Operators, common: &Common, options: &Options) -> Result<()> {
+async fn act(operators: &Operators, common: &CommonArgs, options: &HandlersArgs) -> Result<()> {
     let output = common.output();
     match &options.action {
         None => list(operators, false, output).await,
-        Some(Action::List { all }) => list(operators, *all, output).await,
-        Some(Action::Pause { name }) => {
+        Some(HandlersAction::List { all }) => list(operators, *all, output).await,
+        Some(HandlersAction::Pause { name }) => {
             find_handler(operators, name).await?;
             let changed = operators.pause_handler(name, &common.operator()?).await?;
-            let text = if changed { "is paused: its messages wait" } else { "was paused already" };
+            let text = if changed { "is paused: its messages wait" } else { "is already paused" };
             report("pause", name, changed, text, output)
         }
-        Some(Action::Resume { name }) => {
+        Some(HandlersAction::Resume { name }) => {
             find_handler(operators, name).await?;
             let changed = operators.resume_handler(name, &common.operator()?).await?;
-            report("resume", name, changed, if changed { "goes on" } else { "was not paused" }, output)
+            report("resume", name, changed, if changed { "is resumed" } else { "is not paused" }, output)
         }
-        Some(Action::Replay(replay)) => run_again(operators, replay, &common.operator()?, output).await,
-        Some(Action::Remove { name, yes }) => {
+        Some(HandlersAction::Replay(replay)) => {
+            run_again(operators, replay, &common.operator()?, output).await
+        }
+        Some(HandlersAction::Remove { name, yes }) => {
             let status = find_handler(operators, name).await?;
             let (lag, tasks, dead) = (status.lag, status.tasks, status.dead);
             confirm(
@@ -131,18 +133,18 @@ async fn act(operators: &Operators, common: &Common, options: &Options) -> Resul
                 *yes,
             )?;
             let changed = operators.remove_handler(name, &common.operator()?).await?;
-            report("remove", name, changed, "is removed: its name stays taken", output)
+            report("remove", name, changed, "is removed: its name stays reserved", output)
         }
-        Some(Action::Rename { name, new }) => {
+        Some(HandlersAction::Rename { name, new }) => {
             find_handler(operators, name).await?;
             let changed = operators.rename_handler(name, new, &common.operator()?).await?;
-            let text = format!("is {new} from now on: programs need the new name when they start again");
+            let text = format!("is renamed to {new}: use the new name in programs before they restart");
             report("rename", name, changed, &text, output)
         }
     }
 }
 
-async fn list(operators: &Operators, all: bool, output: Output) -> Result<()> {
+async fn list(operators: &Operators, all: bool, output: CommandOutput) -> Result<()> {
     let handlers = match all {
         true => operators.handler_statuses().await?,
         false => known::handlers(operators).await?,
@@ -151,16 +153,16 @@ async fn list(operators: &Operators, all: bool, output: Output) -> Result<()> {
         output.object(&HandlerField::new(status))?;
     }
     match handlers.is_empty() {
-        true => output.say("No handlers yet: a program registers them when it starts."),
-        false => output.say(handler_table(&handlers)),
+        true => output.line("No handlers yet: programs register them when they start."),
+        false => output.line(handler_table(&handlers)),
     }
 }
 
 async fn run_again(
     operators: &Operators,
-    replay: &Replay,
+    replay: &ReplayArgs,
     operator: &Operator,
-    output: Output,
+    output: CommandOutput,
 ) -> Result<()> {
     let name = &replay.name;
     find_handler(operators, name).await?;
@@ -172,13 +174,13 @@ async fn run_again(
         "tasks": replayed.tasks,
         "dead": replayed.dead,
     }))?;
-    output.say(format_args!(
-        "{name} goes over {} positions again; {} of its tasks and {} of its dead letters wait as messages again",
+    output.line(format_args!(
+        "{name} replays {} positions; {} of its tasks and {} of its dead letters are waiting messages again",
         replayed.positions, replayed.tasks, replayed.dead
     ))
 }
 
-fn report(action: &str, name: &str, changed: bool, text: &str, output: Output) -> Result<()> {
+fn report(action: &str, name: &str, changed: bool, text: &str, output: CommandOutput) -> Result<()> {
     output.object(&json!({ "action": action, "handler": name, "changed": changed }))?;
-    output.say(format_args!("{name} {text}"))
+    output.line(format_args!("{name} {text}"))
 }

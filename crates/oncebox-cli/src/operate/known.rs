@@ -1,4 +1,4 @@
-//! The handlers that the database knows, by name.
+//! The handlers that are registered in the database, by name.
 
 use anyhow::Result;
 use oncebox::Operators;
@@ -6,14 +6,14 @@ use oncebox::store::{HandlerState, HandlerStatus};
 
 use crate::exit::NotFound;
 
-/// All handlers but those that were removed.
+/// All handlers without the removed ones.
 pub(crate) async fn handlers(operators: &Operators) -> Result<Vec<HandlerStatus>> {
     let mut statuses = operators.handler_statuses().await?;
     statuses.retain(|status| status.handler.state != HandlerState::Removed);
     Ok(statuses)
 }
 
-/// The handler of that name; else an error that says which ones there are.
+/// The handler of that name. Otherwise an error with the known names.
 pub(crate) async fn find_handler(operators: &Operators, name: &str) -> Result<HandlerStatus> {
     let statuses = handlers(operators).await?;
     let names: Vec<String> = statuses.iter().map(|status| status.handler.name.clone()).collect();
@@ -21,7 +21,7 @@ pub(crate) async fn find_handler(operators: &Operators, name: &str) -> Result<Ha
     found.ok_or_else(|| NotFound(no_handler(name, &names)).into())
 }
 
-/// The state's name for people and programs.
+/// The state's name, in tables and in JSON.
 pub(crate) fn state_name(state: HandlerState) -> &'static str {
     match state {
         HandlerState::Active => "active",
@@ -32,24 +32,24 @@ pub(crate) fn state_name(state: HandlerState) -> &'static str {
 }
 
 fn no_handler(name: &str, names: &[String]) -> String {
-    let there = match names {
-        [] => "the database knows none".to_owned(),
-        names => format!("there are {}", names.join(", ")),
+    let known = match names {
+        [] => "none is registered".to_owned(),
+        names => format!("known: {}", names.join(", ")),
     };
     match nearest(name, names) {
-        Some(similar) => format!("there is no handler {name:?}. Did you mean {similar:?}? ({there})"),
-        None => format!("there is no handler {name:?}: {there}"),
+        Some(similar) => format!("there is no handler {name:?}. Did you mean {similar:?}? ({known})"),
+        None => format!("there is no handler {name:?} ({known})"),
     }
 }
 
-/// The name that was probably meant: it takes few changes of letters to get there.
+/// The most similar name, if it differs by few letters.
 fn nearest<'n>(name: &str, names: &'n [String]) -> Option<&'n str> {
-    let most = (name.chars().count() / 3).max(1);
+    let max = (name.chars().count() / 3).max(1);
     let near = names.iter().map(|known| (distance(name, known), known.as_str()));
-    near.filter(|(changes, _)| *changes <= most).min().map(|(_, known)| known)
+    near.filter(|(changes, _)| *changes <= max).min().map(|(_, known)| known)
 }
 
-/// How many letters have to be added, left out or replaced (Levenshtein).
+/// The number of letters to add, remove or replace (Levenshtein distance).
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_found() {
+    fn a_similar_name_is_suggested() {
         let names = ["ledger".to_owned(), "receipts".to_owned()];
         assert_eq!(nearest("legder", &names), Some("ledger"));
         assert_eq!(nearest("receipt", &names), Some("receipts"));

@@ -1,4 +1,4 @@
-//! `oncebox messages`: what is in the log, and what became of it.
+//! `oncebox messages`: stored messages, and their state for each handler.
 
 use std::collections::HashSet;
 use std::io::{Write, stdout};
@@ -10,96 +10,95 @@ use oncebox::Operators;
 use oncebox::store::{MessageState, MessageStatus, Place, Waits};
 use serde::Serialize;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::exit::{NotFound, Usage};
-use crate::operate::bytes::{BodyField, KeyField, body_text, harmless, key_or_none, key_text, parse_key};
+use crate::operate::bytes::{BodyField, KeyField, body_text, escaped, key_or_none, key_text, parse_key};
 use crate::operate::known::find_handler;
 use crate::operate::place::{parse_place, shown};
-use crate::output::Output;
-use crate::store::{For, Target};
-use crate::table::Table;
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Purpose};
+use crate::table::TextTable;
 use crate::times::{ago, rfc3339};
 
-/// What to do; without anything: list.
+/// Options of `messages`. Without an action it lists.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct MessagesArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<MessagesAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
-    /// Messages that are still there, the oldest first
-    List(List),
-    /// One message: headers, body, and what became of it
-    Show(Show),
+enum MessagesAction {
+    /// List stored messages, oldest first
+    List(ListMessages),
+    /// Show a message: headers, body, and its state for each handler
+    Show(ShowMessage),
 }
 
 #[derive(Args, Debug)]
-struct List {
-    /// Of one lane only
+struct ListMessages {
+    /// Messages of one lane
     #[arg(long, value_name = "NUMBER")]
     lane: Option<u16>,
-    /// Behind this position of the lane
+    /// Messages behind this position of the lane
     #[arg(long, value_name = "POSITION", requires = "lane", default_value_t = 0)]
     behind: i64,
-    /// Those that this handler is not done with: first its tasks, the next first, then what waits, by lane and position
+    /// Messages that this handler has not finished: first its tasks by due time, then waiting messages by place
     #[arg(long, value_name = "NAME", conflicts_with_all = ["lane", "behind"])]
     handler: Option<String>,
-    /// Only those that are tasks: tried before, scheduled, or held back
+    /// Tasks only: attempted, scheduled or held back
     #[arg(long, conflicts_with_all = ["lane", "behind"])]
     tasks: bool,
-    /// At most so many
+    /// The maximum number of messages
     #[arg(long, value_name = "NUMBER", default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
 const LIMIT: u32 = 20;
+const NO_SELECTION: &str = "no message selected: add LANE/POSITION, or --kind KIND with --key KEY";
 
-impl Default for List {
+impl Default for ListMessages {
     fn default() -> Self {
         Self { lane: None, behind: 0, handler: None, tasks: false, limit: LIMIT }
     }
 }
 
 #[derive(Args, Debug)]
-struct Show {
-    /// Where it sits
+struct ShowMessage {
+    /// The place of the message
     #[arg(value_name = "LANE/POSITION", value_parser = parse_place, conflicts_with = "key")]
     place: Option<Place>,
-    /// Its kind, with --key
+    /// The kind, with --key
     #[arg(long, requires = "key")]
     kind: Option<String>,
-    /// Its key, as text, or in hexadecimal behind 0x; what a gateway has accepted has the key SOURCE/KEY
+    /// The key, as text or in hexadecimal after 0x; the gateway stores keys as SOURCE/KEY
     #[arg(long, requires = "kind")]
     key: Option<String>,
-    /// Write the body's bytes, and nothing else
+    /// Write the body's bytes and nothing else
     #[arg(long)]
     raw: bool,
 }
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    if let Some(Action::Show(Show { place: None, key: None, .. })) = &options.action {
-        let text =
-            "which message? Say `oncebox messages show LANE/POSITION`, or name it by --kind with --key";
-        return Err(Usage(text.into()).into());
+pub(crate) async fn run(common: &CommonArgs, options: &MessagesArgs) -> Result<ExitCode> {
+    if let Some(MessagesAction::Show(ShowMessage { place: None, key: None, .. })) = &options.action {
+        return Err(Usage(NO_SELECTION.into()).into());
     }
-    let operators = Target::of(common)?.operators(For::Looking).await?;
+    let operators = DatabaseTarget::of(common)?.operators(Purpose::Read).await?;
     let output = common.output();
     match &options.action {
-        Some(Action::Show(options)) => show(&operators, options, output).await,
-        Some(Action::List(options)) => list(&operators, options, output).await,
-        None => list(&operators, &List::default(), output).await,
+        Some(MessagesAction::Show(options)) => show(&operators, options, output).await,
+        Some(MessagesAction::List(options)) => list(&operators, options, output).await,
+        None => list(&operators, &ListMessages::default(), output).await,
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(operators: &Operators, options: &List, output: Output) -> Result<()> {
+async fn list(operators: &Operators, options: &ListMessages, output: CommandOutput) -> Result<()> {
     let found = match (&options.handler, options.tasks) {
         (None, false) => in_lanes(operators, options).await?,
-        _ => not_done(operators, options).await?,
+        _ => unfinished(operators, options).await?,
     };
-    let mut table = Table::new(["place", "kind", "key", "received", "bytes", "handlers"]).right([4]);
+    let mut table = TextTable::new(["place", "kind", "key", "received", "bytes", "handlers"]).right([4]);
     for status in &found {
         output.object(&MessageField::new(status))?;
         let message = &status.message;
@@ -109,14 +108,14 @@ async fn list(operators: &Operators, options: &List, output: Output) -> Result<(
             key_or_none(message.key.as_ref()),
             ago(status.received_at),
             message.body.len().to_string(),
-            in_short(&status.handlers),
+            summary(&status.handlers),
         ]);
     }
-    if table.is_empty() { output.say("No messages.") } else { output.say(table) }
+    if table.is_empty() { output.line("No messages.") } else { output.line(table) }
 }
 
-/// Of one lane, or the oldest of all.
-async fn in_lanes(operators: &Operators, options: &List) -> Result<Vec<MessageStatus>> {
+/// The oldest messages of one lane, or of all lanes.
+async fn in_lanes(operators: &Operators, options: &ListMessages) -> Result<Vec<MessageStatus>> {
     let lanes = operators.lanes().await?;
     let range = match options.lane {
         Some(lane) if lane < lanes => lane..lane + 1,
@@ -132,8 +131,8 @@ async fn in_lanes(operators: &Operators, options: &List) -> Result<Vec<MessageSt
     Ok(found)
 }
 
-/// What one handler is not done with, or all tasks.
-async fn not_done(operators: &Operators, options: &List) -> Result<Vec<MessageStatus>> {
+/// The messages that one handler has not finished, or all tasks.
+async fn unfinished(operators: &Operators, options: &ListMessages) -> Result<Vec<MessageStatus>> {
     let handler = match &options.handler {
         Some(name) => Some(find_handler(operators, name).await?.handler),
         None => None,
@@ -145,12 +144,12 @@ async fn not_done(operators: &Operators, options: &List) -> Result<Vec<MessageSt
         places.extend(pending.into_iter().map(|message| message.place));
     }
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    // Several handlers may have the same one to do, and it may have become a task in between.
+    // Several handlers may have the same message, and a waiting message may have become a task between the two queries.
     for place in places.into_iter().filter(|place| seen.insert((place.lane, place.pos))) {
         if found.len() == usize::try_from(options.limit).unwrap_or(usize::MAX) {
             break;
         }
-        // It may be done by now.
+        // `None` if the message was finished and pruned since the query.
         found.extend(operators.message(place).await?);
     }
     Ok(found)
@@ -158,21 +157,21 @@ async fn not_done(operators: &Operators, options: &List) -> Result<Vec<MessageSt
 
 fn no_lane(lane: u16, lanes: u16) -> anyhow::Error {
     NotFound(match lanes {
-        0 => "there are no lanes yet: nothing was ever accepted".to_owned(),
-        _ => format!("there is no lane {lane}: the log has lanes 0 to {}", lanes - 1),
+        0 => "there are no lanes yet: no message was ever accepted".to_owned(),
+        _ => format!("there is no lane {lane}: the log has the lanes 0 to {}", lanes - 1),
     })
     .into()
 }
 
-async fn show(operators: &Operators, options: &Show, output: Output) -> Result<()> {
+async fn show(operators: &Operators, options: &ShowMessage, output: CommandOutput) -> Result<()> {
     let place = match (&options.place, &options.kind, &options.key) {
         (Some(place), ..) => *place,
         (None, Some(kind), Some(key)) => place_of(operators, kind, key).await?,
-        _ => return Err(Usage("name a message by LANE/POSITION, or by --kind and --key".into()).into()),
+        _ => return Err(Usage(NO_SELECTION.into()).into()),
     };
     let Some(status) = operators.message(place).await? else {
         return Err(NotFound(format!(
-            "there is no message at {}: it was pruned, or never there",
+            "there is no message at {}: it was pruned, or never stored",
             shown(place)
         ))
         .into());
@@ -181,7 +180,7 @@ async fn show(operators: &Operators, options: &Show, output: Output) -> Result<(
         return Ok(stdout().lock().write_all(&status.message.body)?);
     }
     output.object(&WholeMessage::new(&status))?;
-    output.say(in_full(&status))
+    output.line(full_text(&status))
 }
 
 async fn place_of(operators: &Operators, kind: &str, key: &str) -> Result<Place> {
@@ -192,18 +191,18 @@ async fn place_of(operators: &Operators, kind: &str, key: &str) -> Result<Place>
     }
     let hint = match key.contains('/') {
         true => "",
-        false => ". What a gateway has accepted has the key SOURCE/KEY",
+        false => ". The gateway stores keys as SOURCE/KEY",
     };
     Err(NotFound(format!(
-        "there is no message of the kind {kind:?} with the key {key:?}: it was pruned, or never there{hint}"
+        "there is no message of the kind {kind:?} with the key {key:?}: it was pruned, or never stored{hint}"
     ))
     .into())
 }
 
-/// How many handlers are done, or what keeps the others.
-fn in_short(handlers: &[(String, MessageState)]) -> String {
+/// The states of all handlers on one line.
+fn summary(handlers: &[(String, MessageState)]) -> String {
     if handlers.is_empty() {
-        return "nobody takes it".to_owned();
+        return "no handler".to_owned();
     }
     if handlers.iter().all(|(_, state)| *state == MessageState::Done) {
         return "done".to_owned();
@@ -230,7 +229,7 @@ fn waits_name(waits: Waits) -> &'static str {
     }
 }
 
-fn in_full(status: &MessageStatus) -> String {
+fn full_text(status: &MessageStatus) -> String {
     let message = &status.message;
     let mut lines = vec![
         format!("place:     {}", shown(message.place)),
@@ -242,38 +241,38 @@ fn in_full(status: &MessageStatus) -> String {
     lines.extend(message.occurred_at.map(|time| format!("occurred:  {}", rfc3339(time))));
     lines.extend(message.due_at.map(|time| format!("due:       {}", rfc3339(time))));
     for (name, value) in message.headers.iter() {
-        lines.push(format!("header:    {}: {}", harmless(name), harmless(value)));
+        lines.push(format!("header:    {}: {}", escaped(name), escaped(value)));
     }
     lines.push(String::new());
     lines.push(body_text(&message.body));
     lines.push(String::new());
     if status.handlers.is_empty() {
-        lines.push("Nobody takes this kind.".to_owned());
+        lines.push("No handler for this kind.".to_owned());
     }
-    lines.extend(status.handlers.iter().map(|(name, state)| format!("{name}: {}", what_became(state))));
+    lines.extend(status.handlers.iter().map(|(name, state)| format!("{name}: {}", describe(state))));
     lines.join("\n")
 }
 
-fn what_became(state: &MessageState) -> String {
+fn describe(state: &MessageState) -> String {
     match state {
-        MessageState::Waiting => "waiting, ahead of its progress".to_owned(),
+        MessageState::Waiting => "waiting in the log".to_owned(),
         MessageState::Done => "done".to_owned(),
-        MessageState::Dead { error } => format!("dead: {}", harmless(error)),
+        MessageState::Dead { error } => format!("dead: {}", escaped(error)),
         MessageState::Task { failures, due_at, error, waits } => {
             let due = rfc3339(*due_at);
             let waits = match waits {
                 Waits::Scheduled => format!("scheduled for {due}"),
-                Waits::Parked => "waits behind an earlier message of its ordering key".to_owned(),
-                Waits::Turn => format!("task, failed {failures} times, due {due}"),
-                Waits::Running => "a process runs it now".to_owned(),
+                Waits::Parked => "held back by an earlier message of its ordering key".to_owned(),
+                Waits::Turn => format!("due {due}, after {failures} failed attempts"),
+                Waits::Running => "in flight".to_owned(),
             };
-            let error = error.as_deref().map(|error| format!(": {}", harmless(error)));
+            let error = error.as_deref().map(|error| format!(": {}", escaped(error)));
             format!("{waits}{}", error.unwrap_or_default())
         }
     }
 }
 
-/// A message for programs.
+/// A message in JSON.
 #[derive(Debug, Serialize)]
 struct MessageField<'a> {
     place: String,
@@ -303,7 +302,7 @@ impl<'a> MessageField<'a> {
     }
 }
 
-/// A message with everything that is known of it.
+/// A message with headers and body, in JSON.
 #[derive(Debug, Serialize)]
 struct WholeMessage<'a> {
     #[serde(flatten)]
@@ -330,7 +329,7 @@ impl<'a> WholeMessage<'a> {
     }
 }
 
-/// What became of a message for one handler.
+/// The state of a message for one handler, in JSON.
 #[derive(Debug, Serialize)]
 struct StateField<'a> {
     handler: &'a str,

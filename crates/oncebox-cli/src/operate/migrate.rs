@@ -1,4 +1,4 @@
-//! `oncebox migrate`: the tables.
+//! `oncebox migrate`: creates, upgrades and describes the tables.
 
 use std::process::ExitCode;
 
@@ -8,80 +8,84 @@ use oncebox::{PostgresStore, SqliteStore};
 use serde_json::json;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::exit::Usage;
-use crate::output::Output;
-use crate::store::{For, Target};
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Purpose};
 
-/// What to do.
+/// Options of `migrate`.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct MigrateArgs {
     #[command(subcommand)]
-    action: Action,
+    action: MigrateAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
-    /// Bring the tables to the version that this program needs; a file that is not there is made
+enum MigrateAction {
+    /// Create the tables, or upgrade them to the version that this program needs; creates a missing file
     Up,
-    /// Which version is there, and which is needed; exit code 1 if they differ
+    /// Show the present and the required schema version; exit code 1 if they differ
     Status,
-    /// Print the SQL that makes the tables in an empty database, for those who run it themselves
+    /// Print the SQL that creates the tables in an empty database
     Print,
-    /// Print the SQL that gives a PostgreSQL role what a running program needs, and nothing more
+    /// Print the SQL that gives a PostgreSQL role the privileges of a running program, and no others
     Grants {
         /// The role
         role: String,
     },
 }
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let (target, output) = (Target::of(common)?, common.output());
+pub(crate) async fn run(common: &CommonArgs, options: &MigrateArgs) -> Result<ExitCode> {
+    let (target, output) = (DatabaseTarget::of(common)?, common.output());
     match &options.action {
-        Action::Up => up(&target, output).await,
-        Action::Status => status(&target, output).await,
-        Action::Print => print(&target.migration_sql()?, output),
-        Action::Grants { role } => print(&target.grants_sql(role)?, output),
+        MigrateAction::Up => up(&target, output).await,
+        MigrateAction::Status => status(&target, output).await,
+        MigrateAction::Print => print(&target.migration_sql()?, output),
+        MigrateAction::Grants { role } => print(&target.grants_sql(role)?, output),
     }
 }
 
-async fn up(target: &Target, output: Output) -> Result<ExitCode> {
-    let opened = target.open_or_create(For::Acting).await?;
+async fn up(target: &DatabaseTarget, output: CommandOutput) -> Result<ExitCode> {
+    let opened = target.open_or_create(Purpose::Act).await?;
     let (from, _) = opened.schema_version().await?;
     opened.migrate().await?;
     let (version, _) = opened.schema_version().await?;
     output.object(&json!({ "from": from, "version": version }))?;
     let shown = target.shown();
     match from {
-        _ if from == version => output.say(format_args!("{shown} has version {version} already"))?,
-        0 => output.say(format_args!("{shown} has the tables now, in version {version}"))?,
-        _ => output.say(format_args!("{shown} went from version {from} to {version}"))?,
+        _ if from == version => output.line(format_args!("{shown} already has schema version {version}"))?,
+        0 => output.line(format_args!("{shown} has new tables with schema version {version}"))?,
+        _ => output.line(format_args!("{shown} is upgraded from schema version {from} to {version}"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn status(target: &Target, output: Output) -> Result<ExitCode> {
-    let (version, needed) = target.open(For::Looking).await?.schema_version().await?;
-    output.object(&json!({ "version": version, "needed": needed, "current": version == needed }))?;
+async fn status(target: &DatabaseTarget, output: CommandOutput) -> Result<ExitCode> {
+    let (version, required) = target.open(Purpose::Read).await?.schema_version().await?;
+    output.object(&json!({ "version": version, "required": required, "current": version == required }))?;
     let shown = target.shown();
-    let what_to_do = match version {
-        _ if version == needed => {
-            output.say(format_args!("{shown} has version {version}, as needed"))?;
+    let problem = match version {
+        _ if version == required => {
+            output.line(format_args!("{shown} has schema version {version}, as required"))?;
             return Ok(ExitCode::SUCCESS);
         }
         0 => {
-            format!("{shown} has no Oncebox tables, and version {needed} is needed: run `oncebox migrate up`")
+            format!("{shown} has no Oncebox tables: run `oncebox migrate up`")
         }
-        _ if version < needed => {
-            format!("{shown} has version {version}, and {needed} is needed: run `oncebox migrate up`")
+        _ if version < required => {
+            format!(
+                "{shown} has schema version {version}, but {required} is required: run `oncebox migrate up`"
+            )
         }
-        _ => format!("{shown} has version {version}, and this program knows {needed}: update it"),
+        _ => format!(
+            "{shown} has schema version {version}, but this program supports {required}: update the program"
+        ),
     };
-    output.say(what_to_do)?;
+    output.line(problem)?;
     Ok(ExitCode::FAILURE)
 }
 
-fn print(sql: &str, output: Output) -> Result<ExitCode> {
+fn print(sql: &str, output: CommandOutput) -> Result<ExitCode> {
     match output.json {
         true => output.object(&json!({ "sql": sql }))?,
         false => output.text(sql)?,
@@ -89,7 +93,7 @@ fn print(sql: &str, output: Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Target {
+impl DatabaseTarget {
     fn migration_sql(&self) -> Result<String> {
         Ok(if self.is_sqlite() { SqliteStore::migration_sql() } else { self.unconnected()?.migration_sql() })
     }
@@ -97,19 +101,18 @@ impl Target {
     fn grants_sql(&self, role: &str) -> Result<String> {
         if self.is_sqlite() {
             return Err(Usage(
-                "SQLite has no roles: name a PostgreSQL database by --store postgres://, for its kind only"
-                    .into(),
+                "SQLite has no roles, so there is nothing to grant: select PostgreSQL with --store postgres://".into(),
             )
             .into());
         }
         Ok(self.unconnected()?.grants_sql(role))
     }
 
-    /// A store that knows its schema, and no server.
+    /// A store without a connection, for printing SQL.
     fn unconnected(&self) -> Result<PostgresStore> {
         if !self.is_postgres() {
             return Err(Usage(format!(
-                "{:?} names no database: write sqlite://FILE or postgres://USER@HOST/DATABASE",
+                "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
                 self.shown()
             ))
             .into());

@@ -1,4 +1,4 @@
-//! What operators ask and do, on any database.
+//! The operator's commands, on any Oncebox database.
 
 pub(crate) mod accept;
 pub(crate) mod audit;

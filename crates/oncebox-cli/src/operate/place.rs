@@ -1,16 +1,17 @@
-//! Where a message sits, as people write it: `LANE/POSITION`.
+//! The place of a message in the form that people write: `LANE/POSITION`.
 
 use oncebox::store::Place;
 
-/// `3/17` is position 17 of lane 3.
+/// Parses `3/17`: position 17 of lane 3.
 pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
-    let wrong = || format!("{text:?} is no place: write LANE/POSITION, as in 3/17");
-    let (lane, pos) = text.split_once('/').ok_or_else(wrong)?;
-    let place = Place { lane: lane.parse().map_err(|_| wrong())?, pos: pos.parse().map_err(|_| wrong())? };
-    if place.pos < 1 { Err(wrong()) } else { Ok(place) }
+    let invalid = || format!("invalid place {text:?}: write LANE/POSITION, for example 3/17");
+    let (lane, pos) = text.split_once('/').ok_or_else(invalid)?;
+    let place =
+        Place { lane: lane.parse().map_err(|_| invalid())?, pos: pos.parse().map_err(|_| invalid())? };
+    if place.pos < 1 { Err(invalid()) } else { Ok(place) }
 }
 
-/// The same the other way round.
+/// Formats a place as `3/17`.
 pub(crate) fn shown(place: Place) -> String {
     format!("{}/{}", place.lane, place.pos)
 }

@@ -1,4 +1,4 @@
-//! `oncebox status`: how things stand.
+//! `oncebox status`: handlers, unhandled kinds and processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,44 +8,44 @@ use oncebox::Operators;
 use oncebox::store::{HandlerStatus, Peer, UnhandledKind};
 use serde::Serialize;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::operate::known;
-use crate::output::Output;
-use crate::store::{For, Target};
-use crate::table::Table;
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Purpose};
+use crate::table::TextTable;
 use crate::times::{ago, rfc3339, rough};
 
-/// Nothing but what every command takes.
+/// Options of `status`: only the common ones.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {}
+pub(crate) struct StatusArgs {}
 
-pub(crate) async fn run(common: &Common, _options: &Options) -> Result<ExitCode> {
-    let target = Target::of(common)?;
-    let operators = target.operators(For::Looking).await?;
+pub(crate) async fn run(common: &CommonArgs, _options: &StatusArgs) -> Result<ExitCode> {
+    let target = DatabaseTarget::of(common)?;
+    let operators = target.operators(Purpose::Read).await?;
     report(&operators, &target, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn report(operators: &Operators, target: &Target, output: Output) -> Result<()> {
+async fn report(operators: &Operators, target: &DatabaseTarget, output: CommandOutput) -> Result<()> {
     let handlers = known::handlers(operators).await?;
     let unhandled = operators.unhandled_kinds().await?;
     let peers = operators.processes().await?;
-    output.object(&Status::new(operators, target, &handlers, &unhandled, &peers))?;
+    output.object(&StatusReport::new(operators, target, &handlers, &unhandled, &peers))?;
     let (store, guarantee) = (operators.store_name(), operators.guarantee());
-    output.say(format_args!("{}: {store}, {guarantee}", target.shown()))?;
-    output.say("")?;
+    output.line(format_args!("{}: {store}, {guarantee}", target.shown()))?;
+    output.line("")?;
     match handlers.is_empty() {
-        true => output.say("No handlers yet: a program registers them when it starts.")?,
-        false => output.say(handler_table(&handlers))?,
+        true => output.line("No handlers yet: programs register them when they start.")?,
+        false => output.line(handler_table(&handlers))?,
     }
-    say_unhandled(&unhandled, output)?;
-    say_processes(&peers, &handlers, output)
+    print_unhandled(&unhandled, output)?;
+    print_processes(&peers, &handlers, output)
 }
 
-/// One line for each handler.
-pub(crate) fn handler_table(handlers: &[HandlerStatus]) -> Table {
+/// A row for each handler.
+pub(crate) fn handler_table(handlers: &[HandlerStatus]) -> TextTable {
     let names = ["handler", "state", "mode", "kinds", "lag", "oldest waiting", "tasks", "dead"];
-    let mut table = Table::new(names).right([4, 5, 6, 7]);
+    let mut table = TextTable::new(names).right([4, 5, 6, 7]);
     for status in handlers {
         let handler = &status.handler;
         table.row([
@@ -62,33 +62,33 @@ pub(crate) fn handler_table(handlers: &[HandlerStatus]) -> Table {
     table
 }
 
-fn say_unhandled(unhandled: &[UnhandledKind], output: Output) -> Result<()> {
+fn print_unhandled(unhandled: &[UnhandledKind], output: CommandOutput) -> Result<()> {
     if unhandled.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new(["kind that nobody takes", "first accepted"]);
+    let mut table = TextTable::new(["unhandled kind", "first accepted"]);
     for kind in unhandled {
         table.row([kind.kind.clone(), ago(kind.since)]);
     }
-    output.say("")?;
-    output.say(table)
+    output.line("")?;
+    output.line(table)
 }
 
-fn say_processes(peers: &[Peer], handlers: &[HandlerStatus], output: Output) -> Result<()> {
-    output.say("")?;
+fn print_processes(peers: &[Peer], handlers: &[HandlerStatus], output: CommandOutput) -> Result<()> {
+    output.line("")?;
     if peers.is_empty() {
-        return output.say("No process runs handlers now.");
+        return output.line("No process runs handlers.");
     }
-    let mut table = Table::new(["process", "last heard of", "handlers"]);
+    let mut table = TextTable::new(["process", "last heartbeat", "handlers"]);
     for peer in peers {
-        let heard = format!("{} ago", rough(peer.silent_for));
-        let heard = if is_alive(peer) { heard } else { format!("{heard}, taken for dead") };
-        table.row([peer.name.clone(), heard, names_of(peer, handlers).join(", ")]);
+        let heartbeat = format!("{} ago", rough(peer.silent_for));
+        let heartbeat = if is_alive(peer) { heartbeat } else { format!("{heartbeat}, lease expired") };
+        table.row([peer.name.clone(), heartbeat, names_of(peer, handlers).join(", ")]);
     }
-    output.say(table)
+    output.line(table)
 }
 
-/// Whether it was heard of within its lease.
+/// Whether the last heartbeat is within the lease.
 pub(crate) fn is_alive(peer: &Peer) -> bool {
     peer.silent_for <= peer.lease
 }
@@ -98,14 +98,14 @@ fn names_of(peer: &Peer, handlers: &[HandlerStatus]) -> Vec<String> {
     handlers.iter().filter(has).map(|status| status.handler.name.clone()).collect()
 }
 
-/// A duration for programs.
+/// A duration in JSON.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The whole answer for programs.
+/// The status in JSON.
 #[derive(Debug, Serialize)]
-struct Status<'a> {
+struct StatusReport<'a> {
     store: &'static str,
     url: String,
     guarantee: String,
@@ -114,10 +114,10 @@ struct Status<'a> {
     processes: Vec<ProcessField<'a>>,
 }
 
-impl<'a> Status<'a> {
+impl<'a> StatusReport<'a> {
     fn new(
         operators: &Operators,
-        target: &Target,
+        target: &DatabaseTarget,
         handlers: &'a [HandlerStatus],
         unhandled: &'a [UnhandledKind],
         peers: &'a [Peer],
@@ -143,7 +143,7 @@ impl<'a> Status<'a> {
     }
 }
 
-/// A handler for programs.
+/// A handler in JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct HandlerField<'a> {
     name: &'a str,

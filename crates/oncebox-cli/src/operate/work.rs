@@ -6,27 +6,28 @@ use anyhow::Result;
 use oncebox::WorkReport;
 use serde_json::json;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::config::Config;
+use crate::deliver;
 use crate::exit::Usage;
-use crate::output::Output;
-use crate::serve::{inbox, log_to_stderr, stop_signals, stopped};
-use crate::store::{For, with_store};
+use crate::output::CommandOutput;
+use crate::serve::{log_to_stderr, stop_signals, stopped};
+use crate::store::Purpose;
 
-/// How long to work.
+/// Options of `work`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// Do what is due now, and end; for cron
+pub(crate) struct WorkArgs {
+    /// Handle all due messages, then exit: for cron
     #[arg(long)]
     once: bool,
 }
 
-/// Works until told to stop, or until nothing is left to do.
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+/// Runs the handlers until a signal, or with `--once` until no message is due.
+pub(crate) async fn run(common: &CommonArgs, options: &WorkArgs) -> Result<ExitCode> {
     let mut config = Config::load(common)?;
     if config.handlers.is_empty() {
         return Err(Usage(
-            "there is no handler to run: describe one in oncebox.toml, as in\n\n    [handlers.receipts]\n    kinds = [\"order.paid\"]\n    \
+            "no handler is configured: add one to oncebox.toml, for example\n\n    [handlers.receipts]\n    kinds = [\"order.paid\"]\n    \
              url = \"https://example.com/receipts\""
                 .to_owned(),
         )
@@ -34,30 +35,21 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     }
     config.check_programs()?;
     log_to_stderr();
-    let opened = config.target.open_ready(For::Working).await?;
-    let report = with_store!(opened, store => {
-        let inbox = inbox(store, &config, true).await?;
-        let stop = stopped(stop_signals()?);
-        let report = if options.once {
-            tokio::select! {
-                report = inbox.work_until_idle() => report?,
-                () = stop => {
-                    common.output().say("interrupted: what was in hand is delivered again")?;
-                    return Ok(ExitCode::from(130));
-                }
-            }
-        } else {
-            inbox.run(stop).await?
-        };
-        inbox.close().await;
-        report
-    });
-    say(common.output(), &report)?;
-    Ok(ExitCode::SUCCESS)
+    let opened = config.target.open_ready(Purpose::Run).await?;
+    match deliver::work(opened, &config, options.once, stopped(stop_signals()?)).await? {
+        Some(report) => {
+            print(common.output(), &report)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None => {
+            common.output().line("Interrupted: unfinished work will be delivered again.")?;
+            Ok(ExitCode::from(130))
+        }
+    }
 }
 
-fn say(out: Output, report: &WorkReport) -> Result<()> {
+fn print(out: CommandOutput, report: &WorkReport) -> Result<()> {
     let WorkReport { done, failed, dead, .. } = report;
-    out.say(format_args!("{done} done, {failed} failed and will be tried again, {dead} dead letters"))?;
+    out.line(format_args!("{done} done, {failed} failed and will be retried, {dead} dead letters"))?;
     out.object(&json!({ "done": done, "failed": failed, "dead": dead }))
 }

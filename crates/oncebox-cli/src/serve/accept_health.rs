@@ -1,51 +1,55 @@
-//! Whether messages can be kept, as far as the last ones tell: reading may work where writing does not.
+//! Whether messages can be stored, by the last accepts: a database may be readable but not writable.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::exit::chain_text;
 use oncebox::{Accept, Error, ErrorKind};
 
-/// A message that could not be kept makes the gateway sick for so long, unless another one is kept before that: whoever is taken
-/// for sick gets no messages by which it could be seen to be well. By then the gateway's own signs of life, at least one a
-/// minute, tell whether it can write.
-const LASTS: Duration = Duration::from_secs(90);
+/// How long a failed accept makes the gateway unhealthy, unless a later one succeeds. It must end by itself: a load balancer
+/// sends no messages to an unhealthy gateway, so no success could end it. By then the gateway's heartbeats, at least one per
+/// minute, show whether it can write.
+const UNHEALTHY_FOR: Duration = Duration::from_secs(90);
 
-/// The last message that could not be kept, if none was kept since: when that was, and why.
+/// The last failed accept: its time and its error. `None` after a success.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Mutex<Option<(Instant, String)>>);
+pub(super) struct AcceptHealth(Mutex<Option<(Instant, String)>>);
 
-impl Trouble {
-    /// Notes what became of a message, and logs when trouble begins and when it is over.
-    pub(super) fn note(&self, accepted: &Result<Accept, Error>, now: Instant) {
-        let mut noted = self.noted();
+impl AcceptHealth {
+    /// Records the result of an accept. Logs when failures begin and when they are over.
+    pub(super) fn record(&self, accepted: &Result<Accept, Error>, now: Instant) {
+        let mut last = self.last_failure();
         match accepted {
             Ok(_) => {
-                if noted.take().is_some() {
+                if last.take().is_some() {
                     tracing::info!("messages are accepted again");
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                if !noted.as_ref().is_some_and(|noted| is_fresh(noted, now)) {
-                    tracing::error!(%error, "messages cannot be accepted: senders are told to come again");
+                if !last.as_ref().is_some_and(|failure| is_recent(failure, now)) {
+                    tracing::error!(
+                        error = chain_text(error),
+                        "messages cannot be stored: senders get 503 and must send again"
+                    );
                 }
-                *noted = Some((now, error.to_string()));
+                *last = Some((now, chain_text(error)));
             }
             Err(_) => {}
         }
     }
 
-    /// What it is, if it still counts.
-    pub(super) fn text(&self, now: Instant) -> Option<String> {
-        self.noted().as_ref().filter(|noted| is_fresh(noted, now)).map(|(_, text)| text.clone())
+    /// The error of a recent failure.
+    pub(super) fn problem(&self, now: Instant) -> Option<String> {
+        self.last_failure().as_ref().filter(|failure| is_recent(failure, now)).map(|(_, text)| text.clone())
     }
 
-    fn noted(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+    fn last_failure(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_fresh((when, _): &(Instant, String), now: Instant) -> bool {
-    now.saturating_duration_since(*when) < LASTS
+fn is_recent((when, _): &(Instant, String), now: Instant) -> bool {
+    now.saturating_duration_since(*when) < UNHEALTHY_FOR
 }
 
 #[cfg(test)]
@@ -57,19 +61,19 @@ mod tests {
     }
 
     #[test]
-    fn trouble_counts_until_a_message_is_kept_or_time_has_passed() {
-        let (trouble, now) = (Trouble::default(), Instant::now());
-        trouble.note(&failed(ErrorKind::Key), now);
-        assert_eq!(trouble.text(now), None, "a message that nobody could keep says nothing");
-        trouble.note(&failed(ErrorKind::Unavailable), now);
-        assert!(trouble.text(now).unwrap().contains("the disk is full"));
-        trouble.note(&Ok(Accept::Duplicate { place: None }), now);
-        assert_eq!(trouble.text(now), None);
+    fn a_failure_counts_until_an_accept_succeeds_or_time_has_passed() {
+        let (health, now) = (AcceptHealth::default(), Instant::now());
+        health.record(&failed(ErrorKind::Key), now);
+        assert_eq!(health.problem(now), None, "an invalid message says nothing about the database");
+        health.record(&failed(ErrorKind::Unavailable), now);
+        assert!(health.problem(now).unwrap().contains("the disk is full"));
+        health.record(&Ok(Accept::Duplicate { place: None }), now);
+        assert_eq!(health.problem(now), None);
 
-        trouble.note(&failed(ErrorKind::Unavailable), now);
-        assert!(trouble.text(now + LASTS / 2).is_some());
-        assert_eq!(trouble.text(now + LASTS), None);
-        trouble.note(&failed(ErrorKind::Unavailable), now + LASTS * 2);
-        assert!(trouble.text(now + LASTS * 2).is_some());
+        health.record(&failed(ErrorKind::Unavailable), now);
+        assert!(health.problem(now + UNHEALTHY_FOR / 2).is_some());
+        assert_eq!(health.problem(now + UNHEALTHY_FOR), None);
+        health.record(&failed(ErrorKind::Unavailable), now + UNHEALTHY_FOR * 2);
+        assert!(health.problem(now + UNHEALTHY_FOR * 2).is_some());
     }
 }

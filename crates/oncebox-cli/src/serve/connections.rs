@@ -1,4 +1,4 @@
-//! Connections of senders, and how long each may take.
+//! Connections of senders, and their time limits.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 
-/// A sender has so long to send the head of a request, and a connection may be idle for so long between two.
+/// The time limit for the head of a request, and for an idle connection between two requests.
 pub(super) const HEAD_TIMEOUT: &str = "30s";
 
-/// Serves until it is told to stop, and then until every request in hand is answered.
+/// Serves until `stop` resolves, then finishes all requests in flight.
 ///
-/// A connection on which no whole head comes in time is closed: whoever opens many and says nothing keeps none of them.
+/// A connection without a complete head in time is closed. Otherwise a client could hold many connections and send nothing.
 pub(super) async fn serve(
     mut listener: TcpListener,
     router: Router,
@@ -28,7 +28,7 @@ pub(super) async fn serve(
     let mut stop = std::pin::pin!(stop);
     loop {
         let stream = tokio::select! {
-            // It waits by itself where no connection can be accepted.
+            // `Listener::accept` waits by itself when the process has no free file descriptor.
             (stream, _) = Listener::accept(&mut listener) => stream,
             () = &mut stop => break,
         };
@@ -36,7 +36,7 @@ pub(super) async fn serve(
         let connection = open.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection has ended");
+                tracing::debug!(%error, "connection closed");
             }
         });
     }

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -19,171 +19,183 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::config::Config;
-use crate::serve::answer::{Kept, Refused, Status};
-use crate::serve::trouble::Trouble;
-use crate::source::{Came, Source, is_left_out};
+use crate::config::check::SOURCE_NAME_RULE;
+use crate::exit::chain_text;
+use crate::serve::accept_health::AcceptHealth;
+use crate::serve::response::{AcceptStatus, AcceptedResponse, ErrorResponse};
+use crate::source::{RequestHeaders, Source, is_left_out};
+use crate::times::rough;
 
-/// A sender has so long to send a body.
+/// The time limit for the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// So much more than the limit is read before a sender is cut off.
-const FORGOTTEN_BYTES: usize = 64 << 20;
-/// The store has so long to answer, before the sender is told to come again.
+/// The maximum number of bytes beyond the limit that are read and dropped, so that the sender sees the response.
+const DROPPED_BYTES: usize = 64 << 20;
+/// The time limit for the store. After it the sender gets a 503.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the routes share.
+/// The state of all routes.
 pub(super) struct Gateway<S: LogStore> {
     inbox: Inbox<S>,
     config: Config,
     metrics: PrometheusHandle,
-    /// The workers, if there are any, and why they have ended, if they have.
-    workers: Option<(AbortHandle, Ended)>,
-    trouble: Trouble,
+    /// The task of the workers, if there are handlers, and why it has ended.
+    workers: Option<(AbortHandle, WorkersEnd)>,
+    accept_health: AcceptHealth,
 }
 
 /// Why the workers have ended.
-pub(super) type Ended = Arc<OnceLock<String>>;
+pub(super) type WorkersEnd = Arc<OnceLock<String>>;
 
 impl<S: LogStore> Gateway<S> {
     pub(super) fn new(
         inbox: Inbox<S>,
         config: Config,
         metrics: PrometheusHandle,
-        workers: Option<(AbortHandle, Ended)>,
+        workers: Option<(AbortHandle, WorkersEnd)>,
     ) -> Self {
-        Self { inbox, config, metrics, workers, trouble: Trouble::default() }
+        Self { inbox, config, metrics, workers, accept_health: AcceptHealth::default() }
     }
 }
 
-type Shared<S> = State<Arc<Gateway<S>>>;
+type GatewayState<S> = State<Arc<Gateway<S>>>;
 
 pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
     Router::new()
         .route("/in/{source}", post(accept))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .fallback(async || {
-            Refused::new(StatusCode::NOT_FOUND, "no_such_page", "messages go to POST /in/SOURCE")
+        .fallback(async |uri: Uri| {
+            let message = format!("no such path: {}: send messages to POST /in/SOURCE", uri.path());
+            ErrorResponse::new(StatusCode::NOT_FOUND, "not_found", message)
         })
-        .method_not_allowed_fallback(async || {
-            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method", "messages go to POST /in/SOURCE")
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let message =
+                format!("{method} is not allowed for {}: send messages to POST /in/SOURCE", uri.path());
+            ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .with_state(gateway)
 }
 
-/// Whoever sends may do so: where a token is to be shown, it is the right one.
-struct Admitted;
+/// A request with the right token, where one is configured.
+struct Authorized;
 
-impl<S: LogStore> FromRequestParts<Arc<Gateway<S>>> for Admitted {
-    type Rejection = Refused;
+impl<S: LogStore> FromRequestParts<Arc<Gateway<S>>> for Authorized {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, gateway: &Arc<Gateway<S>>) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, gateway: &Arc<Gateway<S>>) -> Result<Self, ErrorResponse> {
         let Some(token) = &gateway.config.http.token else {
-            // Pages of others, in a browser on this machine.
-            return match parts.headers.contains_key(header::ORIGIN) {
-                true => {
-                    let message = "browsers may not send from other pages: set a token for that";
-                    Err(Refused::new(StatusCode::FORBIDDEN, "origin", message))
+            // Without a token, a page of any site could send from a browser on this machine.
+            return match parts.headers.get(header::ORIGIN) {
+                Some(origin) => {
+                    let message = format!(
+                        "requests from browser pages need a token, and this one is from {}: set http.token in the \
+                         configuration",
+                        String::from_utf8_lossy(origin.as_bytes())
+                    );
+                    Err(ErrorResponse::new(StatusCode::FORBIDDEN, "forbidden_origin", message))
                 }
-                false => Ok(Self),
+                None => Ok(Self),
             };
         };
-        let shown = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        match shown.and_then(bearer) {
-            // Digests: how long a comparison takes tells nothing.
-            Some(shown) if Sha256::digest(shown) == Sha256::digest(token) => Ok(Self),
-            _ => {
-                let message = "send the header Authorization: Bearer TOKEN";
-                Err(Refused::new(StatusCode::UNAUTHORIZED, "token", message))
+        let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        match value.and_then(bearer) {
+            // Digests, because the time of a plain comparison would reveal how much of the token is right.
+            Some(given) if Sha256::digest(given) == Sha256::digest(token) => Ok(Self),
+            given => {
+                let problem = if given.is_some() { "wrong token" } else { "no token" };
+                let message = format!("{problem}: send the header Authorization: Bearer TOKEN");
+                Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
             }
         }
     }
 }
 
-/// The token of an `Authorization` header. The scheme may be written in any case.
+/// The token of an `Authorization` header. The scheme is case-insensitive.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// Takes a message, once.
+/// Accepts a message.
 async fn accept<S: LogStore>(
-    _: Admitted,
-    State(gateway): Shared<S>,
+    _: Authorized,
+    State(gateway): GatewayState<S>,
     name: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Result<Kept, Refused> {
-    // What is no UTF-8 is no source's name either.
+) -> Result<AcceptedResponse, ErrorResponse> {
+    // A name that is not UTF-8 becomes an invalid one.
     let name = name.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(name)| name);
     let Some(source) = gateway.config.sources.find(&name) else {
-        return Err(no_such_source(&gateway.config, &name));
+        return Err(unknown_source(&gateway.config, &name));
     };
     let (parts, body) = request.into_parts();
-    let max_body_bytes = gateway.config.http.max_body_bytes;
-    if asks_first(&parts.headers, max_body_bytes) {
+    let max_body_bytes = gateway.inbox.max_body_bytes();
+    if announces_too_large(&parts.headers, max_body_bytes) {
         return Err(too_large(max_body_bytes));
     }
     let body = read(body, max_body_bytes).await?;
-    let envelope = source.envelope(to_keep(&parts.headers), body)?;
+    let envelope = source.envelope(headers_to_store(&parts.headers), body)?;
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
-    // It may be accepted after all: then the next copy is a duplicate.
+    // After a timeout the message may be stored all the same. Then the next copy is a duplicate.
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
-    let accepted =
-        accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer")));
-    gateway.trouble.note(&accepted, Instant::now());
+    let accepted = accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, store_timed_out())));
+    gateway.accept_health.record(&accepted, Instant::now());
     let accepted = accepted?;
-    let status = if accepted.is_new() { Status::Accepted } else { Status::Duplicate };
+    let status = if accepted.is_new() { AcceptStatus::Accepted } else { AcceptStatus::Duplicate };
     let key = key.map(|key| shown_key(&source, key.as_bytes())).unwrap_or_default();
     let (lane, position) = accepted.place().map(|place| (place.lane, place.pos)).unzip();
-    Ok(Kept { status, source: source.name, kind, key, lane, position })
+    Ok(AcceptedResponse { status, source: source.name, kind, key, lane, position })
 }
 
-/// The key as it was sent.
+/// The key as the sender wrote it.
 fn shown_key(source: &Source, stored: &[u8]) -> String {
     let stored = String::from_utf8_lossy(stored);
     stored.strip_prefix(&source.stored_key("")).unwrap_or(&stored).to_owned()
 }
 
-fn no_such_source(config: &Config, name: &str) -> Refused {
+fn unknown_source(config: &Config, name: &str) -> ErrorResponse {
     let names = config.sources.names();
     let message = match names.is_empty() {
-        true => format!("{name:?} cannot be a source's name: use letters, digits, `-`, `_` and `.`"),
-        false => format!("there is no source {name:?}: configured are {}", names.join(", ")),
+        true => format!("invalid source name {name:?}: {SOURCE_NAME_RULE}"),
+        false => format!("unknown source {name:?}: the configured sources are {}", names.join(", ")),
     };
-    Refused::new(StatusCode::NOT_FOUND, "no_such_source", message)
+    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown_source", message)
 }
 
-/// Whether a sender waits to be told to send a body, by `Expect: 100-continue`, and says that it is larger than that.
-fn asks_first(headers: &HeaderMap, limit: usize) -> bool {
+/// Whether a sender announces a body above the limit and waits for `100 Continue`. It gets its response before it sends the body.
+fn announces_too_large(headers: &HeaderMap, limit: usize) -> bool {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     headers.contains_key(header::EXPECT) && length.is_some_and(|length: u64| length > limit as u64)
 }
 
-fn too_large(limit: usize) -> Refused {
-    let message = format!("the limit is {limit} bytes: raise http.max_body_bytes, or send a reference");
-    Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+fn too_large(limit: usize) -> ErrorResponse {
+    let message = format!(
+        "the body is larger than {limit} bytes: send a smaller one or a reference, or raise http.max_body_bytes"
+    );
+    ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
 }
 
-async fn read(body: Body, limit: usize) -> Result<Vec<u8>, Refused> {
+async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ErrorResponse> {
     match timeout(BODY_TIMEOUT, collect(body, limit)).await {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => Err(too_large(limit)),
         Ok(Err(error)) => {
-            Err(Refused::new(StatusCode::BAD_REQUEST, "broken_off", format!("the body broke off: {error}")))
+            let message = format!("the body is incomplete: {}: send it again", chain_text(&error));
+            Err(ErrorResponse::new(StatusCode::BAD_REQUEST, "incomplete_body", message))
         }
         Err(_elapsed) => {
-            let message = "the body did not come in time: send it again";
-            Err(Refused::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message))
+            let message = format!("the body did not arrive within {}: send it again", rough(BODY_TIMEOUT));
+            Err(ErrorResponse::new(StatusCode::REQUEST_TIMEOUT, "timeout", message))
         }
     }
 }
 
-/// The body; nothing if it is larger than that. What is too large is read on for a while and forgotten: a sender that is cut off
-/// in the middle does not see the answer.
+/// Reads the body. Returns `None` if it is above the limit. Some bytes above the limit are read and dropped, because a sender
+/// whose connection is cut in the middle does not see the response.
 async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Error> {
     let mut chunks = body.into_data_stream();
     let (mut kept, mut total) = (Vec::new(), 0);
-    while total <= limit.saturating_add(FORGOTTEN_BYTES)
+    while total <= limit.saturating_add(DROPPED_BYTES)
         && let Some(chunk) = chunks.next().await.transpose()?
     {
         total += chunk.len();
@@ -196,38 +208,40 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
     Ok((total <= limit).then_some(kept))
 }
 
-/// What is kept beside the body.
-fn to_keep(headers: &HeaderMap) -> Came {
-    let mut came = Came::default();
-    let of_the_connection =
-        headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let of_the_connection: Vec<&str> =
-        of_the_connection.flat_map(|value| value.split(',')).map(str::trim).collect();
+/// The headers that are stored with the body.
+fn headers_to_store(headers: &HeaderMap) -> RequestHeaders {
+    let mut stored = RequestHeaders::default();
+    let hop_by_hop = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let hop_by_hop: Vec<&str> = hop_by_hop.flat_map(|value| value.split(',')).map(str::trim).collect();
     for (name, value) in headers {
-        let is_named = of_the_connection.iter().any(|other| other.eq_ignore_ascii_case(name.as_str()));
+        let is_named = hop_by_hop.iter().any(|other| other.eq_ignore_ascii_case(name.as_str()));
         if is_named || is_left_out(name.as_str()) {
             continue;
         }
         match std::str::from_utf8(value.as_bytes()) {
-            Ok(text) => came.headers.append(name.as_str(), text),
-            // It is not kept. Whether that matters is for the source to say.
-            Err(_) => came.unreadable.push(name.to_string()),
+            Ok(text) => stored.headers.append(name.as_str(), text),
+            // Only an error if a rule of the source needs this header.
+            Err(_) => stored.unreadable.push(name.to_string()),
         }
     }
-    came
+    stored
 }
 
-async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
+fn store_timed_out() -> String {
+    format!("the database did not respond within {}: send the message again", rough(STORE_TIMEOUT))
+}
+
+async fn healthz<S: LogStore>(State(gateway): GatewayState<S>) -> Response {
     let ended = gateway.workers.as_ref().filter(|(workers, _)| workers.is_finished());
-    let health = match (ended, gateway.trouble.text(Instant::now())) {
-        (Some((_, why)), _) => {
-            let why = why.get().map_or("the workers broke down: start the program again", String::as_str);
-            Err(why.to_owned())
+    let health = match (ended, gateway.accept_health.problem(Instant::now())) {
+        (Some((_, reason)), _) => {
+            let reason = reason.get().map_or("the workers crashed: restart the program", String::as_str);
+            Err(reason.to_owned())
         }
-        (None, Some(trouble)) => Err(format!("the last message could not be accepted: {trouble}")),
+        (None, Some(problem)) => Err(format!("the last message could not be accepted: {problem}")),
         (None, None) => match timeout(STORE_TIMEOUT, gateway.inbox.health()).await {
-            Ok(health) => health.map_err(|error| error.to_string()),
-            Err(_elapsed) => Err("the store does not answer".to_owned()),
+            Ok(health) => health.map_err(|error| chain_text(&error)),
+            Err(_elapsed) => Err(store_timed_out()),
         },
     };
     match health {
@@ -239,6 +253,6 @@ async fn healthz<S: LogStore>(State(gateway): Shared<S>) -> Response {
     }
 }
 
-async fn metrics<S: LogStore>(_: Admitted, State(gateway): Shared<S>) -> impl IntoResponse {
+async fn metrics<S: LogStore>(_: Authorized, State(gateway): GatewayState<S>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], gateway.metrics.render())
 }

@@ -1,4 +1,4 @@
-//! What whoever starts the gateway sees first: what it does, and what to try.
+//! The message at the start of the gateway: its settings, and commands to try.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,9 +6,9 @@ use anyhow::Result;
 use oncebox::Guarantee;
 use serde_json::{Value, json};
 
-use crate::config::{Config, DEFAULT_FILE, Handler, To};
-use crate::output::Output;
-use crate::source::{Part, Source};
+use crate::config::{Config, DEFAULT_FILE, Destination, HandlerConfig};
+use crate::output::CommandOutput;
+use crate::source::{FieldLocation, Source};
 
 pub(super) fn print(
     config: &Config,
@@ -17,21 +17,21 @@ pub(super) fn print(
     guarantee: Guarantee,
     with_handlers: bool,
 ) -> Result<()> {
-    let out = Output { json: false };
+    let out = CommandOutput { json: false };
     let from =
         config.file.as_ref().map_or_else(|| "no configuration".to_owned(), |file| file.display().to_string());
-    out.say(format_args!("oncebox {} · {from}", env!("CARGO_PKG_VERSION")))?;
-    out.say(format_args!("  messages in   http://{address}/in/SOURCE"))?;
-    out.say(format_args!(
-        "  kept in       {} ({store}, each message accepted {guarantee})",
+    out.line(format_args!("oncebox {} · {from}", env!("CARGO_PKG_VERSION")))?;
+    out.line(format_args!("  messages in   http://{address}/in/SOURCE"))?;
+    out.line(format_args!(
+        "  database      {} ({store}, each message accepted {guarantee})",
         config.target.shown()
     ))?;
     match (&config.handlers[..], with_handlers) {
-        ([], _) => out.say("  handlers      none yet: messages wait for one")?,
-        (_, false) => out.say("  handlers      left to other processes")?,
+        ([], _) => out.line("  handlers      none: messages wait for one")?,
+        (_, false) => out.line("  handlers      run in other processes")?,
         (handlers, true) => {
             for handler in handlers {
-                out.say(format_args!("  handler       {}", described(handler)))?;
+                out.line(format_args!("  handler       {}", description(handler)))?;
             }
         }
     }
@@ -41,25 +41,25 @@ pub(super) fn print(
         Some(file) if file.as_os_str() != DEFAULT_FILE => format!(" --config {}", file.display()),
         _ => String::new(),
     };
-    out.say(format_args!(
-        "\nTry, in another terminal:\n\n  {curl}\n  {curl}   # again: a duplicate\n  \
+    out.line(format_args!(
+        "\nTry, in another terminal:\n\n  {curl}\n  {curl}   # a duplicate\n  \
          curl http://{address}/healthz\n  oncebox status{options}        # from a clone: cargo run --release -- status{options}\n"
     ))?;
     if config.handlers.is_empty() {
-        let write = match &config.file {
+        let edit = match &config.file {
             Some(file) => format!("add this to {}", file.display()),
-            None => format!("write an {DEFAULT_FILE}"),
+            None => format!("create {DEFAULT_FILE} with this"),
         };
-        out.say(format_args!(
-            "To have messages delivered, {write} and start again:\n\n  [handlers.receipts]\n  \
-             kinds = [\"shop\"]                       # the kind of a message is its source's name, unless it says another\n  \
+        out.line(format_args!(
+            "To deliver messages, {edit} and restart:\n\n  [handlers.receipts]\n  \
+             kinds = [\"shop\"]                       # by default the kind is the source's name\n  \
              url = \"http://127.0.0.1:9000/\"\n  allow_private = true                   # the address is on this machine\n",
         ))?;
     }
-    out.say("Ctrl-C stops it; what is in hand is brought to an end.")
+    out.line("Press Ctrl-C to stop. In-flight work is finished first.")
 }
 
-/// Where this machine finds what listens on all addresses.
+/// An address by which this machine reaches a gateway that listens on all interfaces.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -69,25 +69,27 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// A request that fits the configuration: a message of a kind that somebody takes, with its key where the source has it.
+/// A request that fits the configuration: a kind with a handler, and the key at the source's location.
 fn curl(config: &Config, address: SocketAddr) -> String {
     let name = config.sources.names().first().map_or("shop", |name| *name).to_owned();
     let source = config.sources.find(&name).unwrap_or_else(|| Source::named(&name));
     let kind = config.handlers.first().and_then(|handler| handler.kinds.first());
     let (mut headers, mut body) = (String::new(), json!({ "order": 1 }));
-    let mut say = |part: &Part, value: &str| match part {
-        Part::Header(name) => headers.push_str(&format!(" -H '{name}: {value}'")),
-        Part::Pointer(pointer) => put(&mut body, pointer, value),
+    let mut add = |part: &FieldLocation, value: &str| match part {
+        FieldLocation::Header(name) => headers.push_str(&format!(" -H '{name}: {value}'")),
+        FieldLocation::Pointer(pointer) => put(&mut body, pointer, value),
     };
-    let usual = Part::Header("Idempotency-Key".to_owned());
-    say(source.key.as_ref().unwrap_or(&usual), "order-1");
+    let usual = FieldLocation::Header("Idempotency-Key".to_owned());
+    add(source.key.as_ref().unwrap_or(&usual), "order-1");
     match (&source.kind, kind) {
-        (Some(part), Some(kind)) => say(part, kind),
-        (None, Some(kind)) if *kind != source.default_kind => say(&Part::Header("ce-type".to_owned()), kind),
+        (Some(part), Some(kind)) => add(part, kind),
+        (None, Some(kind)) if *kind != source.default_kind => {
+            add(&FieldLocation::Header("ce-type".to_owned()), kind);
+        }
         _ => {}
     }
     if let Some(part) = &source.order {
-        say(part, "customer-1");
+        add(part, "customer-1");
     }
     if config.http.token.is_some() {
         headers.push_str(" -H 'Authorization: Bearer TOKEN'");
@@ -95,7 +97,7 @@ fn curl(config: &Config, address: SocketAddr) -> String {
     format!("curl http://{address}/in/{name}{headers} -d '{body}'")
 }
 
-/// Puts a value where a pointer leads.
+/// Sets the value at a JSON pointer.
 fn put(body: &mut Value, pointer: &str, value: &str) {
     let mut place = body;
     for token in pointer.split('/').skip(1) {
@@ -108,11 +110,11 @@ fn put(body: &mut Value, pointer: &str, value: &str) {
     *place = Value::from(value);
 }
 
-fn described(handler: &Handler) -> String {
+fn description(handler: &HandlerConfig) -> String {
     let to = match &handler.to {
-        // No more of it: there may be a secret in the rest.
-        To::Endpoint { url, .. } => url.origin().ascii_serialization(),
-        To::Command { program, .. } => program.clone(),
+        // Without the path, which may have a secret.
+        Destination::Endpoint { url, .. } => url.origin().ascii_serialization(),
+        Destination::Command { program, .. } => program.clone(),
     };
     format!("{}: {} → {to}", handler.name, handler.kinds.join(", "))
 }
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_listens_everywhere_is_found_here() {
+    fn an_address_of_all_interfaces_is_shown_as_loopback() {
         let shown = |address: &str| reachable(address.parse().unwrap()).to_string();
         assert_eq!(shown("0.0.0.0:80"), "127.0.0.1:80");
         assert_eq!(shown("[::]:80"), "[::1]:80");
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_fits_what_is_configured() {
+    fn the_printed_request_fits_the_configuration() {
         let usual = "curl http://127.0.0.1:1/in/shop -H 'Idempotency-Key: order-1' -d '{\"order\":1}'";
         assert_eq!(curl_for(""), usual);
         let in_the_body = "[sources.bank]\nkey_pointer = \"/data/id\"\nkind_pointer = \"/type\"\norder_pointer = \"/data/of\"\n\

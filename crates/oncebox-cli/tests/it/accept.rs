@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::gateway::{json, oncebox, run};
 
 #[test]
-fn every_line_is_a_message_and_each_is_taken_once() {
+fn every_line_is_a_message_and_is_accepted_once() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), &["migrate", "up"]);
     let lines: String = (0..1500).map(|n| format!("{{\"id\":{n},\"type\":\"paid\"}}\n")).collect();
@@ -24,7 +24,7 @@ fn every_line_is_a_message_and_each_is_taken_once() {
     let again = json(folder.path(), &accept).pop().unwrap();
     assert_eq!((&again["accepted"], &again["duplicates"]), (&0.into(), &1500.into()));
 
-    // From standard input; what is refused is named by its line, and the others are taken.
+    // From standard input. Refused lines are reported with their number; the others are accepted.
     let mut command = oncebox(folder.path());
     command.args(["accept", "-", "--source", "shop", "--key-pointer", "/id", "--json"]);
     let mut child =
@@ -36,8 +36,8 @@ fn every_line_is_a_message_and_each_is_taken_once() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("line 3: the body of 8 bytes is no JSON")
-            && said.contains("line 4: there is nothing at /id"),
+        said.contains("line 3: the body of 8 bytes is not JSON")
+            && said.contains("line 4: no value at /id in the body"),
         "{said}"
     );
     let tally: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -45,7 +45,7 @@ fn every_line_is_a_message_and_each_is_taken_once() {
 }
 
 #[test]
-fn what_is_due_is_done_once_and_the_program_ends() {
+fn work_once_handles_all_due_messages_and_exits() {
     let folder = tempfile::tempdir().unwrap();
     let nothing = run(folder.path(), &["work", "--once"]);
     assert_eq!(nothing.status.code(), Some(2), "{nothing:?}");
@@ -61,7 +61,7 @@ fn what_is_due_is_done_once_and_the_program_ends() {
     assert_eq!(report["done"], 0);
 }
 
-/// Whoever stops it is told how far it got, and that nothing is lost by beginning again.
+/// The report says how far it got, and that a repetition loses nothing.
 #[test]
 fn an_interrupted_run_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn an_interrupted_run_can_be_repeated() {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // One that is refused shows that it is listening. The others have left the pipe: nobody could send them again.
+    // A refused line shows that the program reads. The others have left the pipe and could not be sent again.
     let others: String = (0..40).map(|n| format!("{{\"id\":{n}}}\n")).collect();
     input.write_all(format!("nonsense\n{others}").as_bytes()).unwrap();
     let mut said = String::new();
@@ -82,14 +82,14 @@ fn an_interrupted_run_can_be_repeated() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("40 accepted, 0 duplicates, 1 refused") && said.contains("run the same again"),
+        said.contains("40 accepted, 0 duplicates, 1 refused") && said.contains("Run the same command again"),
         "{said}"
     );
 }
 
-/// As with `tail -f`: whoever waits for more does not keep what has come.
+/// As with `tail -f`: a pause of the input does not delay earlier lines.
 #[test]
-fn what_comes_through_a_pipe_is_taken_when_it_pauses() {
+fn lines_of_a_pipe_are_accepted_when_it_pauses() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), &["migrate", "up"]);
     let mut command = oncebox(folder.path());
@@ -97,7 +97,7 @@ fn what_comes_through_a_pipe_is_taken_when_it_pauses() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     for id in 1..=3 {
-        // Half of the next line is no reason to wait, and is not lost.
+        // Half of a line delays no earlier one, and is not lost.
         write!(input, "{{\"id\":{id}}}\n{{\"id\"").unwrap();
         while json(folder.path(), &["messages", "list"]).len() < id {
             std::thread::sleep(Duration::from_millis(20));
@@ -110,7 +110,7 @@ fn what_comes_through_a_pipe_is_taken_when_it_pauses() {
     assert_eq!((&tally["accepted"], &tally["duplicates"]), (&3.into(), &3.into()));
 }
 
-/// A length that is not the body's would cut it off when it is delivered.
+/// A wrong length would cut the body on delivery.
 #[test]
 fn headers_of_a_connection_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,9 +123,9 @@ fn headers_of_a_connection_are_refused() {
     json(folder.path(), &[&accept[..], &["content-type: application/json"]].concat());
 }
 
-/// As the example is configured, however many there are at once.
+/// By the example's configuration, with many messages at the same time.
 #[test]
-fn the_example_s_archive_has_one_message_a_line() {
+fn the_example_s_archive_has_one_message_per_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway/oncebox.toml");
     std::fs::copy(config, folder.path().join("oncebox.toml")).unwrap();

@@ -24,7 +24,7 @@ async fn wait_for_file(gateway: &Gateway, name: &str, lines: usize) -> Vec<Strin
     }
 }
 
-/// Waits until there are so many dead letters.
+/// Waits for this number of dead letters.
 async fn wait_for_dead(gateway: &Gateway, letters: usize) -> Vec<serde_json::Value> {
     loop {
         let dead = json(gateway.path(), &["dead", "list"]);
@@ -35,11 +35,11 @@ async fn wait_for_dead(gateway: &Gateway, letters: usize) -> Vec<serde_json::Val
     }
 }
 
-/// Waits until these processes have ended: far longer than it takes, and not as long as they would run.
+/// Waits until these processes have ended. The limit is far longer than that takes, but shorter than they would run.
 async fn wait_for_end(processes: &[String]) {
     let is_running = |process: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The state follows the name, which stands in brackets. One that only waits to be buried does not run.
+        // The state follows the name in brackets. A zombie does not run.
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
         state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
     };
@@ -48,14 +48,16 @@ async fn wait_for_end(processes: &[String]) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(300), all).await.expect("what a command has started lives on");
+    tokio::time::timeout(Duration::from_secs(300), all)
+        .await
+        .expect("a process of a killed command still runs");
 }
 
-/// On a busy machine a command may come to nothing before it gets anywhere: then another message is tried.
+/// On a busy machine a command may time out before it does anything: then the test sends another message.
 const MESSAGES_MAX: usize = 50;
 
 #[tokio::test]
-async fn the_message_is_its_input_and_its_exit_code_the_outcome() {
+async fn a_command_gets_the_message_as_input_and_its_exit_code_is_the_outcome() {
     // Fails the first time.
     let script = "read body; echo \"$ONCEBOX_ATTEMPT $ONCEBOX_KEY $ONCEBOX_SOURCE $ONCEBOX_KIND $ONCEBOX_HANDLER $body\" >> runs; \
                   echo $ONCEBOX_EFFECT_ID >> ids; test $ONCEBOX_ATTEMPT -gt 1";
@@ -68,24 +70,24 @@ async fn the_message_is_its_input_and_its_exit_code_the_outcome() {
 }
 
 #[tokio::test]
-async fn exit_code_65_is_final_and_its_last_words_are_kept() {
+async fn exit_code_65_is_final_and_the_end_of_standard_error_is_stored() {
     let gateway = Gateway::start(&running("echo run >> runs; echo 'no such account' >&2; exit 65", ""));
     for n in 1..=MESSAGES_MAX {
         gateway.accept("shop", &format!("o-{n}"), "x").await;
         let letters = wait_for_dead(&gateway, n).await;
         assert_eq!(wait_for_file(&gateway, "runs", n).await.len(), n);
-        // What it has said must arrive soon after its end.
+        // Without the text if that does not arrive soon after the exit.
         if letters.iter().any(|letter| letter["error"] == "exit code 65: no such account") {
             return;
         }
         assert!(letters.iter().all(|letter| letter["error"] == "exit code 65"), "{letters:?}");
     }
-    panic!("nothing of what it said was kept");
+    panic!("no dead letter has the text of standard error");
 }
 
-/// With all that it has started, and it does not read its input either.
+/// With all processes that it has started, and although it does not read its input.
 #[tokio::test]
-async fn one_that_takes_too_long_is_killed() {
+async fn a_command_that_runs_too_long_is_killed() {
     let script = "sleep 900 & echo $! >> started; echo $$ >> started; sleep 900";
     let gateway = Gateway::start(&running(script, "timeout = \"300ms\"\n"));
     for n in 1..=MESSAGES_MAX {
@@ -101,11 +103,11 @@ async fn one_that_takes_too_long_is_killed() {
             return;
         }
     }
-    panic!("no command got as far as to start another one");
+    panic!("no command started another process in time");
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_said_so() {
+async fn a_missing_program_is_reported_at_start_and_on_delivery() {
     let folder = tempfile::tempdir().unwrap();
     let config =
         "[handlers.h]\nkinds = [\"shop\"]\ncommand = [\"./archive\"]\nretry = { max_attempts = 1 }\n";
@@ -114,12 +116,12 @@ async fn a_program_that_is_not_there_is_said_so() {
         let refused = run(folder.path(), command);
         assert_eq!(refused.status.code(), Some(2));
         let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(said.contains("oncebox.toml:3: there is no program ./archive"), "{said}");
+        assert!(said.contains("oncebox.toml:3: program not found: ./archive"), "{said}");
     }
-    // Whoever only looks needs no programs.
+    // Commands that only read need no programs.
     run(folder.path(), &["migrate", "up"]);
     assert!(run(folder.path(), &["status"]).status.success());
-    // It may also be gone later.
+    // The program may also disappear later.
     let program = folder.path().join("archive");
     std::fs::write(&program, "#!/bin/sh\n").unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
@@ -127,12 +129,12 @@ async fn a_program_that_is_not_there_is_said_so() {
     std::fs::remove_file(program).unwrap();
     gateway.accept("shop", "o-1", "x").await;
     let letter = wait_for_dead(&gateway, 1).await.remove(0);
-    assert!(letter["error"].as_str().unwrap().contains("./archive cannot be started"), "{letter}");
+    assert!(letter["error"].as_str().unwrap().contains("cannot start ./archive"), "{letter}");
 }
 
-/// It has said what became of the message: whatever it left behind is nobody's reason to wait, and ends with it.
+/// The exit code is the outcome. Processes that the command left behind do not delay it, and are killed.
 #[tokio::test]
-async fn what_a_command_leaves_behind_does_not_keep_it() {
+async fn processes_that_a_command_leaves_behind_do_not_delay_it() {
     let script = "sleep 900 & echo $! >> started; exit 0";
     let gateway = Gateway::start(&running(script, "timeout = \"10m\"\n"));
     gateway.accept("shop", "o-1", "x").await;

@@ -74,7 +74,7 @@ fn every_message_takes_effect_once_on_sqlite() {
     let temporary = tempfile::tempdir().unwrap();
     let output = small(&mut program()).arg("--json").env("TMPDIR", temporary.path()).output().unwrap();
     assert_proof(&output);
-    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "something was left behind");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "files are left");
 }
 
 #[test]
@@ -98,7 +98,7 @@ async fn a_kept_demo_can_be_audited_again() {
     let output = small(&mut program()).arg("--json").arg("--keep").arg(&kept).output().unwrap();
     let report = assert_proof(&output);
 
-    // By others: from the history and the ledger alone.
+    // By hand: from the history and the ledger alone.
     let sent = events(&kept, "sent");
     assert_eq!(sent.len() as u64, MESSAGES);
     let numbers: HashSet<i64> = sent.iter().map(|event| event["message"].as_i64().unwrap()).collect();
@@ -122,7 +122,7 @@ async fn a_kept_demo_can_be_audited_again() {
     // It is not overwritten.
     let again = program().arg("--keep").arg(&kept).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("is there already"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("exists already"), "{}", text(&again.stderr));
 }
 
 #[tokio::test]

@@ -25,12 +25,12 @@ pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
     oncebox(folder).args(arguments).output().unwrap()
 }
 
-/// The body of an answer.
-pub(crate) async fn body_of(answer: Response) -> Value {
-    serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+/// The JSON body of a response.
+pub(crate) async fn body_of(response: Response) -> Value {
+    serde_json::from_str(&response.text().await.unwrap()).unwrap()
 }
 
-/// What a command says with `--json`, of which it succeeds.
+/// The output of a command with `--json`, which must succeed.
 pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     let output = run(folder, &[arguments, &["--json"]].concat());
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -39,27 +39,27 @@ pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Vec<Value> {
 }
 
 fn client() -> Client {
-    // As the program does.
+    // As in the program.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder().no_proxy().build().unwrap()
 }
 
 pub(crate) struct Gateway {
     pub(crate) folder: TempDir,
-    running: Running,
+    running: GatewayProcess,
     pub(crate) address: String,
     pub(crate) client: Client,
 }
 
 impl Gateway {
-    /// With this configuration, on a port that is free.
+    /// Starts a gateway with this configuration on a free port.
     pub(crate) fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
         Self::start_in(folder)
     }
 
-    /// As it is configured there.
+    /// Starts a gateway in a folder with a configuration.
     pub(crate) fn start_in(folder: TempDir) -> Self {
         Self::start_with(folder, &[])
     }
@@ -88,13 +88,13 @@ impl Gateway {
         self.client.get(format!("http://{}{page}", self.address)).send().await.unwrap()
     }
 
-    /// Kills it without warning, and starts it again.
+    /// Kills the gateway with SIGKILL, and starts it again.
     pub(crate) fn kill_and_restart(&mut self) {
         self.running.end();
         (self.running, self.address) = spawn(self.folder.path(), &[]);
     }
 
-    /// Asks it to stop, and waits until it has; its exit code, and its folder.
+    /// Stops the gateway with SIGTERM and waits. Returns its exit code and its folder.
     pub(crate) async fn stop(mut self) -> (Option<i32>, TempDir) {
         let id = Pid::from_raw(i32::try_from(self.running.0.id()).unwrap()).unwrap();
         kill_process(id, Signal::TERM).unwrap();
@@ -107,23 +107,23 @@ impl Gateway {
     }
 }
 
-/// Ended with its test, whatever becomes of that.
-struct Running(Child);
+/// Killed at the end of its test, also if that fails.
+struct GatewayProcess(Child);
 
-impl Running {
+impl GatewayProcess {
     fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Drop for Running {
+impl Drop for GatewayProcess {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-fn spawn(folder: &Path, arguments: &[&str]) -> (Running, String) {
+fn spawn(folder: &Path, arguments: &[&str]) -> (GatewayProcess, String) {
     let mut command = oncebox(folder);
     command
         .args(["serve", "--listen", "127.0.0.1:0"])
@@ -133,7 +133,7 @@ fn spawn(folder: &Path, arguments: &[&str]) -> (Running, String) {
     let mut child = command.spawn().unwrap();
     let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let log = std::thread::spawn(move || {
-        #[allow(clippy::print_stderr, reason = "seen where a test fails")]
+        #[allow(clippy::print_stderr, reason = "shown if a test fails")]
         for line in BufReader::new(err).lines().map_while(Result::ok) {
             eprintln!("gateway: {line}");
         }
@@ -144,10 +144,10 @@ fn spawn(folder: &Path, arguments: &[&str]) -> (Running, String) {
         Some(address.strip_suffix("/in/SOURCE")?.to_owned())
     });
     let Some(address) = address else {
-        Running(child).end();
+        GatewayProcess(child).end();
         log.join().unwrap();
         panic!("the gateway does not start");
     };
     std::thread::spawn(move || lines.for_each(drop));
-    (Running(child), address)
+    (GatewayProcess(child), address)
 }

@@ -1,4 +1,4 @@
-//! A receiver in another language, and both it and the gateway killed at random: each message takes effect once.
+//! A receiver in Python: it and the gateway are killed at random, and each message takes effect once.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use sqlx::SqlitePool;
 
 use crate::gateway::{Gateway, json};
 
-/// `examples/gateway/receiver.py`, which fails about every third time as it is.
-struct Python {
+/// `examples/gateway/receiver.py`, which fails about every third time.
+struct PythonReceiver {
     child: Child,
     folder: PathBuf,
     port: String,
 }
 
-impl Python {
+impl PythonReceiver {
     fn start(folder: &Path, port: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway/receiver.py");
         let mut command = Command::new("python3");
@@ -40,14 +40,14 @@ impl Python {
     }
 }
 
-impl Drop for Python {
+impl Drop for PythonReceiver {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Delivers again until it is acknowledged, as sources do; sometimes once more than needed.
+/// Sends until it is acknowledged, as sources do, and sometimes once more.
 async fn deliver(client: reqwest::Client, address: std::sync::Arc<std::sync::Mutex<String>>, n: usize) {
     let mut acknowledged = 0;
     while acknowledged < 1 + n % 2 {
@@ -62,15 +62,18 @@ async fn deliver(client: reqwest::Client, address: std::sync::Arc<std::sync::Mut
 }
 
 #[tokio::test]
-async fn each_message_takes_effect_once_whoever_is_killed() {
+async fn each_message_takes_effect_once_although_both_sides_are_killed() {
     const MESSAGES: usize = 300;
     const KILLS: usize = 6;
     if Command::new("python3").arg("--version").output().is_err() {
-        return skip_or_fail("each_message_takes_effect_once_whoever_is_killed", "python3 is not installed");
+        return skip_or_fail(
+            "each_message_takes_effect_once_although_both_sides_are_killed",
+            "python3 is not installed",
+        );
     }
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let folder = tempfile::tempdir().unwrap();
-    let mut receiver = Python::start(folder.path(), &free);
+    let mut receiver = PythonReceiver::start(folder.path(), &free);
     let config = format!(
         "[sources.shop]\nkind_pointer = \"/type\"\n[handlers.receipts]\nkinds = [\"order.paid\"]\n\
          url = \"http://127.0.0.1:{free}/\"\nallow_private = true\ntimeout = \"5s\"\n\
@@ -82,7 +85,7 @@ async fn each_message_takes_effect_once_whoever_is_killed() {
         .map(|n| {
             let (client, address) = (gateway.client.clone(), address.clone());
             tokio::spawn(async move {
-                // Spread over the kills.
+                // Spread over the time of the kills.
                 tokio::time::sleep(Duration::from_millis(20 * n as u64)).await;
                 deliver(client, address, n).await;
             })
@@ -105,7 +108,7 @@ async fn each_message_takes_effect_once_whoever_is_killed() {
         .unwrap();
     let count =
         async |sql: &'static str| -> i64 { sqlx::query_scalar(sql).fetch_one(&receipts).await.unwrap() };
-    // Waits for as long as it takes: what a killed gateway had in hand comes after its lease.
+    // Without a limit: in-flight work of a killed gateway is delivered after its lease has expired.
     while count("select count(distinct message) from receipt").await < MESSAGES as i64 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -114,15 +117,15 @@ async fn each_message_takes_effect_once_whoever_is_killed() {
     assert_eq!(count("select count(*) from receipt").await, MESSAGES as i64);
 }
 
-/// What `serve` prints for the example is a message that its receiver takes.
+/// The example's receiver accepts the message that `serve` prints.
 #[tokio::test]
-async fn the_printed_line_fits_the_example() {
+async fn the_printed_request_fits_the_example() {
     if Command::new("python3").arg("--version").output().is_err() {
-        return skip_or_fail("the_printed_line_fits_the_example", "python3 is not installed");
+        return skip_or_fail("the_printed_request_fits_the_example", "python3 is not installed");
     }
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let folder = tempfile::tempdir().unwrap();
-    let _receiver = Python::start(folder.path(), &free);
+    let _receiver = PythonReceiver::start(folder.path(), &free);
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway/oncebox.toml");
     let config = std::fs::read_to_string(example).unwrap().replace(":9000", &format!(":{free}"));
     let gateway = Gateway::start(&config);

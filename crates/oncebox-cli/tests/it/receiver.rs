@@ -1,4 +1,4 @@
-//! A service that gets messages, says what the test wants it to say, and remembers.
+//! A service that receives messages, sends the responses of the test, and records the requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -11,28 +11,28 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
 
-/// What it answers: a status, headers, and after which time.
+/// A response: a status, headers, and a delay.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ServiceResponse {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) after: Duration,
+    pub(crate) delay: Duration,
 }
 
-pub(crate) fn status(status: u16) -> Answer {
-    Answer { status, headers: Vec::new(), after: Duration::ZERO }
+pub(crate) fn status(status: u16) -> ServiceResponse {
+    ServiceResponse { status, headers: Vec::new(), delay: Duration::ZERO }
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Got {
+pub(crate) struct ReceivedRequest {
     pub(crate) at: Instant,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
     pub(crate) path: String,
 }
 
-impl Got {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)
@@ -45,36 +45,39 @@ impl Got {
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) address: String,
-    state: Arc<Mutex<Told>>,
+    state: Arc<Mutex<ReceiverState>>,
 }
 
 #[derive(Default)]
-struct Told {
-    answers: VecDeque<Answer>,
-    got: Vec<Got>,
+struct ReceiverState {
+    responses: VecDeque<ServiceResponse>,
+    requests: Vec<ReceivedRequest>,
 }
 
 impl Receiver {
-    /// Gives these answers, and from then on 200.
-    pub(crate) async fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
+    /// Sends these responses, and then 200.
+    pub(crate) async fn start(responses: impl IntoIterator<Item = ServiceResponse>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(Mutex::new(Told { answers: answers.into_iter().collect(), got: Vec::new() }));
+        let state = Arc::new(Mutex::new(ReceiverState {
+            responses: responses.into_iter().collect(),
+            requests: Vec::new(),
+        }));
         let router = Router::new().fallback(receive).with_state(state.clone());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { address, state }
     }
 
-    pub(crate) fn got(&self) -> Vec<Got> {
-        self.state.lock().unwrap().got.clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.state.lock().unwrap().requests.clone()
     }
 
-    /// Waits until so many requests have come.
-    pub(crate) async fn wait_for(&self, requests: usize) -> Vec<Got> {
+    /// Waits for this number of requests.
+    pub(crate) async fn wait_for(&self, count: usize) -> Vec<ReceivedRequest> {
         loop {
-            let got = self.got();
-            if got.len() >= requests {
-                return got;
+            let requests = self.requests();
+            if requests.len() >= count {
+                return requests;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -82,7 +85,7 @@ impl Receiver {
 }
 
 async fn receive(
-    State(state): State<Arc<Mutex<Told>>>,
+    State(state): State<Arc<Mutex<ReceiverState>>>,
     uri: axum::http::Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -90,11 +93,16 @@ async fn receive(
     let body = String::from_utf8(body.to_vec()).unwrap();
     let answer = {
         let mut state = state.lock().unwrap();
-        state.got.push(Got { at: Instant::now(), headers, body, path: uri.path().to_owned() });
-        state.answers.pop_front().unwrap_or_else(|| status(200))
+        state.requests.push(ReceivedRequest {
+            at: Instant::now(),
+            headers,
+            body,
+            path: uri.path().to_owned(),
+        });
+        state.responses.pop_front().unwrap_or_else(|| status(200))
     };
-    tokio::time::sleep(answer.after).await;
-    let mut response = (StatusCode::from_u16(answer.status).unwrap(), "the answer").into_response();
+    tokio::time::sleep(answer.delay).await;
+    let mut response = (StatusCode::from_u16(answer.status).unwrap(), "the response").into_response();
     for (name, value) in answer.headers {
         response.headers_mut().insert(name, value.parse().unwrap());
     }

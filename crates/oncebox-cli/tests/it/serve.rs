@@ -1,4 +1,4 @@
-//! What comes in, and what goes out.
+//! The gateway: requests, responses and deliveries.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::gateway::{Gateway, body_of, json as answers, run};
-use crate::receiver::{Answer, Receiver, status};
+use crate::gateway::{Gateway, body_of, json as output, run};
+use crate::receiver::{Receiver, ServiceResponse, status};
 
 fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// A handler that posts to a receiver, and does not wait long for another try.
+/// A handler that posts to a receiver, with short delays between attempts.
 fn posting_to(receiver: &Receiver, more: &str) -> String {
     format!(
         "[handlers.receipts]\nkinds = [\"paid\"]\nurl = \"http://{}/receipts\"\nallow_private = true\n\
@@ -39,7 +39,7 @@ async fn with_no_configuration_messages_are_accepted_once() {
     for same in ["source", "kind", "key", "lane", "position"] {
         assert_eq!(first[same], again[same], "{same}");
     }
-    // The same key from elsewhere is another message.
+    // The same key from another source is another message.
     assert_eq!(gateway.post("bank", "o-1", "{\"order\":1}").await.status(), StatusCode::ACCEPTED);
 
     assert_eq!(gateway.post("shop", "o-1", "{\"order\":2}").await.status(), StatusCode::CONFLICT);
@@ -52,14 +52,27 @@ async fn with_no_configuration_messages_are_accepted_once() {
     assert_eq!(gateway.post("shop", "large", &large).await.status(), StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(gateway.post("shop", "as large as can be", &large[1..]).await.status(), StatusCode::ACCEPTED);
     assert_eq!(gateway.post("a%20b", "1", "x").await.status(), StatusCode::NOT_FOUND);
-    let no_utf8 = gateway.post("%ff", "1", "x").await;
-    assert_eq!(no_utf8.status(), StatusCode::NOT_FOUND);
-    assert_eq!(body_of(no_utf8).await["error"], "no_such_source");
-    assert_eq!(gateway.get("/in/shop").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    let not_utf8 = gateway.post("%ff", "1", "x").await;
+    assert_eq!(not_utf8.status(), StatusCode::NOT_FOUND);
+    assert_eq!(body_of(not_utf8).await["error"], "unknown_source");
+    for (path, status, error) in [
+        ("/in/shop", StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+        ("/shop", StatusCode::NOT_FOUND, "not_found"),
+    ] {
+        let refused = gateway.get(path).await;
+        assert_eq!(refused.status(), status);
+        let body: Value = body_of(refused).await;
+        assert_eq!(body["error"], error);
+        assert!(body["message"].as_str().unwrap().contains(path), "{body}");
+    }
     let url = format!("http://{}/in/shop", gateway.address);
     let from_a_page =
         gateway.client.post(&url).header("Origin", "https://elsewhere.example").header("webhook-id", "1");
-    assert_eq!(from_a_page.send().await.unwrap().status(), StatusCode::FORBIDDEN);
+    let from_a_page = from_a_page.send().await.unwrap();
+    assert_eq!(from_a_page.status(), StatusCode::FORBIDDEN);
+    let from_a_page: Value = body_of(from_a_page).await;
+    assert_eq!(from_a_page["error"], "forbidden_origin");
+    assert!(from_a_page["message"].as_str().unwrap().contains("https://elsewhere.example"), "{from_a_page}");
     let odd = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
     let odd = gateway
         .client
@@ -69,20 +82,20 @@ async fn with_no_configuration_messages_are_accepted_once() {
         .send()
         .await
         .unwrap();
-    assert_eq!(odd.status(), StatusCode::ACCEPTED, "what is not needed is not looked at");
+    assert_eq!(odd.status(), StatusCode::ACCEPTED, "a header that no rule needs may be unreadable");
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
     let metrics = gateway.get("/metrics").await.text().await.unwrap();
     assert!(metrics.contains("oncebox_accepted_total{kind=\"shop\"} 3"), "{metrics}");
 
     let (code, folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
-    // What was accepted is there after a restart.
+    // Accepted messages survive a restart.
     let gateway = Gateway::start_in(folder);
     assert_eq!(gateway.post("shop", "o-1", "{\"order\":1}").await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_token_keeps_strangers_out() {
+async fn a_request_without_the_token_is_refused() {
     let gateway = Gateway::start("[http]\ntoken = \"0123456789abcdef\"");
     let request = |token: Option<&str>| {
         let request =
@@ -94,19 +107,24 @@ async fn a_token_keeps_strangers_out() {
             )
             .send()
     };
-    assert_eq!(request(None).await.unwrap().status(), StatusCode::UNAUTHORIZED);
-    assert_eq!(request(Some("0123456789abcdeX")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    for (token, problem) in [(None, "no token"), (Some("0123456789abcdeX"), "wrong token")] {
+        let refused = request(token).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+        let body: Value = body_of(refused).await;
+        assert_eq!(body["error"], "unauthorized");
+        assert!(body["message"].as_str().unwrap().contains(problem), "{body}");
+    }
     assert_eq!(request(Some("0123456789abcdef")).await.unwrap().status(), StatusCode::ACCEPTED);
     let lower = gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "2");
     let lower = lower.header("authorization", "bearer 0123456789abcdef").send().await.unwrap();
-    assert_eq!(lower.status(), StatusCode::ACCEPTED, "the scheme has no case");
+    assert_eq!(lower.status(), StatusCode::ACCEPTED, "the scheme is case-insensitive");
     assert_eq!(gateway.get("/metrics").await.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
 }
 
-/// Another key in its place would make one message of two, or two of one.
+/// A fallback to another key would merge two messages, or split one.
 #[tokio::test]
-async fn a_key_that_cannot_be_read_is_no_reason_to_take_another() {
+async fn an_unreadable_key_has_no_fallback() {
     let gateway = Gateway::start("");
     let odd = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
     let post =
@@ -124,9 +142,9 @@ async fn a_key_that_cannot_be_read_is_no_reason_to_take_another() {
     assert_eq!(post().send().await.unwrap().status(), StatusCode::ACCEPTED);
 }
 
-/// Whoever opens a connection and says nothing, or half of a head, does not keep it.
+/// A client that sends nothing, or half of a head, cannot hold a connection.
 #[tokio::test]
-async fn a_connection_on_which_nothing_comes_is_closed() {
+async fn a_connection_without_a_complete_head_is_closed() {
     let gateway = Gateway::start_with(tempfile::tempdir().unwrap(), &["--head-timeout", "300ms"]);
     let request = "POST /in/shop HTTP/1.1\r\nHost: x\r\nwebhook-id: 1\r\nContent-Length: 1\r\n\r\nx";
     let (head, body) = request.split_at(request.len() - 1);
@@ -138,13 +156,13 @@ async fn a_connection_on_which_nothing_comes_is_closed() {
         // A body has its own time.
         (slow, "HTTP/1.1 20"),
     ] {
-        // On a busy machine the time may be up before anything is sent.
+        // On a busy machine the time limit may be over before anything is sent.
         let mut said = Vec::new();
         while said.last().is_none_or(|said: &Option<String>| {
             said.as_ref().is_none_or(|said| said.is_empty() != answer.is_empty())
         }) {
             assert!(said.len() < 50, "{parts:?}: {said:?}");
-            said.push(said_to(&gateway, parts).await);
+            said.push(exchange(&gateway, parts).await);
         }
         let said = said.pop().flatten().unwrap();
         assert!(said.starts_with(answer), "{said}");
@@ -153,9 +171,9 @@ async fn a_connection_on_which_nothing_comes_is_closed() {
     assert_eq!(code, Some(0));
 }
 
-/// Sends the first part and, if there is one, the second after three times the time for a head; what is said up to the end of the
-/// connection. Nothing if that ends with an error.
-async fn said_to(gateway: &Gateway, [first, second]: [&str; 2]) -> Option<String> {
+/// Sends the first part and, after three times the time limit for a head, the second one. Returns everything that the gateway
+/// sends until it closes the connection, or `None` after an error.
+async fn exchange(gateway: &Gateway, [first, second]: [&str; 2]) -> Option<String> {
     let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
     connection.write_all(first.as_bytes()).await.ok()?;
     if !second.is_empty() {
@@ -164,13 +182,13 @@ async fn said_to(gateway: &Gateway, [first, second]: [&str; 2]) -> Option<String
     }
     let mut said = String::new();
     let read = timeout(Duration::from_secs(300), connection.read_to_string(&mut said)).await;
-    read.expect("the connection is kept").ok()?;
+    read.expect("the connection is still open").ok()?;
     Some(said)
 }
 
-/// Nobody is told to send what will not be taken.
+/// A sender that waits for `100 Continue` sends no body that is too large.
 #[tokio::test]
-async fn a_sender_that_asks_first_is_told_what_is_too_large() {
+async fn an_announced_body_that_is_too_large_is_refused_before_it_is_sent() {
     let gateway = Gateway::start("[http]\nmax_body_bytes = 4");
     for (length, first) in [(5, "HTTP/1.1 413"), (4, "HTTP/1.1 100")] {
         let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
@@ -184,7 +202,7 @@ async fn a_sender_that_asks_first_is_told_what_is_too_large() {
     }
 }
 
-/// Its messages would be gone with the program.
+/// Its messages would end with the program.
 #[test]
 fn a_database_in_memory_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,13 +213,13 @@ fn a_database_in_memory_is_refused() {
             let refused = run(folder.path(), &[command, &["--store", url]].concat());
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");
             let said = String::from_utf8_lossy(&refused.stderr);
-            assert!(said.contains("gone with the program") && said.contains("sqlite://oncebox.db"), "{said}");
+            assert!(said.contains("in memory loses") && said.contains("sqlite://oncebox.db"), "{said}");
         }
     }
 }
 
 #[test]
-fn a_handler_that_was_removed_is_named_as_it_is_configured() {
+fn a_removed_handler_is_refused_and_can_be_revived() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[handlers.archive]\nkinds = [\"k\"]\ncommand = [\"cat\"]\n";
     std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
@@ -218,12 +236,13 @@ fn a_handler_that_was_removed_is_named_as_it_is_configured() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_is_made() {
+fn a_wrong_configuration_is_refused_before_anything_is_created() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = run(folder.path(), &["serve", "--listen", "foo"]);
     assert_eq!(nowhere.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&nowhere.stderr).contains("write IP:PORT, as in 127.0.0.1:8080"),
+        String::from_utf8_lossy(&nowhere.stderr)
+            .contains("invalid listen address \"foo\": write IP:PORT, for example 127.0.0.1:8080"),
         "{nowhere:?}"
     );
     std::fs::write(folder.path().join("oncebox.toml"), "[http]\nlisten = \"0.0.0.0:0\"\n").unwrap();
@@ -241,10 +260,7 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
     std::fs::write(folder.path().join("oncebox.toml"), "[store]\nmigrate = false\n").unwrap();
     let no_tables = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(no_tables.status.code(), Some(4));
-    assert!(
-        String::from_utf8_lossy(&no_tables.stderr).contains("`oncebox migrate up` makes one"),
-        "{no_tables:?}"
-    );
+    assert!(String::from_utf8_lossy(&no_tables.stderr).contains("run `oncebox migrate up`"), "{no_tables:?}");
     let missing = run(folder.path(), &["serve", "--config", "other.toml"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(!folder.path().join("oncebox.db").exists());
@@ -256,22 +272,22 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
 }
 
 #[tokio::test]
-async fn a_message_is_delivered_until_it_is_done() {
-    let later = Answer { headers: vec![("retry-after", "1".to_owned())], ..status(429) };
+async fn a_message_is_delivered_until_the_service_succeeds() {
+    let later = ServiceResponse { headers: vec![("retry-after", "1".to_owned())], ..status(429) };
     let receiver = Receiver::start([status(500), later]).await;
     let gateway = Gateway::start(&posting_to(&receiver, ""));
     let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
     let request = request.header("ce-id", "e-1").header("ce-source", "/orders").header("ce-type", "paid");
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let request = request.header("traceparent", trace).header("content-type", "application/json");
-    let request = request.header("authorization", "Bearer not for others").body("{\"order\":1}");
+    let request = request.header("authorization", "Bearer of the sender").body("{\"order\":1}");
     assert_eq!(request.send().await.unwrap().status(), StatusCode::ACCEPTED);
-    let got = receiver.wait_for(3).await;
-    let waited = got[2].at.duration_since(got[1].at);
-    assert!(waited >= Duration::from_millis(900), "it was asked to wait for a second: {waited:?}");
-    let effects: HashSet<&str> = got.iter().map(|request| request.header("idempotency-key")).collect();
+    let requests = receiver.wait_for(3).await;
+    let waited = requests[2].at.duration_since(requests[1].at);
+    assert!(waited >= Duration::from_millis(900), "Retry-After was 1 s: {waited:?}");
+    let effects: HashSet<&str> = requests.iter().map(|request| request.header("idempotency-key")).collect();
     assert_eq!(effects.len(), 1);
-    for (request, attempt) in got.iter().zip(["1", "2", "3"]) {
+    for (request, attempt) in requests.iter().zip(["1", "2", "3"]) {
         assert_eq!((&*request.body, &*request.path), ("{\"order\":1}", "/receipts"));
         assert_eq!(request.header("oncebox-attempt"), attempt);
         assert_eq!(request.header("oncebox-effect-id"), request.header("idempotency-key"));
@@ -284,17 +300,17 @@ async fn a_message_is_delivered_until_it_is_done() {
         assert!(request.header("traceparent").starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
         assert!(!request.headers.contains_key("authorization"));
     }
-    let spans: HashSet<&str> = got.iter().map(|request| request.header("traceparent")).collect();
+    let spans: HashSet<&str> = requests.iter().map(|request| request.header("traceparent")).collect();
     assert_eq!(spans.len(), 3);
     let (code, folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
-    assert_eq!(receiver.got().len(), 3, "and no more often");
-    let status = answers(folder.path(), &["handlers", "list"]).remove(0);
+    assert_eq!(receiver.requests().len(), 3, "no further delivery");
+    let status = output(folder.path(), &["handlers", "list"]).remove(0);
     assert_eq!((&status["lag"], &status["tasks"], &status["dead"]), (&0.into(), &0.into(), &0.into()));
 }
 
 #[tokio::test]
-async fn what_a_connection_says_stays_there_and_a_replay_is_told() {
+async fn headers_of_a_connection_are_not_forwarded_and_a_replay_is_marked() {
     let receiver = Receiver::start([]).await;
     let gateway = Gateway::start(&posting_to(&receiver, ""));
     let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
@@ -305,15 +321,15 @@ async fn what_a_connection_says_stays_there_and_a_replay_is_told() {
     assert_eq!((first.header("content-length"), first.header("x-end")), ("0", "2"));
     assert!(!first.headers.contains_key("x-hop") && !first.headers.contains_key("oncebox-replay"));
 
-    answers(gateway.path(), &["handlers", "replay", "receipts", "--all"]);
+    output(gateway.path(), &["handlers", "replay", "receipts", "--all"]);
     let again = receiver.wait_for(2).await.remove(1);
     assert_eq!(again.header("oncebox-replay"), "true");
     assert_eq!(again.header("idempotency-key"), first.header("idempotency-key"));
 }
 
-/// The service would take all messages for one, or cut them off.
+/// A fixed key would make all messages duplicates of one, and a fixed length would cut them.
 #[test]
-fn headers_that_are_the_gateway_s_own_cannot_be_configured() {
+fn headers_that_the_gateway_sets_cannot_be_configured() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["Idempotency-Key", "Oncebox-Effect-Id", "traceparent", "content-length", "Transfer-Encoding"]
     {
@@ -329,7 +345,7 @@ fn headers_that_are_the_gateway_s_own_cannot_be_configured() {
 }
 
 #[tokio::test]
-async fn what_the_service_refuses_is_a_dead_letter_until_somebody_sees_to_it() {
+async fn a_refused_message_is_a_dead_letter_until_an_operator_retries_it() {
     let receiver = Receiver::start([status(422), status(500), status(500), status(500), status(302)]).await;
     let gateway = Gateway::start(&posting_to(&receiver, ""));
     let folder = gateway.path().to_owned();
@@ -337,7 +353,7 @@ async fn what_the_service_refuses_is_a_dead_letter_until_somebody_sees_to_it() {
         let (folder, id) = (folder.clone(), id.to_owned());
         async move {
             loop {
-                let letters = answers(&folder, &["dead", "list"]);
+                let letters = output(&folder, &["dead", "list"]);
                 let found = letters
                     .iter()
                     .find(|letter| letter["key"].as_str().is_some_and(|key| key.ends_with(&id)));
@@ -351,18 +367,18 @@ async fn what_the_service_refuses_is_a_dead_letter_until_somebody_sees_to_it() {
     send(&gateway, "refused").await;
     let letter = dead("refused").await;
     assert!(letter["error"].as_str().unwrap().starts_with("422"), "{letter}");
-    assert_eq!(receiver.got().len(), 1, "another try would get the same answer");
-    // A redirect is not followed, and the last of four tries.
+    assert_eq!(receiver.requests().len(), 1, "another attempt would get the same response");
+    // A redirect, which is not followed, is the response to the last of four attempts.
     send(&gateway, "flaky").await;
     let letter = dead("flaky").await;
     assert!(letter["error"].as_str().unwrap().starts_with("302"), "{letter}");
-    assert_eq!(receiver.got().len(), 5);
+    assert_eq!(receiver.requests().len(), 5);
 
-    let retried = answers(&folder, &["dead", "retry", "--handler", "receipts", "--error", "422"]);
+    let retried = output(&folder, &["dead", "retry", "--handler", "receipts", "--error", "422"]);
     assert_eq!(retried.len(), 1);
-    let got = receiver.wait_for(6).await;
-    assert_eq!(got[5].header("idempotency-key"), got[0].header("idempotency-key"));
-    assert_eq!(got[5].header("oncebox-attempt"), "1", "all attempts are ahead of it");
+    let requests = receiver.wait_for(6).await;
+    assert_eq!(requests[5].header("idempotency-key"), requests[0].header("idempotency-key"));
+    assert_eq!(requests[5].header("oncebox-attempt"), "1", "all attempts are available again");
 }
 
 async fn send(gateway: &Gateway, key: &str) {
@@ -371,9 +387,9 @@ async fn send(gateway: &Gateway, key: &str) {
     assert_eq!(sent.status(), StatusCode::ACCEPTED);
 }
 
-/// The third one waits for the first, of the same customer; the second one does not.
+/// Later messages of a customer wait for the retries of the first.
 #[tokio::test]
-async fn order_is_kept_where_it_is_asked_for() {
+async fn an_ordered_handler_gets_messages_in_order() {
     let receiver = Receiver::start([status(503), status(503)]).await;
     let source = "[sources.shop]\nkind = \"paid\"\norder_pointer = \"/customer\"\n";
     let gateway =
@@ -383,15 +399,15 @@ async fn order_is_kept_where_it_is_asked_for() {
     {
         gateway.accept("shop", key, body).await;
     }
-    let got = receiver.wait_for(5).await;
-    let keys: Vec<&str> = got.iter().map(|request| request.header("oncebox-key")).collect();
+    let requests = receiver.wait_for(5).await;
+    let keys: Vec<&str> = requests.iter().map(|request| request.header("oncebox-key")).collect();
     assert_eq!(keys, ["1", "1", "1", "2", "3"]);
 }
 
-/// What is under way when it is told to stop is brought to an end, and not repeated.
+/// A delivery in flight at a SIGTERM is finished, and not repeated.
 #[tokio::test]
-async fn it_stops_gracefully() {
-    let slow = Answer { after: Duration::from_secs(1), ..status(200) };
+async fn a_graceful_shutdown_finishes_deliveries() {
+    let slow = ServiceResponse { delay: Duration::from_secs(1), ..status(200) };
     let receiver = Receiver::start([slow]).await;
     let gateway = Gateway::start(&posting_to(&receiver, ""));
     send(&gateway, "slow").await;
@@ -400,14 +416,14 @@ async fn it_stops_gracefully() {
     assert_eq!(code, Some(0));
     let gateway = Gateway::start_in(folder);
     send(&gateway, "next").await;
-    let got = receiver.wait_for(2).await;
-    assert_eq!(got[1].header("oncebox-key"), "next");
-    assert_eq!(got.len(), 2);
+    let requests = receiver.wait_for(2).await;
+    assert_eq!(requests[1].header("oncebox-key"), "next");
+    assert_eq!(requests.len(), 2);
 }
 
-/// The database cannot be written: the sender is told to come again, and nothing is lost or doubled.
+/// The database is locked: the sender gets 503 and sends again, and nothing is lost or doubled.
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_no_acknowledgement() {
+async fn a_store_that_does_not_respond_is_no_acknowledgement() {
     let gateway = Gateway::start("");
     gateway.accept("shop", "before", "x").await;
     let url = format!("sqlite://{}", gateway.path().join("oncebox.db").display());
@@ -417,7 +433,7 @@ async fn a_store_that_does_not_answer_is_no_acknowledgement() {
     let refused = gateway.post("shop", "during", "x").await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(refused.headers().contains_key("retry-after"));
-    // Reading still works: whoever watches is told all the same.
+    // Reading still works, but the health check fails too.
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::SERVICE_UNAVAILABLE);
     sqlx::query("rollback").execute(&mut *held).await.unwrap();
     drop(held);
@@ -432,7 +448,7 @@ async fn a_store_that_does_not_answer_is_no_acknowledgement() {
     assert_eq!(kept, 2);
 }
 
-/// Its tables are gone: whoever watches is told, and senders too.
+/// The tables are missing.
 #[tokio::test]
 async fn health_fails_with_the_store() {
     let gateway = Gateway::start("");

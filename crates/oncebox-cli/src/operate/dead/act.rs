@@ -8,26 +8,26 @@ use oncebox::Operators;
 use oncebox::store::DeadLetter;
 use serde_json::json;
 
-use super::filters::Filters;
-use crate::cli::Common;
+use super::filters::DeadFilters;
+use crate::cli::CommonArgs;
 use crate::exit::{NotFound, Usage};
 use crate::operate::confirm::confirm;
 
-/// Some of them, or all.
+/// The selected dead letters: by filters, or all.
 #[derive(Args, Debug)]
-pub(super) struct Which {
+pub(super) struct DeadSelection {
     #[command(flatten)]
-    filters: Filters,
-    /// All of them
+    filters: DeadFilters,
+    /// Select all dead letters
     #[arg(long)]
     all: bool,
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Discard {
+pub(super) struct DiscardDead {
     #[command(flatten)]
-    pub(super) which: Which,
-    /// Ask no questions
+    pub(super) which: DeadSelection,
+    /// Confirm in advance
     #[arg(long)]
     yes: bool,
 }
@@ -51,47 +51,47 @@ impl BulkAction {
 
     fn done(self) -> &'static str {
         match self {
-            Self::Retry => "will be tried again",
+            Self::Retry => "will be retried",
             Self::Discard => "discarded",
-            Self::Resolve => "counted as done",
+            Self::Resolve => "resolved, counted as done",
         }
     }
 }
 
-impl Which {
-    /// Nobody means all by saying nothing.
+impl DeadSelection {
+    /// Requires `--all` for all dead letters, because a forgotten filter must not select them.
     pub(super) fn check(&self, command: &str) -> Result<()> {
         match (self.filters.is_empty(), self.all) {
             (true, false) => Err(Usage(format!(
-                "which dead letters? Say `oncebox dead {command} --at LANE/POSITION`, --handler NAME, --kind KIND, \
-                 --error TEXT, --since TIME or --before TIME; or --all for all of them"
+                "no dead letters selected: add --at LANE/POSITION, --handler NAME, --kind KIND, --error TEXT, --since TIME, \
+                 --before TIME or --all to `oncebox dead {command}`"
             ))
             .into()),
-            (false, true) => Err(Usage("--all means all: leave it out, or the conditions".into()).into()),
+            (false, true) => Err(Usage("--all selects all dead letters: remove it, or the other filters".into()).into()),
             _ => Ok(()),
         }
     }
 }
 
-/// More than that are not counted for a question.
-const COUNTED: u32 = 100;
+/// The maximum number of dead letters that the question counts.
+const COUNT_MAX: u32 = 100;
 
-/// How many, of whom.
-fn question(letters: &[DeadLetter], filters: &Filters) -> String {
+/// The question before discarding: how many dead letters, of which handlers.
+fn question(letters: &[DeadLetter], filters: &DeadFilters) -> String {
     let handlers: BTreeSet<&str> = letters.iter().map(|letter| &*letter.handler).collect();
     let handlers = handlers.into_iter().collect::<Vec<_>>().join(", ");
     let count = match u32::try_from(letters.len()) {
-        Ok(count) if count <= COUNTED => counted(count.into()),
-        _ => format!("more than {COUNTED} dead letters"),
+        Ok(count) if count <= COUNT_MAX => counted(count.into()),
+        _ => format!("more than {COUNT_MAX} dead letters"),
     };
-    format!("Discard {count} of {handlers} (all that match {}), for good", filters.described())
+    format!("Discard {count} of {handlers} permanently ({})", filters.described())
 }
 
-/// Asks first.
-pub(super) async fn discard(operators: &Operators, discard: &Discard, common: &Common) -> Result<()> {
+/// Discards after a confirmation.
+pub(super) async fn discard(operators: &Operators, discard: &DiscardDead, common: &CommonArgs) -> Result<()> {
     let filters = &discard.which.filters;
     filters.check(operators).await?;
-    let letters = operators.dead_letters(filters.select(), COUNTED + 1).await?;
+    let letters = operators.dead_letters(filters.select(), COUNT_MAX + 1).await?;
     if letters.is_empty() {
         return Err(none_matches(filters));
     }
@@ -102,8 +102,8 @@ pub(super) async fn discard(operators: &Operators, discard: &Discard, common: &C
 pub(super) async fn run(
     operators: &Operators,
     action: BulkAction,
-    which: &Which,
-    common: &Common,
+    which: &DeadSelection,
+    common: &CommonArgs,
 ) -> Result<()> {
     let filters = &which.filters;
     filters.check(operators).await?;
@@ -118,10 +118,10 @@ pub(super) async fn run(
     }
     let output = common.output();
     output.object(&json!({ "action": action.name(), "letters": letters }))?;
-    output.say(format_args!("{}: {}", counted(letters), action.done()))
+    output.line(format_args!("{}: {}", counted(letters), action.done()))
 }
 
-fn none_matches(filters: &Filters) -> anyhow::Error {
+fn none_matches(filters: &DeadFilters) -> anyhow::Error {
     NotFound(match filters.is_empty() {
         true => "there are no dead letters".to_owned(),
         false => format!("no dead letter matches {}", filters.described()),

@@ -1,4 +1,4 @@
-//! `oncebox dead edit`.
+//! `oncebox dead edit`: retries a dead letter with a corrected body.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use oncebox::store::{Place, Select};
 use serde_json::json;
 
 use super::show::none_at;
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::operate::known::find_handler;
 use crate::operate::place::{parse_place, shown};
 
 #[derive(Args, Debug)]
-pub(super) struct Edit {
-    /// Where its message sits
+pub(super) struct EditDead {
+    /// The place of the message
     #[arg(value_name = "LANE/POSITION", value_parser = parse_place)]
     place: Place,
-    /// Whose dead letter it is
+    /// The handler of the dead letter
     #[arg(long, value_name = "NAME")]
     handler: String,
-    /// The corrected body; - reads it from standard input
+    /// The file with the corrected body; - is standard input
     #[arg(long, value_name = "FILE")]
     body: PathBuf,
 }
 
-pub(super) async fn run(operators: &Operators, edit: &Edit, common: &Common) -> Result<()> {
-    let Edit { place, handler, body } = edit;
+pub(super) async fn run(operators: &Operators, edit: &EditDead, common: &CommonArgs) -> Result<()> {
+    let EditDead { place, handler, body } = edit;
     find_handler(operators, handler).await?;
     let select = Select::all().at(*place).handler(handler);
     if operators.dead_letters(select.clone(), 1).await?.is_empty() {
@@ -37,7 +37,7 @@ pub(super) async fn run(operators: &Operators, edit: &Edit, common: &Common) -> 
     let body = read(body)?;
     let bytes = body.len();
     if operators.edit_dead(select, body, &common.operator()?).await? == 0 {
-        // Another operator was faster.
+        // Another operator has acted on it since the query.
         return Err(none_at(*place, Some(handler)));
     }
     let output = common.output();
@@ -48,14 +48,14 @@ pub(super) async fn run(operators: &Operators, edit: &Edit, common: &Common) -> 
         "letters": 1,
         "body_bytes": bytes,
     }))?;
-    output.say(format_args!("{handler} will try {} again, with a body of {bytes} bytes", shown(*place)))
+    output.line(format_args!("{handler} will retry {} with a body of {bytes} bytes", shown(*place)))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
     if file != Path::new("-") {
-        return std::fs::read(file).with_context(|| format!("reading the body from {}", file.display()));
+        return std::fs::read(file).with_context(|| format!("cannot read the body from {}", file.display()));
     }
     let mut body = Vec::new();
-    std::io::stdin().read_to_end(&mut body).context("reading the body from standard input")?;
+    std::io::stdin().read_to_end(&mut body).context("cannot read the body from standard input")?;
     Ok(body)
 }

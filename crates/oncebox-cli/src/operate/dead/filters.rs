@@ -1,4 +1,4 @@
-//! Which dead letters are meant.
+//! Filters that select dead letters.
 
 use std::time::SystemTime;
 
@@ -12,29 +12,29 @@ use crate::operate::place::{parse_place, shown};
 use crate::times::{parse_time, rfc3339};
 
 #[derive(Args, Debug, Default)]
-pub(super) struct Filters {
-    /// Those of one handler
+pub(super) struct DeadFilters {
+    /// Dead letters of this handler
     #[arg(long, value_name = "NAME")]
     pub(super) handler: Option<String>,
-    /// Those of one kind of message
+    /// Dead letters of this kind
     #[arg(long)]
     kind: Option<String>,
-    /// Those whose last error contains this, in any case
+    /// Dead letters whose last error contains this text, in upper or lower case
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Those that died since then: how long ago, as in 30m or 2d, or a time as in 2026-01-31T12:00:00Z
+    /// Died since this time: 2026-01-31T12:00:00Z, or how long ago, for example 30m or 2d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<SystemTime>,
-    /// Those that died before then
+    /// Died before this time
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     before: Option<SystemTime>,
-    /// Those of one message
+    /// Dead letters of the message at this place
     #[arg(long, value_name = "LANE/POSITION", value_parser = parse_place)]
     at: Option<Place>,
 }
 
-impl Filters {
-    /// As the store takes them.
+impl DeadFilters {
+    /// The filters in the store's form.
     pub(super) fn select(&self) -> Select {
         let mut select = Select::all();
         if let Some(handler) = &self.handler {
@@ -58,12 +58,12 @@ impl Filters {
         select
     }
 
-    /// Whether all are meant.
+    /// Whether no filter is set.
     pub(super) fn is_empty(&self) -> bool {
         self.select() == Select::all()
     }
 
-    /// A handler that there is not is a mistake, and no reason to find nothing.
+    /// An unknown handler is an error. Otherwise a typing mistake would look like an empty result.
     pub(super) async fn check(&self, operators: &Operators) -> Result<()> {
         if let Some(handler) = &self.handler {
             find_handler(operators, handler).await?;
@@ -71,9 +71,9 @@ impl Filters {
         Ok(())
     }
 
-    /// What was said, for sentences.
+    /// The filters as they are written on the command line.
     pub(super) fn described(&self) -> String {
-        let said = [
+        let filters = [
             self.handler.as_ref().map(|name| format!("--handler {name}")),
             self.kind.as_ref().map(|kind| format!("--kind {kind}")),
             self.error.as_ref().map(|text| format!("--error {text:?}")),
@@ -81,7 +81,7 @@ impl Filters {
             self.before.map(|time| format!("--before {}", rfc3339(time))),
             self.at.map(|place| format!("--at {}", shown(place))),
         ];
-        let said: Vec<String> = said.into_iter().flatten().collect();
-        if said.is_empty() { "--all".to_owned() } else { said.join(" ") }
+        let filters: Vec<String> = filters.into_iter().flatten().collect();
+        if filters.is_empty() { "--all".to_owned() } else { filters.join(" ") }
     }
 }

@@ -1,4 +1,4 @@
-//! A dead letter for programs.
+//! A dead letter in JSON.
 
 use oncebox::store::DeadLetter;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub(super) struct LetterField<'a> {
     received_at: String,
     died_at: String,
     error: &'a str,
-    tries: u32,
+    attempt_count: u32,
     attempts: Vec<AttemptField<'a>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     body: Option<BodyField>,
@@ -35,10 +35,10 @@ struct AttemptField<'a> {
 impl<'a> LetterField<'a> {
     /// Without its body.
     pub(super) fn new(letter: &'a DeadLetter) -> Self {
-        let attempts = letter.attempts.iter().map(|past| AttemptField {
-            attempt: past.attempt,
-            at: rfc3339(past.at),
-            error: &past.error,
+        let attempts = letter.attempts.iter().map(|failed| AttemptField {
+            attempt: failed.attempt,
+            at: rfc3339(failed.at),
+            error: &failed.error,
         });
         Self {
             handler: &letter.handler,
@@ -50,7 +50,7 @@ impl<'a> LetterField<'a> {
             received_at: rfc3339(letter.received_at),
             died_at: rfc3339(letter.died_at),
             error: &letter.error,
-            tries: letter.attempt_count(),
+            attempt_count: letter.attempt_count(),
             attempts: attempts.collect(),
             body: None,
         }

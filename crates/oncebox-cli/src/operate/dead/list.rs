@@ -1,41 +1,42 @@
-//! `oncebox dead list`.
+//! `oncebox dead list`: dead letters, oldest first.
 
 use anyhow::Result;
 use clap::Args;
 use oncebox::Operators;
 
-use super::filters::Filters;
+use super::filters::DeadFilters;
 use super::letter::LetterField;
-use crate::operate::bytes::{harmless, key_or_none};
+use crate::operate::bytes::{escaped, key_or_none};
 use crate::operate::place::shown;
-use crate::output::Output;
-use crate::table::{Table, shortened};
+use crate::output::CommandOutput;
+use crate::table::{TextTable, shortened};
 use crate::times::ago;
 
 #[derive(Args, Debug)]
-pub(super) struct List {
+pub(super) struct ListDead {
     #[command(flatten)]
-    filters: Filters,
-    /// At most so many
+    filters: DeadFilters,
+    /// The maximum number of dead letters
     #[arg(long, value_name = "NUMBER", default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
 const LIMIT: u32 = 20;
 
-/// Errors are as long as they like; a table is not.
-const ERROR_LETTERS: usize = 80;
+/// Services choose the length of their errors, so a table cuts them.
+const ERROR_MAX_CHARS: usize = 80;
 
-impl Default for List {
+impl Default for ListDead {
     fn default() -> Self {
-        Self { filters: Filters::default(), limit: LIMIT }
+        Self { filters: DeadFilters::default(), limit: LIMIT }
     }
 }
 
-pub(super) async fn run(operators: &Operators, list: &List, output: Output) -> Result<()> {
+pub(super) async fn run(operators: &Operators, list: &ListDead, output: CommandOutput) -> Result<()> {
     list.filters.check(operators).await?;
     let letters = operators.dead_letters(list.filters.select(), list.limit).await?;
-    let mut table = Table::new(["place", "handler", "kind", "key", "died", "tries", "error"]).right([5]);
+    let mut table =
+        TextTable::new(["place", "handler", "kind", "key", "died", "attempts", "error"]).right([5]);
     for letter in &letters {
         output.object(&LetterField::new(letter))?;
         table.row([
@@ -45,15 +46,15 @@ pub(super) async fn run(operators: &Operators, list: &List, output: Output) -> R
             key_or_none(letter.key.as_ref()),
             ago(letter.died_at),
             letter.attempt_count().to_string(),
-            shortened(&harmless(&letter.error), ERROR_LETTERS),
+            shortened(&escaped(&letter.error), ERROR_MAX_CHARS),
         ]);
     }
     if letters.is_empty() {
-        return output.say("No dead letters.");
+        return output.line("No dead letters.");
     }
-    output.say(table)?;
+    output.line(table)?;
     if letters.len() == usize::try_from(list.limit).unwrap_or(usize::MAX) {
-        output.say(format_args!("There may be more: --limit shows more than {}.", list.limit))?;
+        output.line(format_args!("There may be more than {}: raise --limit.", list.limit))?;
     }
     Ok(())
 }

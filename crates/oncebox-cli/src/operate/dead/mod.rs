@@ -1,4 +1,4 @@
-//! `oncebox dead`: the letters that handlers gave up on.
+//! `oncebox dead`: messages that a handler has given up on.
 
 mod act;
 mod edit;
@@ -15,48 +15,48 @@ use oncebox::Operators;
 
 use act::BulkAction;
 
-use crate::cli::Common;
-use crate::store::{For, Target};
+use crate::cli::CommonArgs;
+use crate::store::{DatabaseTarget, Purpose};
 
-/// What to do; without anything: list.
+/// Options of `dead`. Without an action it lists.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct DeadArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<DeadAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
-    /// Dead letters, the oldest first
-    List(list::List),
-    /// One dead letter: its error, every attempt, its body
-    Show(show::Show),
-    /// Run them again, with all attempts ahead of them
-    Retry(act::Which),
-    /// Drop them: their handlers will never run for them
-    Discard(act::Discard),
-    /// Count them as done, because somebody saw to it
-    Resolve(act::Which),
-    /// Run one again with a corrected body; the log keeps the original
-    Edit(edit::Edit),
+enum DeadAction {
+    /// List dead letters, oldest first
+    List(list::ListDead),
+    /// Show a dead letter: its error, every stored attempt, its body, and next steps
+    Show(show::ShowDead),
+    /// Retry dead letters, with all attempts available again
+    Retry(act::DeadSelection),
+    /// Discard dead letters: the handler never runs for them
+    Discard(act::DiscardDead),
+    /// Count dead letters as done, because an operator has handled them
+    Resolve(act::DeadSelection),
+    /// Retry a dead letter with a corrected body; the log keeps the original
+    Edit(edit::EditDead),
 }
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
-    let target = Target::of(common)?;
+pub(crate) async fn run(common: &CommonArgs, options: &DeadArgs) -> Result<ExitCode> {
+    let target = DatabaseTarget::of(common)?;
     if let Some(action) = &options.action {
         action.check()?;
     }
     let reason = match options.action {
-        None | Some(Action::List(_) | Action::Show(_)) => For::Looking,
-        Some(_) => For::Acting,
+        None | Some(DeadAction::List(_) | DeadAction::Show(_)) => Purpose::Read,
+        Some(_) => Purpose::Act,
     };
     let operators = target.operators(reason).await?;
     act_on(&operators, &target, common, options).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-impl Action {
-    /// What can be wrong without a look at the database.
+impl DeadAction {
+    /// Checks that need no database.
     fn check(&self) -> Result<()> {
         match self {
             Self::Retry(which) => which.check("retry"),
@@ -67,14 +67,19 @@ impl Action {
     }
 }
 
-async fn act_on(operators: &Operators, target: &Target, common: &Common, options: &Options) -> Result<()> {
+async fn act_on(
+    operators: &Operators,
+    target: &DatabaseTarget,
+    common: &CommonArgs,
+    options: &DeadArgs,
+) -> Result<()> {
     match &options.action {
-        None => list::run(operators, &list::List::default(), common.output()).await,
-        Some(Action::List(list)) => list::run(operators, list, common.output()).await,
-        Some(Action::Show(show)) => show::run(operators, show, target, common.output()).await,
-        Some(Action::Retry(which)) => act::run(operators, BulkAction::Retry, which, common).await,
-        Some(Action::Resolve(which)) => act::run(operators, BulkAction::Resolve, which, common).await,
-        Some(Action::Discard(discard)) => act::discard(operators, discard, common).await,
-        Some(Action::Edit(edit)) => edit::run(operators, edit, common).await,
+        None => list::run(operators, &list::ListDead::default(), common.output()).await,
+        Some(DeadAction::List(list)) => list::run(operators, list, common.output()).await,
+        Some(DeadAction::Show(show)) => show::run(operators, show, target, common.output()).await,
+        Some(DeadAction::Retry(which)) => act::run(operators, BulkAction::Retry, which, common).await,
+        Some(DeadAction::Resolve(which)) => act::run(operators, BulkAction::Resolve, which, common).await,
+        Some(DeadAction::Discard(discard)) => act::discard(operators, discard, common).await,
+        Some(DeadAction::Edit(edit)) => edit::run(operators, edit, common).await,
     }
 }

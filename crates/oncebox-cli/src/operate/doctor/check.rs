@@ -1,24 +1,24 @@
-//! One thing that was looked at.
+//! The result of one check.
 
 use std::fmt::Display;
 
 use serde::Serialize;
 
-use crate::exit::in_words;
+use crate::exit::error_text;
 
-/// How bad it is.
+/// The level of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Level {
-    /// As it should be.
+pub(super) enum CheckLevel {
+    /// As required.
     Ok,
-    /// It can go wrong, or is slow.
+    /// A risk, or slow.
     Warning,
-    /// It loses, repeats or stops messages.
+    /// Loses, repeats or stops messages.
     Problem,
 }
 
-impl Level {
+impl CheckLevel {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -28,39 +28,39 @@ impl Level {
     }
 }
 
-/// What was found.
+/// A result, with advice if it is not ok.
 #[derive(Debug, Serialize)]
-pub(super) struct Check {
+pub(super) struct DoctorCheck {
     pub(super) id: &'static str,
-    pub(super) level: Level,
+    pub(super) level: CheckLevel,
     pub(super) message: String,
     pub(super) fix: Option<String>,
 }
 
-impl Check {
+impl DoctorCheck {
     pub(super) fn ok(id: &'static str, message: impl Into<String>) -> Self {
-        Self { id, level: Level::Ok, message: message.into(), fix: None }
+        Self { id, level: CheckLevel::Ok, message: message.into(), fix: None }
     }
 
     pub(super) fn warning(id: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { id, level: Level::Warning, message: message.into(), fix: Some(fix.into()) }
+        Self { id, level: CheckLevel::Warning, message: message.into(), fix: Some(fix.into()) }
     }
 
     pub(super) fn problem(id: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { id, level: Level::Problem, message: message.into(), fix: Some(fix.into()) }
+        Self { id, level: CheckLevel::Problem, message: message.into(), fix: Some(fix.into()) }
     }
 
-    /// It could not be found out.
+    /// A check that failed.
     pub(super) fn unknown(id: &'static str, error: impl Display) -> Self {
         Self::warning(
             id,
             format!("could not be checked: {error}"),
-            "see that this user or role may read it, and try again",
+            "give this user or role the permission to read it, and try again",
         )
     }
 
-    /// What was found out, or why not.
+    /// The result, or `unknown` with the error.
     pub(super) fn from_result<E: Into<anyhow::Error>>(id: &'static str, found: Result<Self, E>) -> Self {
-        found.unwrap_or_else(|error| Self::unknown(id, in_words(&error.into())))
+        found.unwrap_or_else(|error| Self::unknown(id, error_text(&error.into())))
     }
 }

@@ -1,4 +1,4 @@
-//! `oncebox doctor`: what could lose, repeat or delay messages, and what to do about it.
+//! `oncebox doctor`: checks for risks that lose, repeat or delay messages, and says what to do.
 
 mod check;
 mod log;
@@ -12,80 +12,80 @@ use anyhow::Result;
 use oncebox::Retention;
 use serde_json::json;
 
-use check::{Check, Level};
+use check::{CheckLevel, DoctorCheck};
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::config::Config;
-use crate::exit::{NotFound, in_words};
-use crate::output::Output;
-use crate::store::{For, Opened, Target};
+use crate::exit::{NotFound, error_text};
+use crate::output::CommandOutput;
+use crate::store::{DatabaseTarget, Opened, Purpose};
 use crate::times::{parse_duration, rough};
 
-/// As long as the patient ones among webhook senders try.
+/// The default for `--redelivery`: many webhook senders redeliver for up to three days.
 const REDELIVERY: Duration = Duration::from_secs(3 * 24 * 60 * 60);
 
-/// What to compare with.
+/// Options of `doctor`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// How long your programs keep markers [default: retention.markers of the configuration, else 7d]
+pub(crate) struct DoctorArgs {
+    /// How long your programs keep markers [default: retention.markers of the configuration, otherwise 7d]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     retention: Option<Duration>,
-    /// How long your sources deliver a message again [default: the longest redelivers_for of the configuration, else 3d]
+    /// How long your sources redeliver a message [default: the longest redelivers_for of the configuration, otherwise 3d]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     redelivery: Option<Duration>,
-    /// Also read the whole SQLite database, which takes its time
+    /// Also read the whole SQLite file, which takes time
     #[arg(long)]
     deep: bool,
 }
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+pub(crate) async fn run(common: &CommonArgs, options: &DoctorArgs) -> Result<ExitCode> {
     let config = Config::load(common)?;
     let mut checks = examine(&config.target, options).await?;
     checks.push(retention(
         options.retention.or(config.keep_markers).unwrap_or(Retention::DEFAULT_PERIOD),
         options.redelivery.or(config.redelivery).unwrap_or(REDELIVERY),
     ));
-    let has_problem = checks.iter().any(|check| check.level == Level::Problem);
+    let has_problem = checks.iter().any(|check| check.level == CheckLevel::Problem);
     report(&checks, !has_problem, common.output())?;
     Ok(if has_problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// All checks. One that cannot be made is a problem, and no reason to leave out the others.
-async fn examine(target: &Target, options: &Options) -> Result<Vec<Check>> {
+/// Runs all checks. One that fails does not stop the others.
+async fn examine(target: &DatabaseTarget, options: &DoctorArgs) -> Result<Vec<DoctorCheck>> {
     let mut checks = Vec::new();
-    // Before the store is opened, which sets its own mode.
+    // Before the store is opened, because that sets the journal mode.
     if let Some(file) = target.file() {
         checks.extend(sqlite::of_the_file(&target.url, file).await);
     }
-    match target.open(For::Looking).await {
+    match target.open(Purpose::Read).await {
         Ok(opened) => {
-            checks.push(Check::ok("connect", format!("{} answers", target.shown())));
+            checks.push(DoctorCheck::ok("connect", format!("{} responds", target.shown())));
             checks.extend(of_the_database(&opened, target, options).await);
         }
-        // The wrong file, or no database at all: there is nothing to examine.
+        // Without a database there is nothing to check.
         Err(error) if error.is::<NotFound>() || error.is::<crate::exit::Usage>() => return Err(error),
         Err(error) => {
             let fix = match target.is_sqlite() {
                 true => {
-                    "see that --store names the right file, and that this user may read and write it and its folder"
+                    "check that --store names the right file, and that this user may read and write it and its folder"
                 }
                 false => {
-                    "see that the database runs, and that --store names it with the right user and password"
+                    "check that the database runs, and that --store has the right host, user and password"
                 }
             };
-            checks.push(Check::problem("connect", in_words(&error), fix));
+            checks.push(DoctorCheck::problem("connect", error_text(&error), fix));
         }
     }
     Ok(checks)
 }
 
-async fn of_the_database(opened: &Opened, target: &Target, options: &Options) -> Vec<Check> {
+async fn of_the_database(opened: &Opened, target: &DatabaseTarget, options: &DoctorArgs) -> Vec<DoctorCheck> {
     let mut checks = match opened {
         Opened::Sqlite(store) => sqlite::of_the_store(store.pool(), options.deep).await,
         Opened::Postgres(store) => postgres::of_the_server(store.pool(), target.schema_name()).await,
     };
     let version = log::schema_version(opened.schema_version().await, target.is_sqlite());
-    let is_ready = version.level == Level::Ok;
+    let is_ready = version.level == CheckLevel::Ok;
     checks.push(version);
     if is_ready {
         checks.extend(log::of_the_log(opened.operators().await, target.is_sqlite()).await);
@@ -93,37 +93,41 @@ async fn of_the_database(opened: &Opened, target: &Target, options: &Options) ->
     checks
 }
 
-/// A copy that comes after its marker is gone takes effect again.
-fn retention(kept: Duration, delivered: Duration) -> Check {
-    let is_short = kept <= delivered;
-    let (kept, delivered) = (rough(kept), rough(delivered));
+/// A duplicate that arrives after its marker was deleted takes effect again.
+fn retention(kept: Duration, redelivered: Duration) -> DoctorCheck {
+    let is_short = kept <= redelivered;
+    let (kept, redelivered) = (rough(kept), rough(redelivered));
     match is_short {
-        true => Check::warning(
+        true => DoctorCheck::warning(
             "retention",
             format!(
-                "markers are kept for {kept}, and sources deliver again for {delivered}: a late copy would take effect again"
+                "markers are kept for {kept}, and sources redeliver for {redelivered}: a late duplicate would take effect again"
             ),
-            "keep markers longer than any source delivers again",
+            "keep markers longer than any source redelivers",
         ),
-        false => Check::ok(
+        false => DoctorCheck::ok(
             "retention",
-            format!("markers are kept for {kept}, sources deliver again for {delivered}"),
+            format!("markers are kept for {kept}, and sources redeliver for {redelivered}"),
         ),
     }
 }
 
-fn report(checks: &[Check], ok: bool, output: Output) -> Result<()> {
+fn report(checks: &[DoctorCheck], ok: bool, output: CommandOutput) -> Result<()> {
     output.object(&json!({ "ok": ok, "checks": checks }))?;
     let width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
     for check in checks {
-        output.say(format_args!("{:<8} {:<width$}  {}", check.level.name(), check.id, check.message))?;
+        output.line(format_args!("{:<8} {:<width$}  {}", check.level.name(), check.id, check.message))?;
         if let Some(fix) = &check.fix {
-            output.say(format_args!("{:<8} {:<width$}  -> {fix}", "", ""))?;
+            output.line(format_args!("{:<8} {:<width$}  -> {fix}", "", ""))?;
         }
     }
-    let count = |level: Level| checks.iter().filter(|check| check.level == level).count();
-    output.say("")?;
-    output.say(format_args!("problems: {}, warnings: {}", count(Level::Problem), count(Level::Warning)))
+    let count = |level: CheckLevel| checks.iter().filter(|check| check.level == level).count();
+    output.line("")?;
+    output.line(format_args!(
+        "problems: {}, warnings: {}",
+        count(CheckLevel::Problem),
+        count(CheckLevel::Warning)
+    ))
 }
 
 #[cfg(test)]
@@ -131,11 +135,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markers_outlive_the_last_copy() {
+    fn markers_must_be_kept_longer_than_sources_redeliver() {
         let days = |n: u64| Duration::from_secs(n * 86_400);
         let check = |kept, delivered| retention(days(kept), days(delivered)).level;
-        assert_eq!(check(7, 3), Level::Ok);
-        assert_eq!(check(3, 3), Level::Warning);
-        assert_eq!(check(1, 3), Level::Warning);
+        assert_eq!(check(7, 3), CheckLevel::Ok);
+        assert_eq!(check(3, 3), CheckLevel::Warning);
+        assert_eq!(check(1, 3), CheckLevel::Warning);
     }
 }

@@ -1,29 +1,29 @@
-//! What is checked on PostgreSQL.
+//! Checks on PostgreSQL.
 
 use std::time::Duration;
 
 use sqlx::{FromRow, PgPool, Row};
 
-use super::check::Check;
+use super::check::DoctorCheck;
 use crate::times::rough;
 
-/// A transaction that has been open for longer is forgotten rather than slow.
+/// A transaction that is open for longer is probably forgotten.
 const OLD_TRANSACTION: Duration = Duration::from_secs(5 * 60);
 const OLD_IDLE: Duration = Duration::from_secs(60);
-/// So many of the connections may be taken.
-const PERCENT_TAKEN: i64 = 80;
+/// The maximum share of used connections without a warning.
+const USED_PERCENT_MAX: i64 = 80;
 
-pub(super) async fn of_the_server(pool: &PgPool, schema: &str) -> Vec<Check> {
-    let mut checks = vec![Check::from_result("server_version", server_version(pool).await)];
-    checks.push(Check::from_result("fsync", switched_on(pool, "fsync").await));
-    checks.push(Check::from_result("full_page_writes", switched_on(pool, "full_page_writes").await));
-    checks.push(Check::from_result("synchronous_commit", synchronous_commit(pool).await));
-    checks.push(Check::from_result("connections", connections(pool).await));
-    checks.push(Check::from_result("old_transactions", old_transactions(pool).await));
-    checks.push(Check::from_result("idle_transactions", idle_transactions(pool).await));
-    checks.push(Check::from_result("prepared_transactions", prepared_transactions(pool).await));
-    checks.push(Check::from_result("replication_slots", replication_slots(pool).await));
-    checks.push(Check::from_result("privileges", privileges(pool, schema).await));
+pub(super) async fn of_the_server(pool: &PgPool, schema: &str) -> Vec<DoctorCheck> {
+    let mut checks = vec![DoctorCheck::from_result("server_version", server_version(pool).await)];
+    checks.push(DoctorCheck::from_result("fsync", enabled(pool, "fsync").await));
+    checks.push(DoctorCheck::from_result("full_page_writes", enabled(pool, "full_page_writes").await));
+    checks.push(DoctorCheck::from_result("synchronous_commit", synchronous_commit(pool).await));
+    checks.push(DoctorCheck::from_result("connections", connections(pool).await));
+    checks.push(DoctorCheck::from_result("old_transactions", old_transactions(pool).await));
+    checks.push(DoctorCheck::from_result("idle_transactions", idle_transactions(pool).await));
+    checks.push(DoctorCheck::from_result("prepared_transactions", prepared_transactions(pool).await));
+    checks.push(DoctorCheck::from_result("replication_slots", replication_slots(pool).await));
+    checks.push(DoctorCheck::from_result("privileges", privileges(pool, schema).await));
     checks
 }
 
@@ -31,69 +31,69 @@ async fn setting(pool: &PgPool, name: &str) -> Result<String, sqlx::Error> {
     sqlx::query_scalar("select current_setting($1)").bind(name).fetch_one(pool).await
 }
 
-async fn server_version(pool: &PgPool) -> Result<Check, sqlx::Error> {
+async fn server_version(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let number = setting(pool, "server_version_num").await?;
     let version = setting(pool, "server_version").await?;
     Ok(match number.parse::<u32>().is_ok_and(|number| number < 130_000) {
-        true => Check::problem(
+        true => DoctorCheck::problem(
             "server_version",
             format!("PostgreSQL {version} is too old"),
-            "use version 13 or newer",
+            "upgrade to version 13 or newer",
         ),
-        false => Check::ok("server_version", format!("PostgreSQL {version}")),
+        false => DoctorCheck::ok("server_version", format!("PostgreSQL {version}")),
     })
 }
 
-async fn switched_on(pool: &PgPool, name: &'static str) -> Result<Check, sqlx::Error> {
+async fn enabled(pool: &PgPool, name: &'static str) -> Result<DoctorCheck, sqlx::Error> {
     Ok(match setting(pool, name).await?.as_str() {
-        "off" => Check::problem(
+        "off" => DoctorCheck::problem(
             name,
-            format!("{name} = off: a crash can lose or damage what was acknowledged"),
+            "off: a crash can lose or damage acknowledged messages",
             format!("set `{name} = on`, and restart or reload the server"),
         ),
-        value => Check::ok(name, value),
+        value => DoctorCheck::ok(name, value),
     })
 }
 
-async fn synchronous_commit(pool: &PgPool) -> Result<Check, sqlx::Error> {
+async fn synchronous_commit(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let id = "synchronous_commit";
     let (value, standbys) = (setting(pool, id).await?, setting(pool, "synchronous_standby_names").await?);
     Ok(match value.as_str() {
-        "off" => Check::problem(
+        "off" => DoctorCheck::problem(
             id,
-            "off: a crash can lose messages that were acknowledged",
+            "off: a crash can lose acknowledged messages",
             "set `synchronous_commit = on` for the server, the database and the role",
         ),
-        "local" if !standbys.is_empty() => Check::problem(
+        "local" if !standbys.is_empty() => DoctorCheck::problem(
             id,
-            "local, and there are synchronous standbys: a failover can lose messages that were acknowledged",
+            "local with synchronous standbys: a failover can lose acknowledged messages",
             "set `synchronous_commit = on`",
         ),
-        _ => Check::ok(id, value),
+        _ => DoctorCheck::ok(id, value),
     })
 }
 
-async fn connections(pool: &PgPool) -> Result<Check, sqlx::Error> {
+async fn connections(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let row = sqlx::query(
         "select (select count(*) from pg_stat_activity where backend_type = 'client backend'), \
                 current_setting('max_connections')::int8",
     )
     .fetch_one(pool)
     .await?;
-    let (used, most): (i64, i64) = FromRow::from_row(&row)?;
-    let message = format!("{used} of {most} connections are in use");
-    Ok(match used * 100 > most * PERCENT_TAKEN {
-        true => Check::warning(
+    let (used, max): (i64, i64) = FromRow::from_row(&row)?;
+    let message = format!("{used} of {max} connections are in use");
+    Ok(match used * 100 > max * USED_PERCENT_MAX {
+        true => DoctorCheck::warning(
             "connections",
             message,
-            "raise max_connections, make the programs' pools smaller, or put a pooler in front",
+            "raise max_connections, make the programs' pools smaller, or use a connection pooler",
         ),
-        false => Check::ok("connections", message),
+        false => DoctorCheck::ok("connections", message),
     })
 }
 
-/// What holds back the cleaning of old rows.
-async fn old_transactions(pool: &PgPool) -> Result<Check, sqlx::Error> {
+/// Long transactions, which keep vacuum from removing old rows.
+async fn old_transactions(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let row = sqlx::query(
         "select max(extract(epoch from clock_timestamp() - xact_start))::float8, \
                 pg_has_role(current_user, 'pg_read_all_stats', 'usage') \
@@ -104,21 +104,21 @@ async fn old_transactions(pool: &PgPool) -> Result<Check, sqlx::Error> {
     .await?;
     let oldest = seconds(row.try_get(0)?);
     let sees_all: bool = row.try_get(1)?;
-    let of = if sees_all { "" } else { " (of this role's only: grant pg_read_all_stats to see all)" };
+    let of = if sees_all { "" } else { " (only of this role: grant pg_read_all_stats to see all)" };
     Ok(match oldest {
-        Some(age) if age > OLD_TRANSACTION => Check::warning(
+        Some(age) if age > OLD_TRANSACTION => DoctorCheck::warning(
             "old_transactions",
             format!("the oldest has been open for {}{of}", rough(age)),
-            "find it in pg_stat_activity by xact_start, and end it: nothing that was deleted since is cleaned up",
+            "find it in pg_stat_activity by xact_start, and end it: until then vacuum cannot remove deleted rows",
         ),
         Some(age) => {
-            Check::ok("old_transactions", format!("the oldest has been open for {}{of}", rough(age)))
+            DoctorCheck::ok("old_transactions", format!("the oldest has been open for {}{of}", rough(age)))
         }
-        None => Check::ok("old_transactions", format!("none{of}")),
+        None => DoctorCheck::ok("old_transactions", format!("none{of}")),
     })
 }
 
-async fn idle_transactions(pool: &PgPool) -> Result<Check, sqlx::Error> {
+async fn idle_transactions(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let row = sqlx::query(
         "select count(*), max(extract(epoch from clock_timestamp() - state_change))::float8 \
          from pg_stat_activity where state like 'idle in transaction%' \
@@ -129,16 +129,16 @@ async fn idle_transactions(pool: &PgPool) -> Result<Check, sqlx::Error> {
     .await?;
     let (count, longest): (i64, Option<f64>) = FromRow::from_row(&row)?;
     Ok(match (count, seconds(longest)) {
-        (0, _) | (_, None) => Check::ok("idle_transactions", "none"),
-        (count, Some(longest)) => Check::warning(
+        (0, _) | (_, None) => DoctorCheck::ok("idle_transactions", "none"),
+        (count, Some(longest)) => DoctorCheck::warning(
             "idle_transactions",
             format!("{count} sessions are idle in a transaction, for up to {}", rough(longest)),
-            "find out who forgot them, and set idle_in_transaction_session_timeout",
+            "find their programs in pg_stat_activity, and set idle_in_transaction_session_timeout",
         ),
     })
 }
 
-async fn prepared_transactions(pool: &PgPool) -> Result<Check, sqlx::Error> {
+async fn prepared_transactions(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let row = sqlx::query(
         "select count(*), max(extract(epoch from clock_timestamp() - prepared))::float8 from pg_prepared_xacts",
     )
@@ -146,17 +146,20 @@ async fn prepared_transactions(pool: &PgPool) -> Result<Check, sqlx::Error> {
     .await?;
     let (count, oldest): (i64, Option<f64>) = FromRow::from_row(&row)?;
     Ok(match seconds(oldest) {
-        Some(oldest) if oldest > OLD_TRANSACTION => Check::warning(
+        Some(oldest) if oldest > OLD_TRANSACTION => DoctorCheck::warning(
             "prepared_transactions",
-            format!("{count}, the oldest for {}", rough(oldest)),
-            "COMMIT PREPARED or ROLLBACK PREPARED what is in pg_prepared_xacts: it holds locks and old rows",
+            format!("{count}, the oldest open for {}", rough(oldest)),
+            "end those in pg_prepared_xacts with COMMIT PREPARED or ROLLBACK PREPARED: they hold locks and old rows",
         ),
-        _ => Check::ok("prepared_transactions", if count == 0 { "none".into() } else { count.to_string() }),
+        _ => DoctorCheck::ok(
+            "prepared_transactions",
+            if count == 0 { "none".into() } else { count.to_string() },
+        ),
     })
 }
 
-/// Slots that keep old rows, and nobody reads.
-async fn replication_slots(pool: &PgPool) -> Result<Check, sqlx::Error> {
+/// Inactive slots, which keep old rows.
+async fn replication_slots(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let idle: Vec<String> = sqlx::query_scalar(
         "select slot_name::text from pg_replication_slots \
          where not active and (xmin is not null or catalog_xmin is not null) order by 1",
@@ -164,35 +167,37 @@ async fn replication_slots(pool: &PgPool) -> Result<Check, sqlx::Error> {
     .fetch_all(pool)
     .await?;
     Ok(match idle.is_empty() {
-        true => Check::ok("replication_slots", "none holds back old rows for nobody"),
-        false => Check::warning(
+        true => DoctorCheck::ok("replication_slots", "no inactive slot keeps old rows"),
+        false => DoctorCheck::warning(
             "replication_slots",
-            format!("nobody reads {}, and old rows are kept for it", idle.join(", ")),
-            "let its standby connect, or drop it: select pg_drop_replication_slot('NAME')",
+            format!("inactive, but keep old rows: {}", idle.join(", ")),
+            "connect the standby, or drop the slot: select pg_drop_replication_slot('NAME')",
         ),
     })
 }
 
-/// What a running program needs, as `migrate grants` gives it.
-async fn privileges(pool: &PgPool, schema: &str) -> Result<Check, sqlx::Error> {
+/// The privileges that a running program needs, and `migrate grants` grants.
+async fn privileges(pool: &PgPool, schema: &str) -> Result<DoctorCheck, sqlx::Error> {
     let id = "privileges";
     let role: String = sqlx::query_scalar("select current_user::text").fetch_one(pool).await?;
-    let fix = format!("let the owner of the schema run what `oncebox migrate grants {role}` prints");
+    let fix = format!("let the owner of the schema run the SQL that `oncebox migrate grants {role}` prints");
     let may_use: Option<bool> =
         sqlx::query_scalar("select has_schema_privilege(oid, 'usage') from pg_namespace where nspname = $1")
             .bind(schema)
             .fetch_optional(pool)
             .await?;
     match may_use {
-        None => return Ok(Check::ok(id, format!("there is no schema {schema} yet"))),
-        Some(false) => return Ok(Check::problem(id, format!("{role} may not use the schema {schema}"), fix)),
+        None => return Ok(DoctorCheck::ok(id, format!("there is no schema {schema} yet"))),
+        Some(false) => {
+            return Ok(DoctorCheck::problem(id, format!("{role} may not use the schema {schema}"), fix));
+        }
         Some(true) => {}
     }
     let missing: Vec<String> =
         sqlx::query_scalar(include_str!("privileges.sql")).bind(schema).fetch_all(pool).await?;
     Ok(match missing.is_empty() {
-        true => Check::ok(id, format!("{role} may read and write the tables in {schema}")),
-        false => Check::problem(id, format!("{role} may not {}", missing.join(", ")), fix),
+        true => DoctorCheck::ok(id, format!("{role} may read and write the tables in {schema}")),
+        false => DoctorCheck::problem(id, format!("{role} may not {}", missing.join(", ")), fix),
     })
 }
 

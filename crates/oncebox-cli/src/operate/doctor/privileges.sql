@@ -1,4 +1,4 @@
--- What a running program needs of the tables in the schema $1, and the role does not have. Tables that are not there do not count.
+-- The privileges on the tables in the schema $1 that a running program needs and the role lacks. Missing tables do not count.
 select lower(need.privilege) || ' ' || c.relname
 from (values
     ('version', array['SELECT']),

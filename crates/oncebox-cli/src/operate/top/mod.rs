@@ -1,4 +1,4 @@
-//! `oncebox top`: rates, lag and dead letters, again and again.
+//! `oncebox top`: rates, lag and dead letters, refreshed.
 
 mod sample;
 mod screen;
@@ -12,21 +12,21 @@ use oncebox::Operators;
 use tokio::signal;
 use tokio::time::{sleep_until, timeout};
 
-use sample::{Rates, Sample};
+use sample::{Rates, StatusSample};
 use screen::Screen;
 
-use crate::cli::Common;
+use crate::cli::CommonArgs;
 use crate::exit::{Usage, is_outage};
-use crate::store::{For, Target};
-use crate::times::parse_duration;
+use crate::store::{DatabaseTarget, Purpose};
+use crate::times::{parse_duration, rough};
 
-/// How often to look.
+/// Options of `top`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// The time between two looks
+pub(crate) struct TopArgs {
+    /// The interval between two refreshes
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     every: Duration,
-    /// End after so many looks
+    /// Exit after this number of refreshes
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
@@ -34,13 +34,13 @@ pub(crate) struct Options {
 /// A database that takes longer to respond is reported as an outage.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> {
+pub(crate) async fn run(common: &CommonArgs, options: &TopArgs) -> Result<ExitCode> {
     if options.every.is_zero() {
-        return Err(Usage("--every is zero: set a time greater than that".into()).into());
+        return Err(Usage("--every is 0: set an interval, for example 1s".into()).into());
     }
-    let mut watched = Watched { target: Target::of(common)?, operators: None };
-    // What no waiting helps against is said where it stays to be read, and before there is a screen.
-    let first = match watched.look().await {
+    let mut watched = WatchedDatabase { target: DatabaseTarget::of(common)?, operators: None };
+    // An error that waiting does not change ends the command, before the screen hides it.
+    let first = match watched.sample().await {
         Err(error) if watched.operators.is_none() && !is_outage(&error) => return Err(error),
         first => first,
     };
@@ -57,7 +57,7 @@ pub(crate) async fn run(common: &Common, options: &Options) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ctrl-C, or what a supervisor sends.
+/// Waits for Ctrl-C or SIGTERM.
 async fn stop() -> Result<()> {
     let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate())?;
     tokio::select! {
@@ -66,46 +66,47 @@ async fn stop() -> Result<()> {
     }
 }
 
-/// A database that is looked at, opened as soon as that can be.
-struct Watched {
-    target: Target,
+/// The watched database. It is opened as soon as it responds.
+struct WatchedDatabase {
+    target: DatabaseTarget,
     operators: Option<Operators>,
 }
 
-impl Watched {
-    async fn look(&mut self) -> Result<Sample> {
+impl WatchedDatabase {
+    async fn sample(&mut self) -> Result<StatusSample> {
         let operators = match &self.operators {
             Some(operators) => operators,
-            None => self.operators.insert(self.target.operators(For::Looking).await?),
+            None => self.operators.insert(self.target.operators(Purpose::Read).await?),
         };
-        timeout(RESPONSE_TIMEOUT, Sample::take(operators)).await.context("the database does not answer")?
+        let no_response = format!("the database did not respond within {}", rough(RESPONSE_TIMEOUT));
+        timeout(RESPONSE_TIMEOUT, StatusSample::take(operators)).await.context(no_response)?
     }
 }
 
 async fn watch(
-    watched: &mut Watched,
-    first: Result<Sample>,
-    options: &Options,
+    watched: &mut WatchedDatabase,
+    first: Result<StatusSample>,
+    options: &TopArgs,
     screen: &Screen,
 ) -> Result<()> {
-    let mut last: Option<Sample> = None;
-    let (mut looked, mut looks) = (first, 0);
+    let mut last: Option<StatusSample> = None;
+    let (mut sampled, mut count) = (first, 0);
     let mut next = Instant::now();
     loop {
-        match looked {
+        match sampled {
             Ok(sample) => {
                 screen.show(&sample, &Rates::between(last.as_ref(), &sample), &watched.target)?;
                 last = Some(sample);
             }
-            // What was known stays: the next rate is that of the whole time in between.
-            Err(trouble) => screen.show_trouble(&trouble, &watched.target)?,
+            // The last sample stays, so the next rate covers the whole outage.
+            Err(error) => screen.show_error(&error, &watched.target)?,
         }
-        looks += 1;
-        if options.count.is_some_and(|count| looks >= count) {
+        count += 1;
+        if options.count.is_some_and(|max| count >= max) {
             return Ok(());
         }
         next = (next + options.every).max(Instant::now());
         sleep_until(next.into()).await;
-        looked = watched.look().await;
+        sampled = watched.sample().await;
     }
 }

@@ -1,4 +1,4 @@
-//! What is seen at one moment, and what has changed since the one before.
+//! The status at one moment, and the rates since the sample before.
 
 use std::time::{Instant, SystemTime};
 
@@ -9,17 +9,17 @@ use oncebox::store::HandlerStatus;
 use crate::operate::known;
 use crate::operate::status::is_alive;
 
-/// One look.
+/// The status at one moment.
 #[derive(Debug)]
-pub(super) struct Sample {
+pub(super) struct StatusSample {
     pub(super) at: SystemTime,
     taken: Instant,
     pub(super) handlers: Vec<HandlerStatus>,
-    /// How many are at work.
+    /// The number of processes whose lease has not expired.
     pub(super) processes: usize,
 }
 
-impl Sample {
+impl StatusSample {
     pub(super) async fn take(operators: &Operators) -> Result<Self> {
         let handlers = known::handlers(operators).await?;
         let (at, taken) = (SystemTime::now(), Instant::now());
@@ -36,25 +36,25 @@ impl Sample {
     }
 }
 
-/// What happened in a second, on average since the look before. `None` where that cannot be told.
+/// Rates per second, on average since the sample before. `None` if unknown.
 #[derive(Debug, PartialEq)]
 pub(super) struct Rates {
-    /// Positions that the log has grown by.
+    /// The growth of the log, in positions.
     pub(super) accepted: Option<f64>,
-    /// Positions that each handler has passed, in the order of the handlers.
+    /// The positions that each handler has passed, in the order of the handlers.
     pub(super) passed: Vec<Option<f64>>,
 }
 
 impl Rates {
-    pub(super) fn between(last: Option<&Sample>, now: &Sample) -> Self {
+    pub(super) fn between(last: Option<&StatusSample>, now: &StatusSample) -> Self {
         let rate = |status: &HandlerStatus, count: fn(&HandlerStatus) -> u64| {
             let last = last?;
             let seconds = now.taken.duration_since(last.taken).as_secs_f64();
-            // Less than before: a replay took it back.
+            // `None` if the count is lower than before: a replay has moved the handler back.
             let grown = count(status).checked_sub(count(last.handler(status)?))?;
             (seconds > 0.0).then(|| as_float(grown) / seconds)
         };
-        // What lies behind a handler and what lies ahead of it are all positions that there are.
+        // The positions behind a handler and ahead of it together are the whole log.
         let readers = now.handlers.iter().filter(|status| status.handler.mode.reads_log());
         let accepted = readers.filter_map(|status| rate(status, |status| status.passed + status.lag)).next();
         let passed = now.handlers.iter().map(|status| rate(status, |status| status.passed)).collect();
@@ -63,7 +63,7 @@ impl Rates {
 }
 
 fn as_float(count: u64) -> f64 {
-    // Nothing grows by more than that between two looks.
+    // Saturates: nothing grows by more between two samples.
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
@@ -89,12 +89,12 @@ mod tests {
         HandlerStatus { handler, passed, lag, oldest_waiting: None, tasks: 0, dead: 0 }
     }
 
-    fn sample(taken: Instant, handlers: Vec<HandlerStatus>) -> Sample {
-        Sample { at: SystemTime::now(), taken, handlers, processes: 0 }
+    fn sample(taken: Instant, handlers: Vec<HandlerStatus>) -> StatusSample {
+        StatusSample { at: SystemTime::now(), taken, handlers, processes: 0 }
     }
 
     #[test]
-    fn rates_are_positions_in_a_second() {
+    fn rates_are_positions_per_second() {
         let start = Instant::now();
         let first = sample(start, vec![status(1, Mode::Stored, 10, 5), status(2, Mode::Stored, 15, 0)]);
         assert_eq!(Rates::between(None, &first), Rates { accepted: None, passed: vec![None, None] });
@@ -107,13 +107,13 @@ mod tests {
                 status(3, Mode::Stored, 0, 35),
             ],
         );
-        // The second is replayed: what it passed is not known, what was accepted is. The third is new.
+        // The second handler is replayed, so its rate is unknown. The third one is new.
         let expected = Rates { accepted: Some(10.0), passed: vec![Some(10.0), None, None] };
         assert_eq!(Rates::between(Some(&first), &second), expected);
     }
 
     #[test]
-    fn inline_handlers_do_not_say_what_was_accepted() {
+    fn inline_handlers_do_not_show_the_growth_of_the_log() {
         let start = Instant::now();
         let first = sample(start, vec![status(1, Mode::inline(), 0, 0)]);
         let second = sample(start + Duration::from_secs(1), vec![status(1, Mode::inline(), 0, 0)]);

@@ -1,4 +1,4 @@
-//! Where samples are shown: a terminal, a pipe for people, or a program.
+//! Shows samples: on a terminal, as plain lines, or as JSON.
 
 use std::io::{Write, stdout};
 use std::time::SystemTime;
@@ -6,34 +6,34 @@ use std::time::SystemTime;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::sample::{Rates, Sample};
-use crate::exit::in_words;
+use super::sample::{Rates, StatusSample};
+use crate::exit::error_text;
 use crate::operate::known::state_name;
 use crate::operate::status::millis;
-use crate::output::Output;
-use crate::store::Target;
-use crate::table::Table;
+use crate::output::CommandOutput;
+use crate::store::DatabaseTarget;
+use crate::table::TextTable;
 use crate::times::{rfc3339, rough};
 
 /// The alternate screen, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the beginning; each line clears what is left of it, the last one what is below.
+/// Redraws from the top left. Each line clears its rest, and the last one everything below: that avoids flicker.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
-/// If the terminal does not say.
+/// The size if the terminal does not report one.
 const ROWS: usize = 24;
 const COLUMNS: usize = 80;
 
-/// Where samples go.
+/// Shows samples and errors.
 #[derive(Debug)]
 pub(super) struct Screen {
-    kind: Kind,
+    kind: ScreenKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ScreenKind {
     Terminal,
     Plain,
     Json,
@@ -42,33 +42,36 @@ enum Kind {
 impl Screen {
     pub(super) fn terminal() -> Result<Self> {
         write(ENTER)?;
-        Ok(Self { kind: Kind::Terminal })
+        Ok(Self { kind: ScreenKind::Terminal })
     }
 
     pub(super) fn plain() -> Self {
-        Self { kind: Kind::Plain }
+        Self { kind: ScreenKind::Plain }
     }
 
     pub(super) fn json() -> Self {
-        Self { kind: Kind::Json }
+        Self { kind: ScreenKind::Json }
     }
 
-    pub(super) fn show(&self, sample: &Sample, rates: &Rates, target: &Target) -> Result<()> {
+    pub(super) fn show(&self, sample: &StatusSample, rates: &Rates, target: &DatabaseTarget) -> Result<()> {
         match self.kind {
-            Kind::Json => Output { json: true }.object(&object(sample, rates)),
-            Kind::Plain => Output { json: false }.say(plain(sample, rates)),
-            Kind::Terminal => draw(&whole(sample, rates, target)),
+            ScreenKind::Json => CommandOutput { json: true }.object(&object(sample, rates)),
+            ScreenKind::Plain => CommandOutput { json: false }.line(plain(sample, rates)),
+            ScreenKind::Terminal => draw(&whole(sample, rates, target)),
         }
     }
 
-    pub(super) fn show_trouble(&self, trouble: &anyhow::Error, target: &Target) -> Result<()> {
-        let (at, trouble) = (rfc3339(SystemTime::now()), in_words(trouble));
+    pub(super) fn show_error(&self, error: &anyhow::Error, target: &DatabaseTarget) -> Result<()> {
+        let (at, error) = (rfc3339(SystemTime::now()), error_text(error));
         match self.kind {
-            Kind::Json => Output { json: true }.object(&json!({ "at": at, "trouble": trouble })),
-            Kind::Plain => Output { json: false }.say(format_args!("{at} {trouble}")),
-            Kind::Terminal => {
-                let trouble = wrapped(&trouble, size().1);
-                draw(&format!("oncebox top  {}  {at}\n\n{trouble}\n\nIt is asked again.", target.shown()))
+            ScreenKind::Json => CommandOutput { json: true }.object(&json!({ "at": at, "error": error })),
+            ScreenKind::Plain => CommandOutput { json: false }.line(format_args!("{at} error: {error}")),
+            ScreenKind::Terminal => {
+                let error = wrapped(&error, size().1);
+                draw(&format!(
+                    "oncebox top  {}  {at}\n\n{error}\n\nRetrying. Press Ctrl-C to quit.",
+                    target.shown()
+                ))
             }
         }
     }
@@ -76,8 +79,8 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if self.kind == Kind::Terminal {
-            // There is nobody left to tell.
+        if self.kind == ScreenKind::Terminal {
+            // An error means that the terminal is gone.
             let _ = write(LEAVE);
         }
     }
@@ -89,7 +92,7 @@ fn write(text: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Over what was there, without a flicker, and no more than fits.
+/// Draws over the last text, cut to the size of the terminal.
 fn draw(text: &str) -> Result<()> {
     let (rows, columns) = size();
     let mut drawn = String::from(HOME);
@@ -104,7 +107,7 @@ fn draw(text: &str) -> Result<()> {
     write(&drawn)
 }
 
-/// On lines of that width, broken between words: what matters most often stands at the end.
+/// Wraps a text between words. Errors are not cut, because the cause is at their end.
 fn wrapped(text: &str, columns: usize) -> String {
     let (mut lines, mut width) = (String::new(), 0);
     for word in text.split_whitespace() {
@@ -136,9 +139,9 @@ fn rate(rate: Option<f64>) -> String {
     rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"))
 }
 
-fn whole(sample: &Sample, rates: &Rates, target: &Target) -> String {
+fn whole(sample: &StatusSample, rates: &Rates, target: &DatabaseTarget) -> String {
     let names = ["handler", "state", "passed/s", "lag", "oldest waiting", "tasks", "dead"];
-    let mut table = Table::new(names).right([2, 3, 4, 5, 6]);
+    let mut table = TextTable::new(names).right([2, 3, 4, 5, 6]);
     for (status, passed) in sample.handlers.iter().zip(&rates.passed) {
         table.row([
             status.handler.name.clone(),
@@ -151,7 +154,7 @@ fn whole(sample: &Sample, rates: &Rates, target: &Target) -> String {
         ]);
     }
     format!(
-        "oncebox top  {}  {}\n\naccepted/s {}   dead letters {}   processes {}\n\n{table}\n\nCtrl-C ends",
+        "oncebox top  {}  {}\n\naccepted/s {}   dead letters {}   processes {}\n\n{table}\n\nPress Ctrl-C to quit",
         target.shown(),
         rfc3339(sample.at),
         rate(rates.accepted),
@@ -160,8 +163,8 @@ fn whole(sample: &Sample, rates: &Rates, target: &Target) -> String {
     )
 }
 
-/// One line for the whole, one for each handler.
-fn plain(sample: &Sample, rates: &Rates) -> String {
+/// One line for the database, and one for each handler.
+fn plain(sample: &StatusSample, rates: &Rates) -> String {
     let at = rfc3339(sample.at);
     let mut lines = vec![format!(
         "{at} accepted/s {} dead {} processes {}",
@@ -184,7 +187,7 @@ fn plain(sample: &Sample, rates: &Rates) -> String {
     lines.join("\n")
 }
 
-fn object(sample: &Sample, rates: &Rates) -> Value {
+fn object(sample: &StatusSample, rates: &Rates) -> Value {
     let handlers = sample.handlers.iter().zip(&rates.passed).map(|(status, passed)| {
         json!({
             "name": status.handler.name,

@@ -1,4 +1,4 @@
-//! Databases that the library fills and the program looks at.
+//! Databases that the library fills and the program reads.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,23 +11,23 @@ use serde_json::Value;
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
 
-/// One database, which is gone after the test.
-pub(super) struct Database {
+/// A database that is removed after the test.
+pub(super) struct TestDatabase {
     pub(super) folder: TempDir,
     pub(super) url: String,
     pub(super) schema: Option<String>,
 }
 
-/// How the program ended, and what it said.
-pub(super) struct Answer {
+/// The exit code and the output of the program.
+pub(super) struct ProgramResult {
     pub(super) code: Option<i32>,
     pub(super) out: String,
     pub(super) err: String,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Answer {
-    /// It ended as it should.
+impl ProgramResult {
+    /// Asserts success.
     #[track_caller]
     pub(super) fn ok(self) -> Self {
         self.ends_with_code(0)
@@ -40,18 +40,18 @@ impl Answer {
     }
 
     #[track_caller]
-    pub(super) fn says(self, text: &str) -> Self {
+    pub(super) fn prints(self, text: &str) -> Self {
         assert!(self.out.contains(text), "{text:?} is missing: {}{}", self.out, self.err);
         self
     }
 
     #[track_caller]
-    pub(super) fn complains(self, text: &str) -> Self {
+    pub(super) fn reports(self, text: &str) -> Self {
         assert!(self.err.contains(text), "{text:?} is missing: {}", self.err);
         self
     }
 
-    /// Every line as JSON.
+    /// Parses every line as JSON.
     #[track_caller]
     pub(super) fn json(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -59,14 +59,14 @@ impl Answer {
     }
 }
 
-impl Database {
+impl TestDatabase {
     pub(super) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("inbox.db").display());
         Self { folder, url, schema: None }
     }
 
-    /// Where there is a server for tests.
+    /// A schema on the test server, if there is one.
     pub(super) fn postgres() -> Option<Self> {
         let Ok(url) = std::env::var("ONCEBOX_TEST_POSTGRES") else {
             let test = std::thread::current().name().unwrap_or("a test of the program").to_owned();
@@ -80,13 +80,13 @@ impl Database {
         self.schema.is_none()
     }
 
-    /// Removes what is not in the folder.
+    /// Drops the schema. Files are removed with the folder.
     pub(super) async fn end(&self) {
         let Some(schema) = &self.schema else { return };
         self.sql(&format!("drop schema if exists {schema} cascade")).await;
     }
 
-    /// Runs a statement as an administrator would.
+    /// Runs a statement as the owner of the database.
     pub(super) async fn sql(&self, statement: &str) {
         let statement = AssertSqlSafe(statement.to_owned());
         match self.is_sqlite() {
@@ -103,7 +103,7 @@ impl Database {
         }
     }
 
-    /// How many rows a table has.
+    /// The number of rows in a table.
     pub(super) async fn count(&self, table: &str) -> i64 {
         match &self.schema {
             None => {
@@ -138,24 +138,24 @@ impl Database {
         command
     }
 
-    /// Runs it; nobody is at a terminal.
-    pub(super) fn oncebox(&self, arguments: &[&str]) -> Answer {
+    /// Runs the program without a terminal.
+    pub(super) fn oncebox(&self, arguments: &[&str]) -> ProgramResult {
         self.oncebox_with(arguments, b"")
     }
 
-    /// The same with something on standard input.
-    pub(super) fn oncebox_with(&self, arguments: &[&str], input: &[u8]) -> Answer {
-        answer(&mut self.program(arguments), input)
+    /// The same with standard input.
+    pub(super) fn oncebox_with(&self, arguments: &[&str], input: &[u8]) -> ProgramResult {
+        result_of(&mut self.program(arguments), input)
     }
 }
 
-fn answer(command: &mut Command, input: &[u8]) -> Answer {
+fn result_of(command: &mut Command, input: &[u8]) -> ProgramResult {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // One that ends early reads nothing.
+    // An error means that the program exits before it reads.
     let _ = child.stdin.take().unwrap().write_all(input);
     let output = child.wait_with_output().unwrap();
-    Answer {
+    ProgramResult {
         code: output.status.code(),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -163,27 +163,27 @@ fn answer(command: &mut Command, input: &[u8]) -> Answer {
     }
 }
 
-/// A name that no other test has, in this run or another one.
+/// A name that no other test uses, in this run or another one.
 pub(super) fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     format!("cli_{:x}_{}_{}", since.as_nanos(), std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// An inbox with one lane and a ledger, which is closed to whatever is broken.
+/// An inbox with one lane and the handler `ledger`, which fails on bodies that contain "broken".
 pub(super) async fn ledger<S: LogStore>(store: S) -> Inbox<S> {
-    let at_once = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
+    let immediately = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
     let post = async |envelope: Envelope, _: &mut S::Conn| -> Result<(), BoxError> {
         match envelope.body().windows(6).any(|word| word == b"broken") {
             true => Err("the ledger is closed".into()),
             false => Ok(()),
         }
     };
-    let builder = Inbox::builder(store).stored().lanes(1).retry(at_once);
+    let builder = Inbox::builder(store).stored().lanes(1).retry(immediately);
     builder.on_raw("ledger", ["order.paid"], post).build().await.unwrap()
 }
 
-/// Runs code with a ledger on a database, whichever it is, with its tables made.
+/// Creates the tables and runs code with a ledger, on either database.
 macro_rules! with_ledger {
     ($database:expr, $inbox:ident => $body:expr) => {
         match $database.is_sqlite() {
@@ -204,22 +204,22 @@ macro_rules! with_ledger {
 }
 pub(super) use with_ledger;
 
-/// Accepts orders, by key and body, and works until nothing is left to do.
-pub(super) async fn take<S: LogStore>(inbox: &Inbox<S>, orders: &[(&str, &str)]) -> u64 {
+/// Accepts orders, given by key and body, and handles all of them. Returns the number of successes.
+pub(super) async fn accept_and_work<S: LogStore>(inbox: &Inbox<S>, orders: &[(&str, &str)]) -> u64 {
     for (key, body) in orders {
         inbox.accept(Envelope::new("order.paid", *body).with_key(*key)).await.unwrap();
     }
     inbox.work_until_idle().await.unwrap().done
 }
 
-/// Tests on SQLite, and on PostgreSQL where there is one.
+/// Runs tests on SQLite, and on PostgreSQL if there is a server.
 macro_rules! on_each_database {
     ($($test:ident),* $(,)?) => {
         mod sqlite {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    super::$test(&$crate::operate::database::Database::sqlite()).await;
+                    super::$test(&$crate::operate::database::TestDatabase::sqlite()).await;
                 }
             )*
         }
@@ -227,7 +227,7 @@ macro_rules! on_each_database {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    let Some(database) = $crate::operate::database::Database::postgres() else { return };
+                    let Some(database) = $crate::operate::database::TestDatabase::postgres() else { return };
                     let database = std::sync::Arc::new(database);
                     let used = database.clone();
                     let ended = tokio::spawn(async move { super::$test(&used).await }).await;

@@ -1,24 +1,24 @@
-//! Dead letters: found, read, and dealt with.
+//! Dead letters: listed, shown, retried, edited, resolved and discarded.
 
 use oncebox::store::Place;
 
-use super::database::{Database, on_each_database, take, with_ledger};
+use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(
-    they_are_found_by_what_is_known_of_them,
-    one_is_shown_with_everything_that_can_be_done,
-    they_are_tried_again_under_the_name_of_who_said_so,
-    one_is_corrected_and_the_log_keeps_the_original,
-    they_are_discarded_only_on_purpose,
-    they_count_as_done_when_somebody_saw_to_it,
+    filters_select_dead_letters,
+    a_dead_letter_is_shown_with_next_steps,
+    a_retry_is_recorded_with_the_operator,
+    a_body_is_corrected_and_the_log_keeps_the_original,
+    discarding_needs_a_confirmation,
+    a_resolved_dead_letter_counts_as_done,
 );
 
 const ORDERS: [(&str, &str); 3] =
     [("o-1", r#"{"order":1}"#), ("o-2", r#"{"order":2,"state":"broken"}"#), ("o-3", "broken \u{1b}[2J")];
 
-async fn they_are_found_by_what_is_known_of_them(database: &Database) {
+async fn filters_select_dead_letters(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        assert_eq!(take(&inbox, &ORDERS).await, 1);
+        assert_eq!(accept_and_work(&inbox, &ORDERS).await, 1);
     });
     let found = |filter: &[&str]| {
         let listed = database.oncebox(&[&["dead", "list", "--json"], filter].concat()).ok().json();
@@ -39,20 +39,20 @@ async fn they_are_found_by_what_is_known_of_them(database: &Database) {
     assert_eq!(letter["attempts"].as_array().unwrap().len(), 2);
     assert_eq!(letter["attempts"][1]["attempt"], 2);
     assert!(letter.get("body").is_none());
-    database.oncebox(&["dead"]).ok().says("the ledger is closed").says("0/2");
+    database.oncebox(&["dead"]).ok().prints("the ledger is closed").prints("0/2");
     database
         .oncebox(&["dead", "list", "--handler", "legder"])
         .ends_with_code(4)
-        .complains("Did you mean \"ledger\"?");
-    database.oncebox(&["dead", "list", "--at", "3"]).ends_with_code(2).complains("LANE/POSITION");
+        .reports("Did you mean \"ledger\"?");
+    database.oncebox(&["dead", "list", "--at", "3"]).ends_with_code(2).reports("LANE/POSITION");
 }
 
-async fn one_is_shown_with_everything_that_can_be_done(database: &Database) {
+async fn a_dead_letter_is_shown_with_next_steps(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &ORDERS).await;
+        accept_and_work(&inbox, &ORDERS).await;
     });
     let shown =
-        database.oncebox(&["dead", "show", "0/2"]).ok().says("\"state\": \"broken\"").says("attempt 2:");
+        database.oncebox(&["dead", "show", "0/2"]).ok().prints("\"state\": \"broken\"").prints("attempt 2:");
     let mut steps: Vec<&str> = shown.out.lines().rev().take(4).collect();
     steps.reverse();
     let expected = [
@@ -67,16 +67,16 @@ async fn one_is_shown_with_everything_that_can_be_done(database: &Database) {
     }
     let json = &database.oncebox(&["dead", "show", "0/2", "--handler", "ledger", "--json"]).ok().json()[0];
     assert_eq!(json["body"], ORDERS[1].1);
-    // What a sender wrote does nothing to the terminal.
-    let hostile = database.oncebox(&["dead", "show", "0/3"]).ok().says("\\u{1b}[2J");
+    // A sender's text cannot control the terminal.
+    let hostile = database.oncebox(&["dead", "show", "0/3"]).ok().prints("\\u{1b}[2J");
     assert!(!hostile.out.contains('\u{1b}'));
-    database.oncebox(&["dead", "show", "0/1"]).ends_with_code(4).complains("there is no dead letter at 0/1");
+    database.oncebox(&["dead", "show", "0/1"]).ends_with_code(4).reports("there is no dead letter at 0/1");
 }
 
-async fn they_are_tried_again_under_the_name_of_who_said_so(database: &Database) {
+async fn a_retry_is_recorded_with_the_operator(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &ORDERS).await;
-        database.oncebox(&["dead", "retry"]).ends_with_code(2).complains("--all");
+        accept_and_work(&inbox, &ORDERS).await;
+        database.oncebox(&["dead", "retry"]).ends_with_code(2).reports("--all");
         database.oncebox(&["dead", "retry", "--all", "--at", "0/2"]).ends_with_code(2);
         assert_eq!(inbox.operators().dead_letters(oncebox::store::Select::all(), 9).await.unwrap().len(), 2);
         let retried = database.oncebox(&["dead", "retry", "--at", "0/2", "--json"]).ok().json();
@@ -84,54 +84,54 @@ async fn they_are_tried_again_under_the_name_of_who_said_so(database: &Database)
         assert_eq!(inbox.operators().tasks(None, 9).await.unwrap()[0].place, Place { lane: 0, pos: 2 });
         let audit = &inbox.operators().audit(1).await.unwrap()[0];
         assert_eq!((&*audit.operator, &*audit.action), ("ann", "retry"));
-        database.oncebox(&["dead", "retry", "--at", "0/2"]).ends_with_code(4).complains("no dead letter matches --at 0/2");
+        database.oncebox(&["dead", "retry", "--at", "0/2"]).ends_with_code(4).reports("no dead letter matches --at 0/2");
         // It dies again.
         inbox.work_until_idle().await.unwrap();
-        database.oncebox(&["dead", "retry", "--all", "--operator", "bob"]).ok().says("2 dead letters");
+        database.oncebox(&["dead", "retry", "--all", "--operator", "bob"]).ok().prints("2 dead letters");
         assert_eq!(inbox.operators().audit(1).await.unwrap()[0].operator, "bob");
     });
 }
 
-async fn one_is_corrected_and_the_log_keeps_the_original(database: &Database) {
+async fn a_body_is_corrected_and_the_log_keeps_the_original(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &ORDERS).await;
+        accept_and_work(&inbox, &ORDERS).await;
         let edit = ["dead", "edit", "0/2", "--handler", "ledger", "--body"];
-        database.oncebox(&[&edit[..], &["nowhere.json"]].concat()).ends_with_code(1).complains("nowhere.json");
-        database.oncebox_with(&[&edit[..], &["-"]].concat(), b"{}").ok().says("2 bytes");
+        database.oncebox(&[&edit[..], &["nowhere.json"]].concat()).ends_with_code(1).reports("nowhere.json");
+        database.oncebox_with(&[&edit[..], &["-"]].concat(), b"{}").ok().prints("2 bytes");
         assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
-        database.oncebox(&["messages", "show", "0/2"]).ok().says("ledger: done");
+        database.oncebox(&["messages", "show", "0/2"]).ok().prints("ledger: done");
         let original = database.oncebox(&["messages", "show", "0/2", "--raw"]).ok();
         assert_eq!(original.bytes, ORDERS[1].1.as_bytes());
         database.oncebox_with(&[&edit[..], &["-"]].concat(), b"{}").ends_with_code(4);
         let other = ["dead", "edit", "0/3", "--handler", "mail", "--body", "-"];
-        database.oncebox_with(&other, b"{}").ends_with_code(4).complains("there is no handler \"mail\"");
+        database.oncebox_with(&other, b"{}").ends_with_code(4).reports("there is no handler \"mail\"");
     });
 }
 
-async fn they_are_discarded_only_on_purpose(database: &Database) {
+async fn discarding_needs_a_confirmation(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &ORDERS).await;
+        accept_and_work(&inbox, &ORDERS).await;
     });
     let discard = ["dead", "discard", "--at", "0/2"];
-    database.oncebox(&discard).ends_with_code(2).complains("1 dead letter of ledger").complains("Add --yes");
+    database.oncebox(&discard).ends_with_code(2).reports("1 dead letter of ledger").reports("Add --yes");
     assert_eq!(database.count("dead").await, 2);
-    database.oncebox(&[&discard[..], &["--yes"]].concat()).ok().says("1 dead letter: discarded");
+    database.oncebox(&[&discard[..], &["--yes"]].concat()).ok().prints("1 dead letter: discarded");
     assert_eq!(database.count("dead").await, 1);
     database
         .oncebox(&[&discard[..], &["--yes"]].concat())
         .ends_with_code(4)
-        .complains("no dead letter matches");
+        .reports("no dead letter matches");
     database.oncebox(&["dead", "discard", "--yes"]).ends_with_code(2);
     assert_eq!(database.count("dead").await, 1);
 }
 
-async fn they_count_as_done_when_somebody_saw_to_it(database: &Database) {
+async fn a_resolved_dead_letter_counts_as_done(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &ORDERS).await;
+        accept_and_work(&inbox, &ORDERS).await;
     });
     let marked = database.oncebox(&["dead", "resolve", "--error", "closed", "--json"]).ok().json();
     assert_eq!((&marked[0]["action"], &marked[0]["letters"]), (&"resolve".into(), &2.into()));
-    database.oncebox(&["messages", "show", "0/3"]).ok().says("ledger: done");
-    database.oncebox(&["dead"]).ok().says("No dead letters.");
-    database.oncebox(&["dead", "resolve", "--all"]).ends_with_code(4).complains("there are no dead letters");
+    database.oncebox(&["messages", "show", "0/3"]).ok().prints("ledger: done");
+    database.oncebox(&["dead"]).ok().prints("No dead letters.");
+    database.oncebox(&["dead", "resolve", "--all"]).ends_with_code(4).reports("there are no dead letters");
 }

@@ -1,25 +1,27 @@
-//! The doctor: finds what is wrong, and nothing else.
+//! The doctor finds problems, and no others.
 
 use serde_json::Value;
 
-use super::database::{Answer, Database, on_each_database, take, unique_name, with_ledger};
+use super::database::{
+    ProgramResult, TestDatabase, accept_and_work, on_each_database, unique_name, with_ledger,
+};
 
-on_each_database!(what_needs_an_operator_is_found, a_handler_without_a_process_is_found);
+on_each_database!(warnings_are_found, a_handler_without_a_process_is_found);
 
-fn check(answer: &Answer, id: &str) -> Value {
-    let report = answer.json().remove(0);
+fn check(result: &ProgramResult, id: &str) -> Value {
+    let report = result.json().remove(0);
     let checks = report["checks"].as_array().unwrap().clone();
     checks.into_iter().find(|check| check["id"] == id).unwrap_or_else(|| panic!("no check {id}: {report}"))
 }
 
 #[track_caller]
-fn assert_level(answer: &Answer, id: &str, level: &str) {
-    let check = check(answer, id);
+fn assert_level(result: &ProgramResult, id: &str, level: &str) {
+    let check = check(result, id);
     assert_eq!(check["level"], level, "{check}");
     assert_eq!(check["fix"].is_null(), level == "ok", "{check}");
 }
 
-async fn what_needs_an_operator_is_found(database: &Database) {
+async fn warnings_are_found(database: &TestDatabase) {
     database.oncebox(&["migrate", "up"]).ok();
     let well = database.oncebox(&["doctor", "--deep", "--json"]).ok();
     assert_eq!(well.json()[0]["ok"], true);
@@ -37,7 +39,7 @@ async fn what_needs_an_operator_is_found(database: &Database) {
     let short = database.oncebox(&["doctor", "--retention", "1d", "--redelivery", "3d", "--json"]).ok();
     assert_level(&short, "retention", "warning");
     with_ledger!(database, inbox => {
-        take(&inbox, &[("o-1", "broken")]).await;
+        accept_and_work(&inbox, &[("o-1", "broken")]).await;
         inbox.accept(oncebox::Envelope::new("order.sent", "{}").with_key("s-1")).await.unwrap();
     });
     let worse = database.oncebox(&["doctor", "--json"]);
@@ -45,41 +47,41 @@ async fn what_needs_an_operator_is_found(database: &Database) {
     assert_level(&worse, "unhandled_kinds", "warning");
 }
 
-async fn a_handler_without_a_process_is_found(database: &Database) {
+async fn a_handler_without_a_process_is_found(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &[("o-1", "{}")]).await;
+        accept_and_work(&inbox, &[("o-1", "{}")]).await;
         let idle = database.oncebox(&["doctor", "--json"]).ok();
         assert_level(&idle, "handlers_at_work", "warning");
         inbox.accept(oncebox::Envelope::new("order.paid", "{}").with_key("o-2")).await.unwrap();
         let waiting = database.oncebox(&["doctor", "--json"]).ends_with_code(1);
         assert_level(&waiting, "handlers_at_work", "problem");
         assert_eq!(waiting.json()[0]["ok"], false);
-        database.oncebox(&["doctor"]).ends_with_code(1).says("no process is at work for ledger").says("problems: 1");
+        database.oncebox(&["doctor"]).ends_with_code(1).prints("no process runs ledger").prints("problems: 1");
     });
 }
 
 #[tokio::test]
 async fn a_journal_that_blocks_readers_is_found() {
-    let database = Database::sqlite();
+    let database = TestDatabase::sqlite();
     database.oncebox(&["migrate", "up"]).ok();
     database.sql("pragma journal_mode = delete").await;
     assert_level(&database.oncebox(&["doctor", "--json"]), "journal_mode", "warning");
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_a_problem() {
-    let nowhere = Database { url: "postgres://nobody@127.0.0.1:1/none".into(), ..Database::sqlite() };
+fn a_server_that_does_not_respond_is_a_problem() {
+    let nowhere = TestDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..TestDatabase::sqlite() };
     assert_level(&nowhere.oncebox(&["doctor", "--json"]).ends_with_code(1), "connect", "problem");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_is_not_waited_for_is_found() {
-    let Some(database) = Database::postgres() else { return };
+async fn an_asynchronous_commit_is_found() {
+    let Some(database) = TestDatabase::postgres() else { return };
     database.oncebox(&["migrate", "up"]).ok();
-    let careless = Database {
+    let careless = TestDatabase {
         url: format!("{}?options=-c%20synchronous_commit%3Doff", database.url),
         schema: database.schema.clone(),
-        ..Database::sqlite()
+        ..TestDatabase::sqlite()
     };
     let (found, well) = (careless.oncebox(&["doctor", "--json"]), database.oncebox(&["doctor", "--json"]));
     database.end().await;
@@ -88,17 +90,17 @@ async fn a_commit_that_is_not_waited_for_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_may_not_is_told_what_it_needs() {
-    let Some(database) = Database::postgres() else { return };
+async fn the_error_of_a_role_without_privileges_names_the_remedy() {
+    let Some(database) = TestDatabase::postgres() else { return };
     let role = unique_name();
     database.oncebox(&["migrate", "up"]).ok();
     database.sql(&format!("create role {role} login")).await;
     let (scheme, rest) = database.url.split_once("://").unwrap();
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    let limited = Database {
+    let limited = TestDatabase {
         url: format!("{scheme}://{role}@{host}"),
         schema: database.schema.clone(),
-        ..Database::sqlite()
+        ..TestDatabase::sqlite()
     };
     let refused = limited.oncebox(&["status"]);
     let examined = limited.oncebox(&["doctor", "--json"]);
@@ -111,7 +113,7 @@ async fn a_role_that_may_not_is_told_what_it_needs() {
     );
     database.end().await;
     database.sql(&format!("drop role {role}")).await;
-    refused.ends_with_code(3).complains("`oncebox migrate grants ROLE`");
+    refused.ends_with_code(3).reports("`oncebox migrate grants ROLE`");
     assert_level(&examined, "privileges", "problem");
     granted.0.ok();
     assert_level(&granted.1, "privileges", "ok");

@@ -1,10 +1,10 @@
-//! The tables: made, described, granted.
+//! The tables: created, described, granted.
 
-use super::database::{Database, on_each_database};
+use super::database::{TestDatabase, on_each_database};
 
-on_each_database!(the_version_is_told_and_reached, the_printed_sql_makes_the_same_tables);
+on_each_database!(the_schema_version_is_reported_and_upgraded, the_printed_sql_creates_the_same_tables);
 
-async fn the_version_is_told_and_reached(database: &Database) {
+async fn the_schema_version_is_reported_and_upgraded(database: &TestDatabase) {
     let code = if database.is_sqlite() { 4 } else { 1 };
     let missing = database.oncebox(&["migrate", "status"]).ends_with_code(code);
     assert!(format!("{}{}", missing.out, missing.err).contains("`oncebox migrate up`"));
@@ -12,19 +12,19 @@ async fn the_version_is_told_and_reached(database: &Database) {
     assert_eq!(up[0]["from"], 0);
     let status = database.oncebox(&["migrate", "status", "--json"]).ok().json();
     assert_eq!((&status[0]["current"], &status[0]["version"]), (&true.into(), &up[0]["version"]));
-    database.oncebox(&["migrate", "up"]).ok().says("already");
+    database.oncebox(&["migrate", "up"]).ok().prints("already");
     let newer = match &database.schema {
         None => "insert into oncebox_version values (99, 0)".to_owned(),
         Some(schema) => format!("insert into {schema}.version (version) values (99)"),
     };
     database.sql(&newer).await;
-    database.oncebox(&["migrate", "status"]).ends_with_code(1).says("update it");
-    database.oncebox(&["status"]).ends_with_code(2).complains("update it");
+    database.oncebox(&["migrate", "status"]).ends_with_code(1).prints("update the program");
+    database.oncebox(&["status"]).ends_with_code(2).reports("update the program");
 }
 
-async fn the_printed_sql_makes_the_same_tables(database: &Database) {
+async fn the_printed_sql_creates_the_same_tables(database: &TestDatabase) {
     let printed = database.oncebox(&["migrate", "print"]).ok().out;
-    // The shells of distributions are older than the library: 3.42 has brought this.
+    // The SQLite shells of distributions are older than the library. This function is new in 3.42.
     assert!(!printed.contains("subsec"), "{printed}");
     database.sql(&printed).await;
     database.oncebox(&["migrate", "status"]).ok();
@@ -35,8 +35,8 @@ async fn the_printed_sql_makes_the_same_tables(database: &Database) {
     assert_eq!(shape(database).await, by_hand);
 }
 
-/// What the schema is made of, but for its name.
-async fn shape(database: &Database) -> Vec<String> {
+/// The content of the schema, without its name.
+async fn shape(database: &TestDatabase) -> Vec<String> {
     match &database.schema {
         None => {
             let all = "select coalesce(sql, name) from sqlite_schema union all \
@@ -55,7 +55,7 @@ async fn shape(database: &Database) -> Vec<String> {
     }
 }
 
-async fn drop_all(database: &Database) {
+async fn drop_all(database: &TestDatabase) {
     match &database.schema {
         None => std::fs::remove_file(database.url.strip_prefix("sqlite://").unwrap()).unwrap(),
         Some(schema) => database.sql(&format!("drop schema {schema} cascade")).await,
@@ -64,15 +64,15 @@ async fn drop_all(database: &Database) {
 
 #[test]
 fn what_is_printed_needs_no_database() {
-    let nowhere = Database { url: "postgres://nobody@127.0.0.1:1/none".into(), ..Database::sqlite() };
+    let nowhere = TestDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..TestDatabase::sqlite() };
     nowhere
         .oncebox(&["migrate", "print", "--schema", "apart"])
         .ok()
-        .says("create schema if not exists \"apart\"");
-    nowhere.oncebox(&["migrate", "grants", "app"]).ok().says("to \"app\"");
-    nowhere.oncebox(&["status"]).ends_with_code(3).complains("check host and port");
-    Database::sqlite()
+        .prints("create schema if not exists \"apart\"");
+    nowhere.oncebox(&["migrate", "grants", "app"]).ok().prints("to \"app\"");
+    nowhere.oncebox(&["status"]).ends_with_code(3).reports("check host and port");
+    TestDatabase::sqlite()
         .oncebox(&["migrate", "grants", "app"])
         .ends_with_code(2)
-        .complains("SQLite has no roles");
+        .reports("SQLite has no roles");
 }

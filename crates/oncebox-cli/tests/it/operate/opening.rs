@@ -1,4 +1,4 @@
-//! Databases that cannot be opened, and what is said then.
+//! Errors of databases that cannot be opened.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::database::{Database, on_each_database, take, unique_name, with_ledger};
+use super::database::{TestDatabase, accept_and_work, on_each_database, unique_name, with_ledger};
 
-on_each_database!(looking_needs_no_right_to_write);
+on_each_database!(reading_needs_no_write_permission);
 
-fn nowhere() -> Database {
-    Database { url: "postgres://nobody@127.0.0.1:1/none".into(), ..Database::sqlite() }
+fn nowhere() -> TestDatabase {
+    TestDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..TestDatabase::sqlite() }
 }
 
 /// The same server with another user or database.
-fn elsewhere(database: &Database, user: Option<&str>, name: Option<&str>) -> Database {
+fn elsewhere(database: &TestDatabase, user: Option<&str>, name: Option<&str>) -> TestDatabase {
     let mut url = reqwest::Url::parse(&database.url).unwrap();
     if let Some(user) = user {
         url.set_username(user).unwrap();
@@ -23,22 +23,22 @@ fn elsewhere(database: &Database, user: Option<&str>, name: Option<&str>) -> Dat
     if let Some(name) = name {
         url.set_path(name);
     }
-    Database { url: url.into(), schema: database.schema.clone(), ..Database::sqlite() }
+    TestDatabase { url: url.into(), schema: database.schema.clone(), ..TestDatabase::sqlite() }
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_so() {
-    nowhere().oncebox(&["status"]).ends_with_code(3).complains("127.0.0.1:1").complains("Connection refused");
+fn a_missing_server_is_reported() {
+    nowhere().oncebox(&["status"]).ends_with_code(3).reports("127.0.0.1:1").reports("Connection refused");
 }
 
-/// At once: whoever waits for a server asks it again.
+/// A command that only reads does not wait for a server that is starting.
 #[test]
-fn whoever_only_looks_asks_a_server_once() {
+fn a_reading_command_connects_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let asked = Arc::new(AtomicU32::new(0));
     let count = asked.clone();
-    // As PostgreSQL answers while it starts.
+    // PostgreSQL's response while it starts.
     std::thread::spawn(move || {
         for connection in listener.incoming() {
             let mut connection = connection.unwrap();
@@ -53,45 +53,45 @@ fn whoever_only_looks_asks_a_server_once() {
         }
     });
     let url = format!("postgres://nobody@127.0.0.1:{port}/none?sslmode=disable");
-    let starting = Database { url, ..Database::sqlite() };
-    starting.oncebox(&["status"]).ends_with_code(3).complains("starting up");
+    let starting = TestDatabase { url, ..TestDatabase::sqlite() };
+    starting.oncebox(&["status"]).ends_with_code(3).reports("starting up");
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
-/// A server that is just starting is waited for by those who are to run for long; in the end they say the same.
+/// Programs that run for a long time wait for a starting server. Their last error is the same.
 #[test]
-fn a_gateway_waits_for_its_server_and_says_why_it_gives_up() {
+fn a_gateway_waits_for_its_server_and_reports_the_cause() {
     let started = Instant::now();
     let serve = nowhere().oncebox(&["serve", "--listen", "127.0.0.1:0"]);
-    serve.ends_with_code(3).complains("Connection refused");
+    serve.ends_with_code(3).reports("Connection refused");
     assert!(started.elapsed() > Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
 #[test]
-fn top_shows_an_outage_and_asks_again() {
+fn top_shows_an_outage_and_tries_again() {
     let lines = nowhere().oncebox(&["top", "--json", "--count", "2", "--every", "10ms"]).ok().json();
     assert_eq!(lines.len(), 2);
-    assert!(lines[1]["trouble"].as_str().unwrap().contains("Connection refused"), "{lines:?}");
-    Database { url: "mysql://db/x".into(), ..nowhere() }.oncebox(&["top"]).ends_with_code(2);
+    assert!(lines[1]["error"].as_str().unwrap().contains("Connection refused"), "{lines:?}");
+    TestDatabase { url: "mysql://db/x".into(), ..nowhere() }.oncebox(&["top"]).ends_with_code(2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_server_refuses_is_said_once() {
-    let Some(database) = Database::postgres() else { return };
+async fn a_refusal_of_the_server_is_reported_once() {
+    let Some(database) = TestDatabase::postgres() else { return };
     let stranger = elsewhere(&database, Some(&unique_name()), None).oncebox(&["status"]);
     let missing = elsewhere(&database, None, Some("no_such_database")).oncebox(&["status"]);
     let watched = elsewhere(&database, Some(&unique_name()), None).oncebox(&["top", "--count", "1"]);
-    let stranger = stranger.ends_with_code(3).complains("PostgreSQL refused the user or the password");
+    let stranger = stranger.ends_with_code(3).reports("PostgreSQL refused the user or the password");
     assert!(!stranger.err.contains("at line"), "{}", stranger.err);
     assert_eq!(stranger.err.matches("does not exist").count(), 1, "{}", stranger.err);
-    missing.ends_with_code(4).complains("there is no database no_such_database");
+    missing.ends_with_code(4).reports("there is no database no_such_database");
     watched.ends_with_code(3);
 }
 
-/// Where there are no tables yet, grants do not help.
+/// Grants do not help if there are no tables yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_may_not_make_tables_is_told_who_may() {
-    let Some(database) = Database::postgres() else { return };
+async fn the_error_of_a_role_that_may_not_create_tables_names_the_remedy() {
+    let Some(database) = TestDatabase::postgres() else { return };
     let role = unique_name();
     database.sql(&format!("create role {role} login")).await;
     let limited = elsewhere(&database, Some(&role), None);
@@ -99,36 +99,36 @@ async fn a_role_that_may_not_make_tables_is_told_who_may() {
         (limited.oncebox(&["migrate", "up"]), limited.oncebox(&["serve", "--listen", "127.0.0.1:0"]));
     database.sql(&format!("drop role {role}")).await;
     for refused in [up, serve] {
-        let refused = refused.ends_with_code(3).complains("run `oncebox migrate up`").complains("CREATE");
+        let refused = refused.ends_with_code(3).reports("run `oncebox migrate up`").reports("CREATE");
         assert!(!refused.err.contains("migrate grants"), "{}", refused.err);
     }
 }
 
 #[test]
-fn what_is_no_database_file_is_said_to_be_none() {
-    let database = Database::sqlite();
-    let at = |url: String| Database { url, ..Database::sqlite() };
+fn a_folder_and_another_file_are_not_databases() {
+    let database = TestDatabase::sqlite();
+    let at = |url: String| TestDatabase { url, ..TestDatabase::sqlite() };
     let folder = at(format!("sqlite://{}", database.folder.path().display()));
-    folder.oncebox(&["status"]).ends_with_code(2).complains("is a folder");
-    folder.oncebox(&["migrate", "up"]).ends_with_code(2).complains("is a folder");
+    folder.oncebox(&["status"]).ends_with_code(2).reports("is a folder");
+    folder.oncebox(&["migrate", "up"]).ends_with_code(2).reports("is a folder");
     let file = database.folder.path().join("notes.txt");
     std::fs::write(&file, "these are notes, and no database, whatever their name says".repeat(100)).unwrap();
     let notes = at(format!("sqlite://{}", file.display()));
-    notes.oncebox(&["status"]).ends_with_code(2).complains("is no SQLite database");
-    notes.oncebox(&["migrate", "up"]).ends_with_code(2).complains("is no SQLite database");
+    notes.oncebox(&["status"]).ends_with_code(2).reports("is not an SQLite database");
+    notes.oncebox(&["migrate", "up"]).ends_with_code(2).reports("is not an SQLite database");
     let nowhere = at(format!("sqlite://{}/no/such/folder/x.db", database.folder.path().display()));
-    nowhere.oncebox(&["migrate", "up"]).ends_with_code(4).complains("there is no folder");
+    nowhere.oncebox(&["migrate", "up"]).ends_with_code(4).reports("folder not found");
 }
 
-/// On SQLite with a file that is opened to be read only.
-async fn looking_needs_no_right_to_write(database: &Database) {
+/// On SQLite with a read-only file.
+async fn reading_needs_no_write_permission(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
+        accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
     });
     if !database.is_sqlite() {
         return;
     }
-    let read_only = Database { url: format!("{}?mode=ro", database.url), ..Database::sqlite() };
+    let read_only = TestDatabase { url: format!("{}?mode=ro", database.url), ..TestDatabase::sqlite() };
     for arguments in [
         &["status"][..],
         &["messages", "list"],
@@ -144,6 +144,6 @@ async fn looking_needs_no_right_to_write(database: &Database) {
         read_only.oncebox(arguments).ok();
     }
     for arguments in [&["dead", "retry", "--all"][..], &["handlers", "pause", "ledger"], &["migrate", "up"]] {
-        read_only.oncebox(arguments).ends_with_code(3).complains("may not write");
+        read_only.oncebox(arguments).ends_with_code(3).reports("no permission to write");
     }
 }

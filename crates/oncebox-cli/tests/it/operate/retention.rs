@@ -1,15 +1,15 @@
-//! Pruning: what is due goes, and what is not stays.
+//! Pruning removes expired messages and markers only.
 
 use std::time::Duration;
 
-use super::database::{Database, on_each_database, take, with_ledger};
+use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
 
-on_each_database!(what_is_due_goes_and_a_dead_letter_stays);
+on_each_database!(expired_messages_are_removed_and_a_dead_letter_stays);
 
-async fn what_is_due_goes_and_a_dead_letter_stays(database: &Database) {
+async fn expired_messages_are_removed_and_a_dead_letter_stays(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &[("o-1", "{}"), ("o-2", "broken"), ("o-3", "{}"), ("o-4", "{}")]).await;
-        // The first sign of life.
+        accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken"), ("o-3", "{}"), ("o-4", "{}")]).await;
+        // The first heartbeat.
         while database.count("live").await == 0 {
             tokio::task::yield_now().await;
         }
@@ -21,7 +21,7 @@ async fn what_is_due_goes_and_a_dead_letter_stays(database: &Database) {
         (&0.into(), &serde_json::Value::Null)
     );
     assert_eq!(database.count("message").await, 4);
-    // Another one, later: that much time with a live process lies behind.
+    // A later heartbeat, so that some live time has passed.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let until = until(database).await;
     with_ledger!(database, inbox => {
@@ -32,17 +32,17 @@ async fn what_is_due_goes_and_a_dead_letter_stays(database: &Database) {
     });
     let pruned =
         database.oncebox(&["prune", "--retention", "1ms", "--keep-messages", "1ms", "--json"]).ok().json();
-    // The newest of a lane stays too.
+    // The newest message of a lane stays too.
     assert_eq!((&pruned[0]["messages"], &pruned[0]["accept_markers"]), (&2.into(), &2.into()));
     assert_eq!(database.count("message").await, 2);
     assert_eq!(database.count("dead").await, 1);
-    database.oncebox(&["prune", "--retention", "1ms"]).ok().says("Removed 0 messages");
+    database.oncebox(&["prune", "--retention", "1ms"]).ok().prints("Removed 0 messages");
     database.oncebox(&["prune", "--retention", "0s"]).ends_with_code(2);
-    database.oncebox(&["prune", "--retention", "7"]).ends_with_code(2).complains("7d");
+    database.oncebox(&["prune", "--retention", "7"]).ends_with_code(2).reports("7d");
 }
 
-/// The last sign of life.
-async fn until(database: &Database) -> Option<String> {
+/// The time of the last heartbeat.
+async fn until(database: &TestDatabase) -> Option<String> {
     match &database.schema {
         None => {
             let read = "select cast(max(until_ms) as text) from oncebox_live";

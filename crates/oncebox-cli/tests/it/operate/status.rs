@@ -1,4 +1,4 @@
-//! Status and top: what is seen, and that looking leaves no trace.
+//! Status and top, and that reading leaves no trace.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -6,19 +6,19 @@ use std::process::Stdio;
 use oncebox::Envelope;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::database::{Database, on_each_database, take, with_ledger};
+use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(
-    status_tells_of_handlers_kinds_and_processes,
-    looking_leaves_no_trace,
-    top_tells_rates_and_ends_by_itself,
-    top_goes_on_when_the_database_is_back_and_ends_by_ctrl_c,
-    a_database_without_tables_says_what_to_do,
+    status_shows_handlers_kinds_and_processes,
+    reading_leaves_no_trace,
+    top_shows_rates_and_exits_after_count,
+    top_continues_when_the_database_is_back_and_exits_by_ctrl_c,
+    the_error_of_a_database_without_tables_names_the_remedy,
 );
 
-async fn status_tells_of_handlers_kinds_and_processes(database: &Database) {
+async fn status_shows_handlers_kinds_and_processes(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
+        accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
         inbox.accept(Envelope::new("order.sent", "{}").with_key("s-1")).await.unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let worker = inbox.clone();
@@ -33,15 +33,15 @@ async fn status_tells_of_handlers_kinds_and_processes(database: &Database) {
         assert_eq!(status["unhandled_kinds"][0]["kind"], "order.sent");
         assert_eq!(status["processes"][0]["handlers"][0], "ledger");
         assert_eq!(status["processes"][0]["alive"], true);
-        database.oncebox(&["status"]).ok().says("ledger").says("order.sent").says("process");
+        database.oncebox(&["status"]).ok().prints("ledger").prints("order.sent").prints("process");
         stop.send(()).unwrap();
         work.await.unwrap().unwrap();
     });
-    database.oncebox(&["status"]).ok().says("No process runs handlers now.");
+    database.oncebox(&["status"]).ok().prints("No process runs handlers.");
 }
 
-/// A look must not fix the number of lanes, nor count as a sign of life: markers would expire while nobody works.
-async fn looking_leaves_no_trace(database: &Database) {
+/// Reading must not fix the number of lanes, and must not count as live time: markers would expire without a running worker.
+async fn reading_leaves_no_trace(database: &TestDatabase) {
     database.oncebox(&["migrate", "up"]).ok();
     for arguments in [
         &["status"][..],
@@ -60,23 +60,25 @@ async fn looking_leaves_no_trace(database: &Database) {
     }
 }
 
-async fn top_tells_rates_and_ends_by_itself(database: &Database) {
+async fn top_shows_rates_and_exits_after_count(database: &TestDatabase) {
     with_ledger!(database, inbox => {
-        take(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
+        accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
     });
     let lines = database.oncebox(&["top", "--json", "--count", "2", "--every", "10ms"]).ok().json();
     assert_eq!(lines.len(), 2);
     assert!(lines[0]["accepted_per_second"].is_null());
     assert_eq!(lines[1]["accepted_per_second"], 0.0);
     assert_eq!((&lines[1]["dead"], &lines[1]["handlers"][0]["passed_per_second"]), (&1.into(), &0.0.into()));
-    let plain =
-        database.oncebox(&["top", "--count", "2", "--every", "10ms"]).ok().says("ledger active passed/s 0.0");
-    assert!(!plain.out.contains('\u{1b}'), "no screen where there is none: {}", plain.out);
+    let plain = database
+        .oncebox(&["top", "--count", "2", "--every", "10ms"])
+        .ok()
+        .prints("ledger active passed/s 0.0");
+    assert!(!plain.out.contains('\u{1b}'), "control sequences without a terminal: {}", plain.out);
     database.oncebox(&["top", "--every", "0s"]).ends_with_code(2);
     database.oncebox(&["top", "--count", "0"]).ends_with_code(2);
 }
 
-async fn top_goes_on_when_the_database_is_back_and_ends_by_ctrl_c(database: &Database) {
+async fn top_continues_when_the_database_is_back_and_exits_by_ctrl_c(database: &TestDatabase) {
     with_ledger!(database, _inbox => {});
     let mut top =
         database.program(&["top", "--json", "--every", "10ms"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -88,25 +90,25 @@ async fn top_goes_on_when_the_database_is_back_and_ends_by_ctrl_c(database: &Dat
         Some(schema) => format!("alter table {schema}.{from} rename to {to}"),
     };
     database.sql(&rename("process", "gone")).await;
-    until("\"trouble\"");
+    until("\"error\"");
     database.sql(&rename("gone", "process")).await;
     until("\"handlers\"");
     let pid = Pid::from_child(&top);
     kill_process(pid, Signal::INT).unwrap();
-    // Nobody reads on: it must not wait for that.
+    // The pipe is closed: top must not wait for a reader.
     drop(lines);
     assert_eq!(top.wait().unwrap().code(), Some(0));
 }
 
-async fn a_database_without_tables_says_what_to_do(database: &Database) {
+async fn the_error_of_a_database_without_tables_names_the_remedy(database: &TestDatabase) {
     if database.is_sqlite() {
-        database.oncebox(&["status"]).ends_with_code(4).complains("there is no database");
+        database.oncebox(&["status"]).ends_with_code(4).reports("database not found");
         database.sql("select 1").await;
     }
     for arguments in
         [&["status"][..], &["dead", "retry", "--all"], &["prune"], &["top"], &["handlers", "pause", "x"]]
     {
-        database.oncebox(arguments).ends_with_code(2).complains("`oncebox migrate up`");
+        database.oncebox(arguments).ends_with_code(2).reports("`oncebox migrate up`");
     }
-    database.oncebox(&["doctor"]).ends_with_code(1).says("`oncebox migrate up`");
+    database.oncebox(&["doctor"]).ends_with_code(1).prints("`oncebox migrate up`");
 }
