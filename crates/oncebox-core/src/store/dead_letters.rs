@@ -1,46 +1,12 @@
 //! What operators do: each action in one transaction with its entry in the audit.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::store::{HandlerId, Place, Store};
+use crate::store::{FailedAttempt, HandlerId, Place, Store};
 use crate::utc::to_ms;
 use crate::{Error, Key};
-
-/// One failed try.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedAttempt {
-    /// Which one it was, from 1.
-    pub attempt: u32,
-    /// When it failed.
-    pub at: SystemTime,
-    /// The error and its causes.
-    pub error: String,
-    /// How many tries right before it are not kept. Of many, the first and the last are.
-    pub omitted: u32,
-}
-
-impl FailedAttempt {
-    /// Reads the tries as stores keep them: a JSON list of `{"attempt", "at", "error"}`, the time in milliseconds since 1970, and
-    /// `"omitted"` where tries before it are not kept.
-    pub fn read(json: &str) -> Vec<Self> {
-        let read = |entry: serde_json::Value| {
-            let at = Duration::from_millis(entry.get("at")?.as_u64()?);
-            Some(Self {
-                attempt: u32::try_from(entry.get("attempt")?.as_u64()?).ok()?,
-                at: SystemTime::UNIX_EPOCH + at,
-                error: entry.get("error")?.as_str()?.to_owned(),
-                omitted: entry
-                    .get("omitted")
-                    .and_then(serde_json::Value::as_u64)
-                    .map_or(0, |omitted| u32::try_from(omitted).unwrap_or(u32::MAX)),
-            })
-        };
-        let entries: Vec<serde_json::Value> = serde_json::from_str(json).unwrap_or_default();
-        entries.into_iter().filter_map(read).collect()
-    }
-}
 
 /// A message on which a handler used up its attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,14 +27,14 @@ pub struct DeadLetter {
     pub died_at: SystemTime,
     /// The last error and its causes.
     pub error: String,
-    /// The tries, the oldest first: the first five and the last fifteen.
+    /// The failed attempts, the oldest first: the first five and the last fifteen.
     pub attempts: Vec<FailedAttempt>,
 }
 
 impl DeadLetter {
-    /// How many tries there were, kept or not.
+    /// The number of failed attempts, those that are not kept included.
     pub fn attempt_count(&self) -> u32 {
-        self.attempts.iter().fold(0, |tries, past| tries.saturating_add(past.omitted).saturating_add(1))
+        self.attempts.iter().fold(0, |count, one| count.saturating_add(one.omitted).saturating_add(1))
     }
 }
 

@@ -1,27 +1,47 @@
 //! The seam that stores implement.
 //!
-//! A store is split by role, in the order of a message's life: [`Store`] opens and ends transactions,
-//! [`Registry`] knows the handlers, [`Claims`] decides who may run, [`Upkeep`] removes what is no longer needed,
-//! [`Inspect`] only reads. A store that keeps messages for later has six more: [`Log`] appends, [`Work`] hands out,
-//! [`Processes`] knows who is at work, [`DeadLetters`] and [`Operate`] are the operator's, [`Survey`] only reads. A store with no transaction to share implements [`Leases`](crate::lease::Leases) instead and becomes a store
-//! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against an implementation of
-//! your own.
+//! A store implements one trait per role, in the order of a message's life:
+//!
+//! | trait | role | needed for |
+//! |---|---|---|
+//! | [`Store`] | opens and ends transactions | everything |
+//! | [`Registry`] | keeps the handlers | everything |
+//! | [`Claims`] | decides who runs a message | everything |
+//! | [`Inspect`] | reads markers | everything |
+//! | [`Upkeep`] | deletes what expired | everything |
+//! | [`Log`] | appends messages and prunes them | stored messages |
+//! | [`Work`] | hands messages out and records the outcome | stored messages |
+//! | [`Care`] | finds messages that crash processes; has defaults that do nothing | stored messages |
+//! | [`Processes`] | keeps heartbeats and leases | stored messages |
+//! | [`DeadLetters`], [`Operate`] | carry out what operators do | stored messages |
+//! | [`Survey`] | reads the state of handlers and messages | stored messages |
+//!
+//! A store without transactions that handlers can share implements [`Leases`](crate::lease::Leases) instead and becomes a store
+//! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against your own implementation.
+//!
+//! The rules are here and not in the stores: a store carries out plans ([`RegistrationPlan`], [`OperationPlan`], [`ActionPlan`],
+//! [`AccountStep`]), reads rows by [`row`], and refuses with [`refusal`]. [`statement`] finds SQL statements by name in files that
+//! are compiled in.
 //!
 //! **Stability.** These traits are how the engine speaks to its own stores. They change with it, in any minor version and without a
-//! period of deprecation. A store of your own works: pin the exact version, and run the conformance suite with every update. [`statement`] finds SQL statements by name in files that are compiled in.
+//! period of deprecation. A store of your own works: pin the exact version, and run the conformance suite with every update.
 
 mod care;
 mod claims;
 mod dead_letters;
+pub mod doing;
+mod failed_attempt;
 mod inspect;
 mod life;
 mod lingering;
 mod log;
 mod operate;
 mod processes;
+pub mod refusal;
 mod registration;
 mod registry;
 mod replay;
+pub mod row;
 pub mod statement;
 mod survey;
 mod test_time;
@@ -34,9 +54,8 @@ use std::time::Duration;
 
 pub use care::Care;
 pub use claims::{Claimed, Claims, Unit};
-pub use dead_letters::{
-    Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, FailedAttempt, MarkerStep, Select,
-};
+pub use dead_letters::{Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, MarkerStep, Select};
+pub use failed_attempt::FailedAttempt;
 pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};
 pub use lingering::Lingering;
@@ -52,8 +71,8 @@ pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, Unhan
 pub use test_time::TestTime;
 pub use upkeep::{LiveTime, Upkeep};
 pub use work::{
-    Account, Batch, Completion, End, Fence, Look, Progress, SetApart, StoredMessage, TakeLimits, Taker,
-    TaskLimits, Waiting, Work,
+    Account, AccountStep, Batch, Completion, End, Fence, Look, Progress, SetApart, StoredMessage, TakeLimits,
+    Taker, TaskLimits, Waiting, Work,
 };
 
 use crate::Error;

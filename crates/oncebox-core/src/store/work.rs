@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::store::{HandlerId, Place, ProcessId, Store, Unit};
+use crate::store::{HandlerId, MarkerState, Place, ProcessId, Store, Unit};
 use crate::{DeadHead, Error, Headers, Key, Mode};
 
 /// A message in the log, as a handler is to see it.
@@ -97,6 +97,18 @@ pub struct TakeLimits {
     pub open_tasks: Option<u32>,
 }
 
+impl TakeLimits {
+    /// The handler's progress once these messages are settled, where positions up to `looked` were read for them.
+    ///
+    /// If a limit ended the batch, there may be more messages behind its last one. Otherwise there are none up to `looked`.
+    pub fn reached(&self, messages: &[StoredMessage], looked: i64) -> i64 {
+        let Some(last) = messages.last() else { return looked };
+        let bytes: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
+        let is_cut = messages.len() >= self.messages as usize || bytes >= self.bytes;
+        if is_cut { last.place.pos } else { looked }
+    }
+}
+
 /// Which tasks are taken at once.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskLimits {
@@ -184,6 +196,41 @@ impl Account {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// What a store writes, in this order; steps without content are left out.
+    pub fn steps(&self) -> impl Iterator<Item = AccountStep<'_>> {
+        let apart = (!self.apart.is_empty()).then_some(AccountStep::SetApart(&self.apart));
+        let dead = (!self.dead.is_empty()).then_some(AccountStep::Bury(&self.dead));
+        let spilled = (!self.spilled.is_empty())
+            .then_some(AccountStep::SettleMarkers(MarkerState::Spilled, &self.spilled));
+        let done =
+            (!self.done.is_empty()).then_some(AccountStep::SettleMarkers(MarkerState::Done, &self.done));
+        let unclaimed = (!self.unclaimed.is_empty()).then_some(AccountStep::Unclaim(&self.unclaimed));
+        let results = (!self.results.is_empty()).then(|| {
+            AccountStep::RecordResults(
+                self.results.iter().map(|(unit, result)| (unit, &result[..])).collect(),
+            )
+        });
+        let noted = self.noted.map(AccountStep::ForgetAttempt);
+        [noted, apart, dead, spilled, done, unclaimed, results].into_iter().flatten()
+    }
+}
+
+/// One step of an [`Account`], never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccountStep<'a> {
+    /// Delete the note on this message, and count one message less that needs care in its lane.
+    ForgetAttempt(Place),
+    /// Insert tasks.
+    SetApart(&'a [SetApart]),
+    /// Insert dead letters.
+    Bury(&'a [SetApart]),
+    /// Set markers that are there to a state, as of now.
+    SettleMarkers(MarkerState, &'a [Unit]),
+    /// Delete markers that this transaction inserted.
+    Unclaim(&'a [Unit]),
+    /// Store results beside their markers.
+    RecordResults(Vec<(&'a Unit, &'a [u8])>),
 }
 
 /// Who may end a task that runs outside of a transaction: the one with the newest fence. Fences only grow.
@@ -290,4 +337,94 @@ pub trait Work: Store {
     /// Writes down how tasks ended, in one transaction; for each of them whether it was still under its fence. Of one that was
     /// not, nothing is written.
     fn complete(&self, completions: &[Completion]) -> impl Future<Output = Result<Vec<bool>, Error>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(pos: i64, bytes: usize) -> StoredMessage {
+        StoredMessage {
+            place: Place { lane: 0, pos },
+            kind: "k".into(),
+            key: None,
+            order_by: None,
+            headers: Headers::default(),
+            body: vec![0; bytes],
+            occurred_at: None,
+            due_at: None,
+            due_in: Duration::ZERO,
+            waited: Duration::ZERO,
+            failures: 0,
+            attempts: None,
+            edited: false,
+            held: false,
+            replay: false,
+            crashes: 0,
+            spilled: false,
+        }
+    }
+
+    #[test]
+    fn a_batch_reaches_its_last_message_where_a_limit_ended_it() {
+        const LOOKED: i64 = 50;
+        for (messages, max_messages, max_bytes, expected) in [
+            (vec![], 10, 100, LOOKED),
+            (vec![(3, 1)], 10, 100, LOOKED),
+            (vec![(3, 1), (7, 1)], 2, 100, 7),
+            (vec![(3, 1), (7, 1)], 3, 100, LOOKED),
+            (vec![(3, 60), (7, 40)], 10, 100, 7),
+            (vec![(3, 60), (7, 39)], 10, 100, LOOKED),
+            (vec![(3, 200)], 10, 100, 3),
+            (vec![(3, 0)], 10, 0, 3),
+        ] {
+            let limits =
+                TakeLimits { messages: max_messages, positions: 50, bytes: max_bytes, open_tasks: None };
+            let taken: Vec<_> = messages.iter().map(|&(pos, bytes)| message(pos, bytes)).collect();
+            assert_eq!(limits.reached(&taken, LOOKED), expected, "{messages:?} {limits:?}");
+        }
+    }
+
+    #[test]
+    fn an_account_is_written_in_one_order_and_without_empty_steps() {
+        assert_eq!(Account::default().steps().next(), None);
+        let unit = |handler: &str| Unit {
+            handler: handler.into(),
+            kind: "k".into(),
+            key: Key::new("1").stored(),
+            fingerprint: None,
+            waited: Duration::ZERO,
+        };
+        let apart = |pos| SetApart {
+            pos,
+            order_by: None,
+            failures: 1,
+            due_in: Duration::ZERO,
+            error: None,
+            attempts: None,
+            body: None,
+            scheduled: false,
+            crashes: 0,
+        };
+        let place = Place { lane: 1, pos: 2 };
+        let account = Account {
+            apart: vec![apart(1)],
+            dead: vec![apart(2)],
+            spilled: vec![unit("spilled")],
+            done: vec![unit("done")],
+            results: vec![(unit("result"), b"r".to_vec())],
+            unclaimed: vec![unit("unclaimed")],
+            noted: Some(place),
+        };
+        let expected = [
+            AccountStep::ForgetAttempt(place),
+            AccountStep::SetApart(&account.apart),
+            AccountStep::Bury(&account.dead),
+            AccountStep::SettleMarkers(MarkerState::Spilled, &account.spilled),
+            AccountStep::SettleMarkers(MarkerState::Done, &account.done),
+            AccountStep::Unclaim(&account.unclaimed),
+            AccountStep::RecordResults(vec![(&account.results[0].0, b"r")]),
+        ];
+        assert!(account.steps().eq(expected));
+    }
 }

@@ -109,7 +109,8 @@ impl<S: LogStore> Lanes<S> {
         let Some(on_dead) = &self.log.settings.on_dead else { return };
         let now = std::time::SystemTime::now();
         let mut attempts = message.attempts.as_deref().map(FailedAttempt::read).unwrap_or_default();
-        attempts.push(FailedAttempt { attempt: failures, at: now, error: error.clone(), omitted: 0 });
+        let last = FailedAttempt { attempt: failures, at: now, error: error.clone(), omitted: 0 };
+        last.add_to(&mut attempts);
         let letter = DeadLetter {
             handler: handler.name.to_string(),
             place: message.place,
