@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use oncebox_core::store::{Claimed, Claims, Unit};
+use oncebox_core::store::{Claimed, Claims, Unit, doing, refusal, row};
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::SqliteConnection;
 
@@ -13,11 +13,7 @@ use crate::json::hex;
 use crate::many::Many;
 use crate::statements;
 use crate::store::SqliteStore;
-use crate::time::as_ms;
 use crate::transaction::SqliteTx;
-
-/// A claim that finds its marker swept away between two statements asks again this often.
-const CLAIM_TRIES: u32 = 10;
 
 static CLAIM: LazyLock<Many> = LazyLock::new(|| Many::new(statements::claim()));
 
@@ -25,7 +21,7 @@ impl Claims for SqliteStore {
     async fn claim(&self, tx: &mut SqliteTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
         let fresh = insert_markers(tx.connection(), units, self.clock_offset_ms()).await;
         let mut claimed = Vec::with_capacity(units.len());
-        for (unit, is_fresh) in units.iter().zip(fresh.map_err(failed("claim keys"))?) {
+        for (unit, is_fresh) in units.iter().zip(fresh.map_err(failed(doing::CLAIM))?) {
             claimed.push(match is_fresh {
                 true => Claimed::Fresh,
                 false => self.claim_in(tx.connection(), unit).await?,
@@ -35,20 +31,18 @@ impl Claims for SqliteStore {
     }
 
     async fn claim_in(&self, conn: &mut SqliteConnection, unit: &Unit) -> Result<Claimed, Error> {
-        for _ in 0..CLAIM_TRIES {
+        for _ in 0..refusal::CLAIM_ATTEMPTS {
             let units = std::slice::from_ref(unit);
             let fresh = insert_markers(conn, units, self.clock_offset_ms()).await;
-            if fresh.map_err(failed("claim a key"))? == [true] {
+            if fresh.map_err(failed(doing::CLAIM))? == [true] {
                 return Ok(Claimed::Fresh);
             }
             if let Some(marker) = find_marker(conn, unit).await? {
                 return Ok(Claimed::Known(marker));
             }
         }
-        Err(Error::new(
-            oncebox_core::ErrorKind::Unavailable,
-            "a marker appears and disappears: is something else deleting them?",
-        ))
+        // Each time, a sweep deleted the marker between the two statements.
+        Err(refusal::unstable_marker())
     }
 
     async fn isolate(&self, tx: &mut SqliteTx) -> Result<(), Error> {
@@ -67,30 +61,12 @@ impl Claims for SqliteStore {
     async fn undo(&self, tx: &mut SqliteTx, unit: Option<&Unit>, next: bool) -> Result<(), Error> {
         tx.check_whole().await?;
         tx.run("ROLLBACK TO oncebox_unit; RELEASE oncebox_unit").await?;
-        if let Some(unit) = unit {
-            sqlx::query(statements::unclaim())
-                .bind(&unit.handler)
-                .bind(&unit.kind)
-                .bind(unit.key.as_bytes())
-                .execute(tx.connection())
-                .await
-                .map_err(failed("take a claim back"))?;
-        }
+        unclaim(tx.connection(), unit.map(std::slice::from_ref).unwrap_or_default()).await?;
         if next { self.isolate(tx).await } else { Ok(()) }
     }
 
     async fn record_results(&self, tx: &mut SqliteTx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
-        for (unit, result) in results {
-            sqlx::query(statements::record_results())
-                .bind(&unit.handler)
-                .bind(&unit.kind)
-                .bind(unit.key.as_bytes())
-                .bind(*result)
-                .execute(tx.connection())
-                .await
-                .map_err(failed("keep a result"))?;
-        }
-        Ok(())
+        record_results(tx.connection(), results).await
     }
 
     async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
@@ -105,12 +81,44 @@ impl Claims for SqliteStore {
                 waited: Duration::ZERO,
             })
             .collect();
-        self.write("mark messages as processed", async |conn| {
+        self.write(doing::IMPORT_PROCESSED, async |conn| {
             let fresh = insert_markers(conn, &units, offset_ms).await?;
             Ok(fresh.into_iter().map(u64::from).sum())
         })
         .await
     }
+}
+
+/// Deletes markers that this transaction inserted.
+pub(crate) async fn unclaim(conn: &mut SqliteConnection, units: &[Unit]) -> Result<(), Error> {
+    for unit in units {
+        sqlx::query(statements::unclaim())
+            .bind(&unit.handler)
+            .bind(&unit.kind)
+            .bind(unit.key.as_bytes())
+            .execute(&mut *conn)
+            .await
+            .map_err(failed(doing::UNCLAIM))?;
+    }
+    Ok(())
+}
+
+/// Stores results beside their markers.
+pub(crate) async fn record_results(
+    conn: &mut SqliteConnection,
+    results: &[(&Unit, &[u8])],
+) -> Result<(), Error> {
+    for (unit, result) in results {
+        sqlx::query(statements::record_results())
+            .bind(&unit.handler)
+            .bind(&unit.kind)
+            .bind(unit.key.as_bytes())
+            .bind(*result)
+            .execute(&mut *conn)
+            .await
+            .map_err(failed(doing::RECORD_RESULTS))?;
+    }
+    Ok(())
 }
 
 /// Inserts the markers of units; whether each is new.
@@ -126,7 +134,7 @@ async fn insert_markers(
             .bind(unit.key.as_bytes())
             .bind(unit.key.original().map(Key::as_bytes))
             .bind(unit.fingerprint.map(Fingerprint::to_i64))
-            .bind(as_ms(unit.waited))
+            .bind(row::duration_to_ms(unit.waited))
             .bind(offset_ms)
     });
     insert.await

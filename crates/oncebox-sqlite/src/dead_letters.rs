@@ -3,6 +3,7 @@
 use oncebox_core::Error;
 use oncebox_core::store::{
     Acted, Action, AuditEntry, DeadLetter, DeadLetters, FailedAttempt, HandlerId, MarkerStep, Place, Select,
+    doing, row,
 };
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -12,14 +13,13 @@ use crate::fault::failed;
 use crate::message::read_key;
 use crate::statements;
 use crate::store::SqliteStore;
-use crate::time::from_ms;
 
 impl DeadLetters for SqliteStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let query = bind_select(sqlx::query(statements::dead_letters()), select, limit);
         let rows = query.fetch_all(&self.pool).await;
         let letters = rows.and_then(|rows| rows.iter().map(read_dead_letter).collect());
-        letters.map_err(failed("read dead letters"))
+        letters.map_err(failed(doing::READ_DEAD_LETTERS))
     }
 
     async fn act(
@@ -31,7 +31,7 @@ impl DeadLetters for SqliteStore {
         limit: u32,
     ) -> Result<Acted, Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("act on dead letters", async |conn| {
+        self.write(doing::ACT_ON_DEAD_LETTERS, async |conn| {
             let plan = action.plan();
             let choose = bind_select(sqlx::query(statements::choose_dead()), select, limit);
             let chosen = choose
@@ -78,7 +78,7 @@ impl DeadLetters for SqliteStore {
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
         let rows = sqlx::query(statements::audit()).bind(limit).fetch_all(&self.pool).await;
         let entries = rows.and_then(|rows| rows.iter().map(read_audit_entry).collect());
-        entries.map_err(failed("read the audit"))
+        entries.map_err(failed(doing::READ_AUDIT))
     }
 }
 
@@ -105,8 +105,8 @@ fn read_dead_letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
         kind: row.try_get(3)?,
         key: read_key(row, 4)?,
         body: row.try_get(6)?,
-        received_at: from_ms(row.try_get(7)?),
-        died_at: from_ms(row.try_get(8)?),
+        received_at: row::time_from_ms(row.try_get(7)?),
+        died_at: row::time_from_ms(row.try_get(8)?),
         error: row.try_get(9)?,
         attempts: FailedAttempt::read(row.try_get(10)?),
     })
@@ -115,7 +115,7 @@ fn read_dead_letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
 fn read_audit_entry(row: &SqliteRow) -> Result<AuditEntry, sqlx::Error> {
     let (lane, pos): (Option<u16>, Option<i64>) = (row.try_get(4)?, row.try_get(5)?);
     Ok(AuditEntry {
-        at: from_ms(row.try_get(0)?),
+        at: row::time_from_ms(row.try_get(0)?),
         operator: row.try_get(1)?,
         action: row.try_get(2)?,
         handler: row.try_get(3)?,

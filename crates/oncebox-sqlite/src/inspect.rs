@@ -1,7 +1,7 @@
 //! Reading markers.
 
-use oncebox_core::store::{Inspect, Marker, MarkerState, Unit};
-use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use oncebox_core::store::{Inspect, Marker, MarkerState, Unit, doing, row};
+use oncebox_core::{Error, Fingerprint};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -9,16 +9,15 @@ use crate::claims::as_json;
 use crate::fault::failed;
 use crate::statements;
 use crate::store::SqliteStore;
-use crate::time::from_ms;
 
 impl Inspect for SqliteStore {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("read a marker"))?;
+        let mut conn = self.pool.acquire().await.map_err(failed(doing::READ_MARKERS))?;
         find_marker(&mut conn, unit).await
     }
 
     async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("read markers"))?;
+        let mut conn = self.pool.acquire().await.map_err(failed(doing::READ_MARKERS))?;
         find_markers(&mut conn, units).await
     }
 }
@@ -28,7 +27,7 @@ pub(crate) async fn find_markers(
     conn: &mut SqliteConnection,
     units: &[Unit],
 ) -> Result<Vec<Option<Marker>>, Error> {
-    let doing = "read markers";
+    let doing = doing::READ_MARKERS;
     let rows = sqlx::query(statements::find_markers())
         .bind(as_json(units).map_err(failed(doing))?)
         .fetch_all(conn)
@@ -51,8 +50,8 @@ pub(crate) async fn find_marker(conn: &mut SqliteConnection, unit: &Unit) -> Res
         .bind(unit.key.as_bytes())
         .fetch_optional(conn)
         .await
-        .map_err(failed("read a marker"))?;
-    row.map(|row| read_marker(&row)).transpose().map_err(failed("read a marker"))
+        .map_err(failed(doing::READ_MARKERS))?;
+    row.map(|row| read_marker(&row)).transpose().map_err(failed(doing::READ_MARKERS))
 }
 
 fn read_marker(row: &SqliteRow) -> Result<Marker, sqlx::Error> {
@@ -63,11 +62,11 @@ fn read_marker(row: &SqliteRow) -> Result<Marker, sqlx::Error> {
     Ok(Marker {
         handler: row.try_get(0)?,
         kind: row.try_get(1)?,
-        key: StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key)),
+        key: row::key(key, long_key),
         fingerprint: fingerprint.map(Fingerprint::from_i64),
         state: MarkerState::from_name(state),
-        received_at: from_ms(row.try_get(6)?),
-        processed_at: from_ms(row.try_get(7)?),
+        received_at: row::time_from_ms(row.try_get(6)?),
+        processed_at: row::time_from_ms(row.try_get(7)?),
         result: row.try_get(8)?,
     })
 }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod claims;
-mod complete;
+mod completion;
 mod dead_letters;
 mod fault;
 mod file;
@@ -27,7 +27,6 @@ mod statements;
 mod store;
 mod survey;
 mod tasks;
-mod time;
 mod transaction;
 mod turn;
 mod upkeep;

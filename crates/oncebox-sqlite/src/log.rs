@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use oncebox_core::store::{Appended, HandlerId, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
-use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
+use oncebox_core::store::{
+    Appended, HandlerId, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled, doing, refusal, row,
+};
+use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::{Row, SqliteConnection};
 
 use crate::json::{hex, to_json};
 use crate::many::{Many, Rows};
 use crate::statements;
 use crate::store::SqliteStore;
-use crate::time::{as_ms, to_ms};
 
 /// So many keys are looked up by one statement.
 const KEYS_PER_LOOKUP: usize = 256;
@@ -27,9 +28,9 @@ impl Log for SqliteStore {
     async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
         let lane = lane.lane();
         let offset_ms = self.clock_offset_ms();
-        self.write("append messages", async |conn| {
+        self.write(doing::APPEND, async |conn| {
             let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
-                return Ok(Err(no_such_lane(lane)));
+                return Ok(Err(refusal::no_such_lane(lane)));
             };
             let known = find_accepted(conn, messages).await?;
             let mut place = Place { lane, pos: newest };
@@ -54,7 +55,7 @@ impl Log for SqliteStore {
 
     async fn import_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("mark messages as accepted", async |conn| {
+        self.write(doing::IMPORT_ACCEPTED, async |conn| {
             let new = MARK_ACCEPTED.run(conn, keys, |insert, key| {
                 insert.bind(kind).bind(key.as_bytes()).bind(key.original().map(Key::as_bytes)).bind(offset_ms)
             });
@@ -64,7 +65,7 @@ impl Log for SqliteStore {
     }
 
     async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
-        self.write("prune the log", async |conn| {
+        self.write(doing::PRUNE, async |conn| {
             let next: Option<Option<i64>> = sqlx::query_scalar(statements::prune_next())
                 .bind(lane)
                 .bind(behind)
@@ -90,7 +91,7 @@ impl Log for SqliteStore {
     }
 
     async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
-        self.write("sweep old accept markers", async |conn| {
+        self.write(doing::SWEEP_ACCEPTED, async |conn| {
             let sweep = sqlx::query(statements::sweep_accepted()).bind(before_ms).bind(limit);
             Ok(sweep.execute(conn).await?.rows_affected())
         })
@@ -109,15 +110,8 @@ pub(crate) struct Fresh<'a> {
 
 impl Fresh<'_> {
     fn received_ms(&self) -> i64 {
-        self.now_ms.saturating_sub(as_ms(self.message.waited))
+        self.now_ms.saturating_sub(row::duration_to_ms(self.message.waited))
     }
-}
-
-pub(crate) fn no_such_lane(lane: u16) -> Error {
-    Error::new(
-        ErrorKind::Configuration,
-        format!("the log has no lane {lane}: start a stored inbox once, which makes the lanes"),
-    )
 }
 
 /// The newest position of a lane, and the time now; `None` if there is no such lane.
@@ -201,8 +195,8 @@ pub(crate) async fn insert_messages(
                 .bind(message.order_by.as_ref().map(Key::as_bytes))
                 .bind(fresh.target.map(|handler| handler.0))
                 .bind(message.headers.to_json())
-                .bind(message.occurred_at.map(to_ms))
-                .bind(message.due_at.map(to_ms))
+                .bind(message.occurred_at.map(row::time_to_ms))
+                .bind(message.due_at.map(row::time_to_ms))
                 .bind(fresh.received_ms())
                 .bind(&message.body)
         })

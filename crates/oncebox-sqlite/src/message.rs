@@ -1,11 +1,9 @@
 //! Reading messages of the log.
 
-use oncebox_core::store::{Place, StoredMessage};
-use oncebox_core::{Headers, Key, StoredKey};
+use oncebox_core::store::{Place, StoredMessage, row};
+use oncebox_core::{Headers, Key};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
-
-use crate::time::{duration, from_ms};
 
 /// A message from its first nineteen columns: lane, position, kind, key, long key, ordering key, headers,
 /// body, occurred, due, due in, waited, failures, attempts, edited, held, replay, crashes, spilled.
@@ -18,10 +16,10 @@ pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error
         order_by: row.try_get::<Option<&[u8]>, _>(5)?.map(Key::new),
         headers: Headers::from_json(row.try_get(6)?),
         body: row.try_get(7)?,
-        occurred_at: row.try_get::<Option<i64>, _>(8)?.map(from_ms),
-        due_at: row.try_get::<Option<i64>, _>(9)?.map(from_ms),
-        due_in: due_in.map(duration).unwrap_or_default(),
-        waited: duration(row.try_get(11)?),
+        occurred_at: row.try_get::<Option<i64>, _>(8)?.map(row::time_from_ms),
+        due_at: row.try_get::<Option<i64>, _>(9)?.map(row::time_from_ms),
+        due_in: due_in.map(row::duration_from_ms).unwrap_or_default(),
+        waited: row::duration_from_ms(row.try_get(11)?),
         failures: row.try_get(12)?,
         attempts: row.try_get(13)?,
         edited: row.try_get(14)?,
@@ -36,5 +34,5 @@ pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error
 pub(crate) fn read_key(row: &SqliteRow, column: usize) -> Result<Option<Key>, sqlx::Error> {
     let key: Option<&[u8]> = row.try_get(column)?;
     let long_key: Option<&[u8]> = row.try_get(column + 1)?;
-    Ok(key.map(|key| StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key))))
+    Ok(key.map(|key| row::key(key, long_key)))
 }

@@ -1,6 +1,7 @@
 //! The schema: its versions, and how a database gets there.
 
-use oncebox_core::{Error, ErrorKind};
+use oncebox_core::Error;
+use oncebox_core::store::{doing, refusal};
 use sqlx::{Executor, SqliteConnection};
 
 use crate::fault::failed;
@@ -19,7 +20,7 @@ impl SqliteStore {
     /// Brings the database to the version of this crate. Any number of processes may do so at once; a database
     /// that is there already is left alone.
     pub async fn migrate(&self) -> Result<(), Error> {
-        self.write("migrate the database", async |conn| {
+        self.write(doing::MIGRATE, async |conn| {
             let from = usize::try_from(version(conn).await?).unwrap_or(0);
             for step in MIGRATIONS.iter().skip(from) {
                 conn.execute(sqlx::raw_sql(*step)).await?;
@@ -37,37 +38,27 @@ impl SqliteStore {
 
     /// The version of the schema that is there (0 where there is none), and the one that this crate needs.
     pub async fn schema_version(&self) -> Result<(i64, i64), Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
-        let there = version(&mut conn).await.map_err(failed("read the version of the schema"))?;
+        let mut conn = self.pool.acquire().await.map_err(failed(doing::CONNECT))?;
+        let there = version(&mut conn).await.map_err(failed(doing::READ_VERSION))?;
         Ok((there, MIGRATIONS.len() as i64))
     }
 
     pub(crate) async fn check_version(&self) -> Result<(), Error> {
         let (there, needed) = self.schema_version().await?;
-        let message = match there {
-            0 => "the database has no Oncebox tables: run store.migrate(), or the SQL of SqliteStore::migration_sql()"
-                .to_owned(),
-            _ if there < needed => {
-                format!("the Oncebox tables have version {there}, this program needs {needed}: run store.migrate()")
-            }
-            _ if there > needed => format!(
-                "the Oncebox tables have version {there}, this program knows {needed} only: update the program"
-            ),
-            _ => return Ok(()),
-        };
-        Err(Error::new(ErrorKind::Schema, message))
+        refusal::check_version(there, needed, "Oncebox tables", "SqliteStore::migration_sql()")
     }
 
     /// Says loudly what could lose a commit. Not an error: the user may know better, for example in tests.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("connect"))?;
-        let reading = failed("read its settings");
-        let journal: String =
-            sqlx::query_scalar("pragma journal_mode").fetch_one(&mut *conn).await.map_err(reading)?;
+        let mut conn = self.pool.acquire().await.map_err(failed(doing::CONNECT))?;
+        let journal: String = sqlx::query_scalar("pragma journal_mode")
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(failed(doing::READ_SETTINGS))?;
         let synchronous: i64 = sqlx::query_scalar("pragma synchronous")
             .fetch_one(&mut *conn)
             .await
-            .map_err(failed("read its settings"))?;
+            .map_err(failed(doing::READ_SETTINGS))?;
         if journal != "memory" && synchronous < 2 {
             tracing::error!(
                 synchronous,

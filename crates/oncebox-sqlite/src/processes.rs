@@ -1,7 +1,7 @@
 //! The processes at work.
 
 use oncebox_core::Error;
-use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes};
+use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes, doing, row};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
@@ -10,17 +10,16 @@ use crate::fault::failed;
 use crate::json::to_json;
 use crate::statements;
 use crate::store::SqliteStore;
-use crate::time::{as_ms, duration};
 
 impl Processes for SqliteStore {
     async fn enter(&self, process: &NewProcess) -> Result<(), Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("note that a process begins", async |conn| {
+        self.write(doing::ENTER, async |conn| {
             sqlx::query(statements::enter())
                 .bind(&process.id.0.as_bytes()[..])
                 .bind(&process.name)
                 .bind(to_json(process.handlers.iter().map(|handler| handler.0))?)
-                .bind(as_ms(process.lease))
+                .bind(row::duration_to_ms(process.lease))
                 .bind(process.in_hand)
                 .bind(offset_ms)
                 .execute(&mut *conn)
@@ -33,7 +32,7 @@ impl Processes for SqliteStore {
     /// There is one writer: it waits for that.
     async fn beat_process(&self, id: ProcessId) -> Result<bool, Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("note that a process is alive", async |conn| {
+        self.write(doing::BEAT_PROCESS, async |conn| {
             let beat = sqlx::query(statements::beat_process());
             let beat = beat.bind(&id.0.as_bytes()[..]).bind(offset_ms).execute(&mut *conn).await?;
             correct_due_times(conn, offset_ms).await?;
@@ -44,7 +43,7 @@ impl Processes for SqliteStore {
 
     async fn leave(&self, id: ProcessId) -> Result<(), Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("note that a process ends", async |conn| {
+        self.write(doing::LEAVE, async |conn| {
             let id = &id.0.as_bytes()[..];
             sqlx::query(statements::leave()).bind(id).execute(&mut *conn).await?;
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(0).bind(offset_ms);
@@ -62,12 +61,12 @@ impl Processes for SqliteStore {
             .fetch_all(&self.pool)
             .await;
         let peers = rows.and_then(|rows| rows.iter().map(read_peer).collect());
-        peers.map_err(failed("read the processes"))
+        peers.map_err(failed(doing::READ_PROCESSES))
     }
 
     async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("take a process for dead", async |conn| {
+        self.write(doing::BURY_PROCESS, async |conn| {
             let id = &id.0.as_bytes()[..];
             let bury = sqlx::query_as(statements::bury_process()).bind(id).bind(offset_ms).bind(is_seen);
             let buried: Option<(String, u32)> = bury.fetch_optional(&mut *conn).await?;
@@ -97,7 +96,7 @@ fn read_peer(row: &SqliteRow) -> Result<Peer, sqlx::Error> {
         name: row.try_get(1)?,
         handlers: handlers.into_iter().map(HandlerId).collect(),
         beats: row.try_get(3)?,
-        silent_for: duration(row.try_get(4)?),
-        lease: duration(row.try_get(5)?),
+        silent_for: row::duration_from_ms(row.try_get(4)?),
+        lease: row::duration_from_ms(row.try_get(5)?),
     })
 }

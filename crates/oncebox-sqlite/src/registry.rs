@@ -2,7 +2,7 @@
 
 use oncebox_core::store::{
     HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneStep, Lanes, Layout, Leftovers, LogLayout,
-    Registration, RegistrationPlan, Registry, RegistryState, RowStep,
+    Registration, RegistrationPlan, Registry, RegistryState, RowStep, doing,
 };
 use oncebox_core::{DeadHead, Error, Start};
 use sqlx::sqlite::SqliteRow;
@@ -15,15 +15,15 @@ use crate::store::SqliteStore;
 
 impl Registry for SqliteStore {
     async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut conn = self.pool.acquire().await.map_err(failed("read the handlers"))?;
-        let there = registry_state(&mut conn, handlers).await.map_err(failed("read the handlers"))?;
+        let mut conn = self.pool.acquire().await.map_err(failed(doing::REGISTER))?;
+        let there = registry_state(&mut conn, handlers).await.map_err(failed(doing::REGISTER))?;
         // Given back before anything else: a database in memory has only this one.
         drop(conn);
         if there.plan(log, handlers)?.is_empty() {
             return Ok(there.layout(handlers));
         }
         let offset_ms = self.clock_offset_ms();
-        self.write("register the handlers", async |conn| {
+        self.write(doing::REGISTER, async |conn| {
             // Another process may have been faster.
             let there = registry_state(&mut *conn, handlers).await?;
             let plan = match there.plan(log, handlers) {

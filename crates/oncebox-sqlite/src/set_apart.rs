@@ -1,17 +1,23 @@
 //! Setting messages apart: as tasks, or as dead letters.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use oncebox_core::Key;
-use oncebox_core::store::{Fence, HandlerId, ProcessId, SetApart};
+use oncebox_core::store::{FailedAttempt, Fence, HandlerId, ProcessId, SetApart, row};
 use sqlx::SqliteConnection;
 
 use crate::many::Many;
 use crate::statements;
-use crate::time::as_ms;
 
 static SET_APART: LazyLock<Many> = LazyLock::new(|| Many::new(statements::set_apart()));
 static BURY: LazyLock<Many> = LazyLock::new(|| Many::new(statements::bury()));
+
+/// The failed attempts before this one, with room for it where it failed.
+fn history(one: &SetApart) -> Option<Cow<'_, str>> {
+    let attempts = one.attempts.as_deref()?;
+    Some(if one.error.is_some() { FailedAttempt::with_room(attempts) } else { Cow::Borrowed(attempts) })
+}
 
 /// The messages of a handler in a lane that something is done with.
 #[derive(Clone, Copy)]
@@ -38,9 +44,9 @@ impl Apart<'_> {
                 .bind(one.pos)
                 .bind(one.order_by.as_ref().map(Key::as_bytes))
                 .bind(one.failures)
-                .bind(as_ms(one.due_in))
+                .bind(row::duration_to_ms(one.due_in))
                 .bind(one.error.as_deref())
-                .bind(one.attempts.as_deref())
+                .bind(history(one))
                 .bind(one.body.as_deref())
                 .bind(one.scheduled)
                 .bind(one.crashes)
@@ -61,7 +67,7 @@ impl Apart<'_> {
                 .bind(one.order_by.as_ref().map(Key::as_bytes))
                 .bind(one.failures)
                 .bind(one.error.as_deref())
-                .bind(one.attempts.as_deref())
+                .bind(history(one))
                 .bind(one.body.as_deref())
         });
         insert.await.map(drop)

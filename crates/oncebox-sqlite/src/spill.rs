@@ -2,23 +2,22 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{Fault, Place, SetApart, Spill, Spilled, Unit};
-use oncebox_core::{Error, ErrorKind, Fingerprint, Key};
+use oncebox_core::store::{Fault, Place, SetApart, Spill, Spilled, Unit, doing, refusal, row};
+use oncebox_core::{Error, Fingerprint, Key};
 use sqlx::SqliteConnection;
 
 use crate::fault::classify;
 use crate::inspect::find_marker;
-use crate::log::{Fresh, begin_append, insert_messages, no_such_lane};
+use crate::log::{Fresh, begin_append, insert_messages};
 use crate::set_apart::Apart;
 use crate::statements;
 use crate::store::{BUSY_TIMEOUT, SqliteStore};
-use crate::time::as_ms;
 
 impl SqliteStore {
     pub(crate) async fn spill_one(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
         let offset_ms = self.clock_offset_ms();
         let spilled = self
-            .write_within(lock_timeout.max(BUSY_TIMEOUT), "set a message apart", async |conn| {
+            .write_within(lock_timeout.max(BUSY_TIMEOUT), doing::SPILL, async |conn| {
                 write(conn, spill, offset_ms).await
             })
             .await;
@@ -38,14 +37,14 @@ async fn write(
 ) -> Result<Result<Spilled, Error>, sqlx::Error> {
     let lane = spill.lane.lane();
     let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
-        return Ok(Err(no_such_lane(lane)));
+        return Ok(Err(refusal::no_such_lane(lane)));
     };
     let there: Option<i64> = sqlx::query_scalar(statements::can_have_tasks())
         .bind(spill.handler.0)
         .fetch_optional(&mut *conn)
         .await?;
     if there.is_none() {
-        return Ok(Err(nobody_would_run_it()));
+        return Ok(Err(refusal::no_tasks_for_handler()));
     }
     if let Some(unit) = &spill.marker
         && !mark_spilled(&mut *conn, unit, offset_ms).await?
@@ -85,16 +84,9 @@ async fn mark_spilled(conn: &mut SqliteConnection, unit: &Unit, offset_ms: i64) 
         .bind(unit.key.as_bytes())
         .bind(unit.key.original().map(Key::as_bytes))
         .bind(unit.fingerprint.map(Fingerprint::to_i64))
-        .bind(as_ms(unit.waited))
+        .bind(row::duration_to_ms(unit.waited))
         .bind(offset_ms)
         .execute(conn)
         .await?;
     Ok(inserted.rows_affected() > 0)
-}
-
-fn nobody_would_run_it() -> Error {
-    Error::new(
-        ErrorKind::Configuration,
-        "a message cannot be set apart for a handler that was removed, or that only handles inline by now: restart the program",
-    )
 }

@@ -55,7 +55,7 @@ statements! {
         take_tasks,
     }
     task {
-        set_apart, next_fence, retry_task, end_task, remove_tasks, drop_tasks, free_tasks,
+        set_apart, next_fence, task_attempts, retry_task, end_task, remove_tasks, drop_tasks, free_tasks,
         count_tasks, correct_due_times,
     }
     dead {

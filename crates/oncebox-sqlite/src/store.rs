@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::{Fault, Guarantee, Limits, Store, TestTime};
+use oncebox_core::store::{Fault, Guarantee, Limits, Store, TestTime, doing, refusal};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
@@ -117,8 +117,8 @@ impl SqliteStore {
             SqliteTx::begin(writer, kept, turn, handler_timeout).await
         });
         match begun.await {
-            Ok(begun) => begun.map_err(failed("begin a transaction")),
-            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
+            Ok(begun) => begun.map_err(failed(doing::BEGIN)),
+            Err(stopped) => Err(refusal::runtime_stops(stopped)),
         }
     }
 

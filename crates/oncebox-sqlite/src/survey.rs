@@ -1,8 +1,9 @@
 //! Reading the log. Nothing here counts messages.
 
+use oncebox_core::store::row::{MessageStateRow, TaskRow};
 use oncebox_core::store::{
     HandlerId, HandlerStatus, MessageState, MessageStatus, Place, StoredMessage, Survey, Task, UnhandledKind,
-    Waits,
+    doing, row,
 };
 use oncebox_core::{Error, Key};
 use sqlx::sqlite::SqliteRow;
@@ -13,7 +14,6 @@ use crate::message::{read_key, read_message};
 use crate::registry::read_handler;
 use crate::statements;
 use crate::store::SqliteStore;
-use crate::time::{duration, from_ms};
 
 impl Survey for SqliteStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
@@ -22,17 +22,17 @@ impl Survey for SqliteStore {
             .fetch_all(&self.pool)
             .await;
         let statuses = rows.and_then(|rows| rows.iter().map(read_status).collect());
-        statuses.map_err(failed("read how the handlers are doing"))
+        statuses.map_err(failed(doing::READ_HANDLERS))
     }
 
     async fn pending(&self, handler: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
-        let doing = "read what waits for a handler";
+        let doing = doing::READ_PENDING;
         let mut conn = self.pool.acquire().await.map_err(failed(doing))?;
         pending(&mut conn, handler, limit, self.clock_offset_ms()).await.map_err(failed(doing))
     }
 
     async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
-        let doing = "read messages";
+        let doing = doing::READ_MESSAGES;
         // Both statements must see the same: a transaction that only reads.
         let mut tx = self.pool.begin().await.map_err(failed(doing))?;
         let read =
@@ -47,21 +47,24 @@ impl Survey for SqliteStore {
             .bind(key.stored().as_bytes().to_owned())
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed("find a message"))?;
+            .map_err(failed(doing::FIND_MESSAGE))?;
         Ok(found.map(|(lane, pos)| Place { lane, pos }))
     }
 
     async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
         let query = sqlx::query(statements::tasks()).bind(handler).bind(limit);
         let rows = query.bind(self.clock_offset_ms()).fetch_all(&self.pool).await;
-        rows.and_then(|rows| rows.iter().map(read_task).collect()).map_err(failed("read tasks"))
+        rows.and_then(|rows| rows.iter().map(read_task).collect()).map_err(failed(doing::READ_TASKS))
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         let rows: Result<Vec<(String, i64)>, _> =
             sqlx::query_as(statements::unhandled_kinds()).fetch_all(&self.pool).await;
-        let rows = rows.map_err(failed("read the kinds"))?;
-        Ok(rows.into_iter().map(|(kind, since)| UnhandledKind { kind, since: from_ms(since) }).collect())
+        let rows = rows.map_err(failed(doing::READ_KINDS))?;
+        Ok(rows
+            .into_iter()
+            .map(|(kind, since)| UnhandledKind { kind, since: row::time_from_ms(since) })
+            .collect())
     }
 }
 
@@ -69,7 +72,7 @@ fn read_status(row: &SqliteRow) -> Result<HandlerStatus, sqlx::Error> {
     Ok(HandlerStatus {
         handler: read_handler(row)?,
         lag: row.try_get(7)?,
-        oldest_waiting: row.try_get::<Option<i64>, _>(8)?.map(duration),
+        oldest_waiting: row.try_get::<Option<i64>, _>(8)?.map(row::duration_from_ms),
         tasks: row.try_get(9)?,
         dead: row.try_get(10)?,
         passed: row.try_get(11)?,
@@ -124,7 +127,7 @@ async fn messages(
     for row in &rows {
         messages.push(MessageStatus {
             message: read_message(row)?,
-            received_at: from_ms(row.try_get(19)?),
+            received_at: row::time_from_ms(row.try_get(19)?),
             handlers: Vec::new(),
         });
     }
@@ -146,18 +149,16 @@ async fn messages(
 }
 
 fn read_state(row: &SqliteRow) -> Result<MessageState, sqlx::Error> {
-    if let Some(error) = row.try_get(2)? {
-        return Ok(MessageState::Dead { error });
-    }
-    if let Some(failures) = row.try_get(3)? {
-        return Ok(MessageState::Task {
+    let task = |failures| {
+        Ok::<_, sqlx::Error>(TaskRow {
             failures,
-            due_at: from_ms(row.try_get(4)?),
+            due_ms: row.try_get(4)?,
             error: row.try_get(5)?,
-            waits: read_waits(row.try_get(7)?),
-        });
-    }
-    Ok(if row.try_get(6)? { MessageState::Done } else { MessageState::Waiting })
+            waits: row.try_get(7)?,
+        })
+    };
+    let task = row.try_get::<Option<u32>, _>(3)?.map(task).transpose()?;
+    Ok(MessageStateRow { dead_error: row.try_get(2)?, task, is_passed: row.try_get(6)? }.into())
 }
 
 fn read_task(row: &SqliteRow) -> Result<Task, sqlx::Error> {
@@ -167,17 +168,8 @@ fn read_task(row: &SqliteRow) -> Result<Task, sqlx::Error> {
         kind: row.try_get(3)?,
         key: read_key(row, 4)?,
         failures: row.try_get(6)?,
-        due_at: from_ms(row.try_get(7)?),
+        due_at: row::time_from_ms(row.try_get(7)?),
         error: row.try_get(8)?,
-        waits: read_waits(row.try_get(9)?),
+        waits: row::waits(row.try_get(9)?),
     })
-}
-
-fn read_waits(waits: &str) -> Waits {
-    match waits {
-        "running" => Waits::Running,
-        "scheduled" => Waits::Scheduled,
-        "parked" => Waits::Parked,
-        _ => Waits::Turn,
-    }
 }

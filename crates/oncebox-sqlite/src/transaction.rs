@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use oncebox_core::store::{doing, refusal};
 use oncebox_core::{Error, ErrorKind, mutant};
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
@@ -79,34 +80,23 @@ impl SqliteTx {
         // In turn: a nested transaction that was dropped rolls back in the background.
         let handle = timeout(ANSWER_TIMEOUT, self.connection().lock_handle()).await;
         let handle = handle.unwrap_or(Err(sqlx::Error::WorkerCrashed));
-        drop(handle.map_err(failed("check the guard"))?);
+        drop(handle.map_err(failed(doing::GUARD))?);
         if self.seal.has_rolled_back() && !mutant!("guard_removed_sqlite") {
             return Err(self.ended());
         }
-        let message = match depth(self.connection()) {
-            1 => return Ok(()),
-            0 => {
-                "the handler put another connection in the place of the one that it was lent: leave that where it is"
-            }
-            _ => "the handler left a nested transaction open: commit it or drop it",
-        };
-        Err(Error::new(ErrorKind::Transaction, message))
+        refusal::check_depth(depth(self.connection()))
     }
 
     /// Runs one of the savepoint statements.
     pub(crate) async fn run(&mut self, statements: &'static str) -> Result<(), Error> {
         let done = self.connection().execute(sqlx::raw_sql(statements)).await;
-        done.map(drop).map_err(failed("set a savepoint"))
+        done.map(drop).map_err(failed(doing::SAVEPOINT))
     }
 
     /// A handler that ran COMMIT will do so again. One that lost its transaction otherwise may have swallowed an error
     /// after which SQLite rolls back by itself, such as a full disk: that has a cause, and another try.
     fn ended(&self) -> Error {
-        let error = Error::new(
-            ErrorKind::Transaction,
-            "the handler ended the transaction that it was lent, or swallowed an error that did: do not run COMMIT, ROLLBACK \
-             or OR ROLLBACK in a handler; use begin() on the connection for a nested one",
-        );
+        let error = refusal::transaction_ended();
         if self.seal.has_refused() {
             return error;
         }
@@ -116,7 +106,7 @@ impl SqliteTx {
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
         self.guard_if_armed().await?;
         // On failure the transaction is still open, and dropping `self` ends it.
-        Manager::commit(self.connection()).await.map_err(failed("commit"))?;
+        Manager::commit(self.connection()).await.map_err(failed(doing::COMMIT))?;
         if let Some(Held { writer, _turn }) = self.held.take() {
             self.kept.put(writer);
         }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oncebox_core::Error;
+use oncebox_core::store::refusal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::fault::writer_busy;
@@ -84,7 +85,7 @@ impl Line {
             Some(file) => file,
             None => match files.wait().await {
                 Ok(file) => file.map_err(failed)?,
-                Err(stopped) => return Err(Error::unavailable("the runtime is shutting down", stopped)),
+                Err(stopped) => return Err(refusal::runtime_stops(stopped)),
             },
         };
         Ok(Turn { _own: own, _file: Some(file) })

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use oncebox_core::Error;
-use oncebox_core::store::{LiveTime, Upkeep};
+use oncebox_core::store::row::LiveTimeRow;
+use oncebox_core::store::{LiveTime, Upkeep, doing, row};
 use sqlx::Row;
 
 use crate::fault::failed;
@@ -13,8 +14,8 @@ use crate::store::SqliteStore;
 impl Upkeep for SqliteStore {
     async fn beat(&self, tolerance: Duration) -> Result<(), Error> {
         let offset_ms = self.clock_offset_ms();
-        let tolerance_ms = i64::try_from(tolerance.as_millis()).unwrap_or(i64::MAX);
-        self.write("record that a process is alive", async |conn| {
+        let tolerance_ms = row::duration_to_ms(tolerance);
+        self.write(doing::BEAT, async |conn| {
             let prolonged = sqlx::query(statements::beat())
                 .bind(tolerance_ms)
                 .bind(offset_ms)
@@ -29,26 +30,16 @@ impl Upkeep for SqliteStore {
     }
 
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
-        let rows = sqlx::query(statements::live_time())
+        let rows: Vec<LiveTimeRow> = sqlx::query_as(statements::live_time())
             .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
             .await
-            .map_err(failed("read the live time"))?;
-        let mut live = Vec::with_capacity(rows.len());
-        let mut now_ms = 0;
-        for row in rows {
-            now_ms = row.try_get(2).map_err(failed("read the live time"))?;
-            let from: Option<i64> = row.try_get(0).map_err(failed("read the live time"))?;
-            let until: Option<i64> = row.try_get(1).map_err(failed("read the live time"))?;
-            if let (Some(from_ms), Some(until_ms)) = (from, until) {
-                live.push(LiveTime { from_ms, until_ms });
-            }
-        }
-        Ok((live, now_ms))
+            .map_err(failed(doing::READ_LIVE_TIME))?;
+        Ok(row::live_time(rows))
     }
 
     async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
-        self.write("sweep old markers", async |conn| {
+        self.write(doing::SWEEP, async |conn| {
             let swept =
                 sqlx::query(statements::sweep()).bind(before_ms).bind(limit).fetch_all(&mut *conn).await?;
             for row in &swept {
@@ -65,7 +56,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
-        self.write("forget old live time", async |conn| {
+        self.write(doing::FORGET_LIVE_TIME, async |conn| {
             sqlx::query(statements::forget_live_time()).bind(before_ms).execute(conn).await?;
             Ok(())
         })

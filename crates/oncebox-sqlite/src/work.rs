@@ -5,14 +5,15 @@
 use std::sync::LazyLock;
 
 use oncebox_core::store::{
-    Account, Batch, Care, Claims, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
-    Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
+    Account, AccountStep, Batch, Care, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
+    Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work, doing, row,
 };
 use oncebox_core::{DeadHead, Error};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use crate::complete::complete;
+use crate::claims::{record_results, unclaim};
+use crate::completion::complete;
 use crate::fault::failed;
 use crate::json::to_json;
 use crate::many::Many;
@@ -21,7 +22,6 @@ use crate::set_apart::Apart;
 use crate::statements;
 use crate::store::SqliteStore;
 use crate::tasks::take_tasks;
-use crate::time::duration;
 use crate::transaction::SqliteTx;
 
 static SETTLE_MARKERS: LazyLock<Many> = LazyLock::new(|| Many::new(statements::settle_markers()));
@@ -30,11 +30,11 @@ impl Work for SqliteStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
         let ids = to_json(handlers.iter().map(|handler| handler.0));
         let rows = sqlx::query(statements::look())
-            .bind(ids.map_err(failed("look for work"))?)
+            .bind(ids.map_err(failed(doing::LOOK))?)
             .bind(self.clock_offset_ms())
             .fetch_all(&self.pool)
             .await;
-        rows.and_then(|rows| read_look(&rows)).map_err(failed("look for work"))
+        rows.and_then(|rows| read_look(&rows)).map_err(failed(doing::LOOK))
     }
 
     async fn take(
@@ -44,7 +44,7 @@ impl Work for SqliteStore {
         limits: TakeLimits,
     ) -> Result<Option<Batch>, Error> {
         let batch = take(tx.connection(), taker, limits, self.clock_offset_ms()).await;
-        let batch = batch.map_err(failed("take messages"))?;
+        let batch = batch.map_err(failed(doing::TAKE))?;
         if batch.is_some() {
             tx.arm();
         }
@@ -58,7 +58,7 @@ impl Work for SqliteStore {
         limits: TaskLimits,
     ) -> Result<Option<Vec<StoredMessage>>, Error> {
         let tasks = take_tasks(tx.connection(), taker, limits, self.clock_offset_ms()).await;
-        let tasks = tasks.map_err(failed("take tasks"))?;
+        let tasks = tasks.map_err(failed(doing::TAKE_TASKS))?;
         if tasks.is_some() {
             tx.arm();
         }
@@ -67,22 +67,27 @@ impl Work for SqliteStore {
 
     async fn settle(&self, tx: &mut SqliteTx, taker: Taker<'_>, account: &Account) -> Result<(), Error> {
         let conn = tx.connection();
-        if let Some(place) = account.noted {
-            forget_attempt(&mut *conn, taker.handler, place).await.map_err(failed("take back a note"))?;
+        for step in account.steps() {
+            match step {
+                AccountStep::ForgetAttempt(place) => {
+                    let forgotten = forget_attempt(&mut *conn, taker.handler, place).await;
+                    forgotten.map_err(failed(doing::FORGET_ATTEMPT))?;
+                }
+                AccountStep::SetApart(messages) => {
+                    let set_apart = self.apart(taker, messages).set_apart(&mut *conn, None).await;
+                    set_apart.map_err(failed(doing::SET_APART))?;
+                }
+                AccountStep::Bury(messages) => {
+                    self.apart(taker, messages).bury(&mut *conn).await.map_err(failed(doing::BURY))?;
+                }
+                AccountStep::SettleMarkers(state, markers) => {
+                    self.settle_markers(&mut *conn, markers, state).await?;
+                }
+                AccountStep::Unclaim(units) => unclaim(&mut *conn, units).await?,
+                AccountStep::RecordResults(results) => record_results(&mut *conn, &results).await?,
+            }
         }
-        let apart = self.apart(taker, &account.apart);
-        apart.set_apart(&mut *conn, None).await.map_err(failed("set messages apart"))?;
-        let dead = self.apart(taker, &account.dead);
-        dead.bury(&mut *conn).await.map_err(failed("keep dead letters"))?;
-        self.settle_markers(&mut *conn, &account.spilled, MarkerState::Spilled).await?;
-        self.settle_markers(&mut *conn, &account.done, MarkerState::Done).await?;
-        for unit in &account.unclaimed {
-            let unclaim = sqlx::query(statements::unclaim()).bind(&unit.handler).bind(&unit.kind);
-            let unclaimed = unclaim.bind(unit.key.as_bytes()).execute(&mut *conn).await;
-            unclaimed.map_err(failed("take claims back"))?;
-        }
-        let results: Vec<_> = account.results.iter().map(|(unit, result)| (unit, &result[..])).collect();
-        if results.is_empty() { Ok(()) } else { self.record_results(tx, &results).await }
+        Ok(())
     }
 
     async fn lease(
@@ -93,10 +98,10 @@ impl Work for SqliteStore {
         messages: &[SetApart],
     ) -> Result<Option<Fence>, Error> {
         let next = sqlx::query_scalar(statements::next_fence()).bind(&process.0.as_bytes()[..]);
-        let next: Option<i64> = next.fetch_optional(tx.connection()).await.map_err(failed("make a fence"))?;
+        let next: Option<i64> = next.fetch_optional(tx.connection()).await.map_err(failed(doing::LEASE))?;
         let Some(fence) = next.map(Fence) else { return Ok(None) };
         let apart = self.apart(taker, messages);
-        apart.set_apart(tx.connection(), Some((process, fence))).await.map_err(failed("lease messages"))?;
+        apart.set_apart(tx.connection(), Some((process, fence))).await.map_err(failed(doing::LEASE))?;
         Ok(Some(fence))
     }
 
@@ -113,14 +118,14 @@ impl Work for SqliteStore {
                 .bind(self.clock_offset_ms())
                 .execute(tx.connection())
                 .await
-                .map_err(failed("keep the progress"))?;
+                .map_err(failed(doing::ADVANCE))?;
         }
         tx.commit().await
     }
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write("write down how tasks ended", async |conn| {
+        self.write(doing::COMPLETE, async |conn| {
             let mut ended = Vec::with_capacity(completions.len());
             for completion in completions {
                 ended.push(complete(&mut *conn, completion, offset_ms).await?);
@@ -138,7 +143,7 @@ impl Care for SqliteStore {
         place: Place,
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
-        self.write("note an attempt", async |conn| {
+        self.write(doing::NOTE_ATTEMPT, async |conn| {
             sqlx::query_scalar(statements::note_attempt())
                 .bind(handler.0)
                 .bind(place.lane)
@@ -156,7 +161,7 @@ impl Care for SqliteStore {
         place: Place,
         process: ProcessId,
     ) -> Result<(), Error> {
-        self.write("give an attempt back", async |conn| {
+        self.write(doing::GIVE_BACK_ATTEMPT, async |conn| {
             sqlx::query(statements::give_back_attempt())
                 .bind(handler.0)
                 .bind(place.lane)
@@ -172,7 +177,7 @@ impl Care for SqliteStore {
     }
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
-        self.write("end the care", async |conn| end_care(conn, handler, lane).await).await
+        self.write(doing::END_CARE, async |conn| end_care(conn, handler, lane).await).await
     }
 }
 
@@ -197,7 +202,7 @@ impl SqliteStore {
                 .bind(&unit.kind)
                 .bind(unit.key.as_bytes())
         });
-        settle.await.map(drop).map_err(failed("settle markers"))
+        settle.await.map(drop).map_err(failed(doing::SETTLE_MARKERS))
     }
 }
 
@@ -235,7 +240,7 @@ fn read_look(rows: &[SqliteRow]) -> Result<Look, sqlx::Error> {
                 tasks: row.try_get(3)?,
                 careful: row.try_get(4)?,
             }),
-            None => look.next_due = row.try_get::<Option<i64>, _>(5)?.map(duration),
+            None => look.next_due = row.try_get::<Option<i64>, _>(5)?.map(row::duration_from_ms),
         }
     }
     Ok(look)
@@ -326,10 +331,5 @@ async fn take(
         .await?;
     let mut messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
     messages.sort_unstable_by_key(|message| message.place.pos);
-    let found: u64 = rows.first().map_or(Ok(0), |row| row.try_get(19))?;
-    // Where a limit ended the batch there may be more behind its last message; else there is nothing more
-    // that far.
-    let is_cut = messages.len() as u64 >= u64::from(limits.messages) || (messages.len() as u64) < found;
-    let last = messages.last().map_or(from, |message| message.place.pos);
-    Ok(Some(Batch { epoch, from, reached: if is_cut { last } else { looked }, head, messages }))
+    Ok(Some(Batch { epoch, from, reached: limits.reached(&messages, looked), head, messages }))
 }

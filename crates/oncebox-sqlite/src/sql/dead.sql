@@ -13,15 +13,7 @@ insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, d
 select
     handler, lane, pos, order_by, coalesce(error, ''),
     case when error is null then attempts
-        -- The first five and the last fifteen are kept, and how many are not.
-        else json_insert(
-            iif(
-                json_array_length(attempts) >= 20,
-                json_set(json_remove(attempts, '$[5]'), '$[5].omitted', 1 + coalesce(attempts ->> '$[5].omitted', 0)),
-                attempts
-            ),
-            '$[#]', json_object('attempt', failures, 'at', now, 'error', error)
-        )
+        else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
     end,
     body, now
 from one where true
@@ -31,19 +23,11 @@ on conflict (handler, lane, pos) do update set
 
 -- name: bury_task
 -- Makes a task that is still under its fence a dead letter: handler, lane, position, fence, failures, error, offset of the
--- clock. The task is still to be removed.
+-- clock, its failed attempts with room for this one. The task is still to be removed.
 insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select
     t.handler, t.lane, t.pos, t.order_by, ?6,
-    -- The first five and the last fifteen are kept, and how many are not.
-    json_insert(
-        iif(
-            json_array_length(t.attempts) >= 20,
-            json_set(json_remove(t.attempts, '$[5]'), '$[5].omitted', 1 + coalesce(t.attempts ->> '$[5].omitted', 0)),
-            t.attempts
-        ),
-        '$[#]', json_object('attempt', ?5, 'at', now.ms, 'error', ?6)
-    ),
+    json_insert(?8, '$[#]', json_object('attempt', ?5, 'at', now.ms, 'error', ?6)),
     t.body, now.ms
 from (select cast(unixepoch('subsec') * 1000 as integer) + ?7 as ms) as now
 cross join oncebox_task t

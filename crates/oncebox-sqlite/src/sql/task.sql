@@ -16,15 +16,7 @@ insert into oncebox_task (
 select
     handler, lane, pos, order_by, failures, now + due_in, now, coalesce(error, attempts ->> '$[#-1].error'),
     case when error is null then attempts
-        -- The first five and the last fifteen are kept, and how many are not.
-        else json_insert(
-            iif(
-                json_array_length(attempts) >= 20,
-                json_set(json_remove(attempts, '$[5]'), '$[5].omitted', 1 + coalesce(attempts ->> '$[5].omitted', 0)),
-                attempts
-            ),
-            '$[#]', json_object('attempt', failures, 'at', now, 'error', error)
-        )
+        else json_insert(attempts, '$[#]', json_object('attempt', failures, 'at', now, 'error', error))
     end,
     body, scheduled, crashes, owner, fence
 from one where true
@@ -39,22 +31,20 @@ update oncebox_fence set newest = newest + 1
 where exists (select 1 from oncebox_process p where p.id = ?1)
 returning newest;
 
+-- name: task_attempts
+-- Reads the failed attempts of a task: handler, lane, position.
+select attempts from oncebox_task where handler = ?1 and lane = ?2 and pos = ?3;
+
 -- name: retry_task
 -- Lets a task that is still under its fence run again: handler, lane, position, fence, failures, due in ms, error, offset of
--- the clock. Without an error nothing is added to its tries.
+-- the clock, its failed attempts with room for this one. Without an error these stay as they are.
 update oncebox_task set
     failures = ?5, due_at = cast(unixepoch('subsec') * 1000 as integer) + ?8 + ?6,
     set_at = cast(unixepoch('subsec') * 1000 as integer) + ?8, owner = null, fence = null, error = coalesce(?7, error),
     attempts = case when ?7 is null then attempts
-        -- The first five and the last fifteen are kept, and how many are not.
-        else json_insert(
-            iif(
-                json_array_length(attempts) >= 20,
-                json_set(json_remove(attempts, '$[5]'), '$[5].omitted', 1 + coalesce(attempts ->> '$[5].omitted', 0)),
-                attempts
-            ),
-            '$[#]', json_object('attempt', ?5, 'at', cast(unixepoch('subsec') * 1000 as integer) + ?8, 'error', ?7)
-        )
+        else json_insert(?9, '$[#]', json_object(
+            'attempt', ?5, 'at', cast(unixepoch('subsec') * 1000 as integer) + ?8, 'error', ?7
+        ))
     end
 where handler = ?1 and lane = ?2 and pos = ?3 and fence = ?4;
 

@@ -148,8 +148,7 @@ limit 1;
 -- name: take
 -- Messages of lane ?1 behind ?2 and up to ?3, of the kinds in a JSON array ?4: at most ?5 of them, ending
 -- with the one that exceeds ?6 bytes of bodies; in no order, which would copy the bodies once more. For handler ?8,
--- which is ordered as ?9 says, and runs again on what is behind ?10 and up to ?11. The last column tells how many
--- there were before the bytes were looked at.
+-- which is ordered as ?9 says, and runs again on what is behind ?10 and up to ?11.
 with found as materialized (
     select near.pos, sum(near.bytes) over (
         order by near.pos rows between unbounded preceding and 1 preceding
@@ -177,8 +176,7 @@ select
             where d.handler = ?8 and d.lane = ?1 and d.order_by = m.order_by and d.pos < m.pos
         )
     ),
-    coalesce(m.pos > ?10 and m.pos <= ?11, 0), 0, 0,
-    (select count(*) from found)
+    coalesce(m.pos > ?10 and m.pos <= ?11, 0), 0, 0
 from found
 cross join oncebox_message m on m.lane = ?1 and m.pos = found.pos
 where coalesce(found.bytes_before, 0) < max(?6, 1);

@@ -1,12 +1,11 @@
 //! How tasks ended that ran outside of a transaction.
 
-use oncebox_core::store::{Completion, End, Unit};
+use oncebox_core::store::{Completion, End, FailedAttempt, Unit, row};
 use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Sqlite, SqliteConnection};
 
 use crate::statements;
-use crate::time::as_ms;
 
 /// Writes down how a task ended; whether it was still under its fence.
 pub(crate) async fn complete(
@@ -23,16 +22,36 @@ pub(crate) async fn complete(
             Ok(ended)
         }
         End::Retry { failures, due_in, error } => {
+            let history = match error {
+                Some(_) => Some(history_with_room(&mut *conn, completion).await?),
+                None => None,
+            };
             let retry = bind_task(sqlx::query(statements::retry_task()), completion);
-            let retry = retry.bind(failures).bind(as_ms(*due_in)).bind(error.as_deref()).bind(offset_ms);
-            Ok(retry.execute(conn).await?.rows_affected() > 0)
+            let retry = retry.bind(failures).bind(row::duration_to_ms(*due_in)).bind(error.as_deref());
+            Ok(retry.bind(offset_ms).bind(history).execute(conn).await?.rows_affected() > 0)
         }
         End::Dead { failures, error } => {
+            let history = history_with_room(&mut *conn, completion).await?;
             let bury = bind_task(sqlx::query(statements::bury_task()), completion);
-            bury.bind(failures).bind(error).bind(offset_ms).execute(&mut *conn).await?;
+            bury.bind(failures).bind(error).bind(offset_ms).bind(history).execute(&mut *conn).await?;
             end_task(conn, completion).await
         }
     }
+}
+
+/// The failed attempts of a task, with room for one more. Whether it is still under its fence shows when it is written.
+async fn history_with_room(
+    conn: &mut SqliteConnection,
+    completion: &Completion,
+) -> Result<String, sqlx::Error> {
+    let attempts: Option<String> = sqlx::query_scalar(statements::task_attempts())
+        .bind(completion.handler.0)
+        .bind(completion.place.lane)
+        .bind(completion.place.pos)
+        .fetch_optional(conn)
+        .await?;
+    let attempts = attempts.unwrap_or_else(|| "[]".to_owned());
+    Ok(FailedAttempt::with_room(&attempts).into_owned())
 }
 
 type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
