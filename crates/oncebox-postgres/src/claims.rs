@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{Claimed, Claims, Unit};
-use oncebox_core::{Error, ErrorKind, Fingerprint, Key, StoredKey};
+use oncebox_core::store::{Claimed, Claims, Unit, doing, refusal, row};
+use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row, SqlStr};
@@ -14,9 +14,6 @@ use crate::line::{Held, Line};
 use crate::statements::Statements;
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
-
-/// A claim that finds its marker swept away between two statements asks again this often.
-const CLAIM_TRIES: u32 = 10;
 
 impl Claims for PostgresStore {
     async fn claim(&self, tx: &mut PostgresTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
@@ -67,7 +64,7 @@ impl Claims for PostgresStore {
                 .bind(&unit.handler)
                 .bind(&unit.kind)
                 .bind(unit.key.as_bytes());
-            tx.line().execute(unclaim).await.map_err(failed("take a claim back"))?;
+            tx.line().execute(unclaim).await.map_err(failed(doing::UNCLAIM))?;
         }
         if next { self.isolate(tx).await } else { Ok(()) }
     }
@@ -78,12 +75,12 @@ impl Claims for PostgresStore {
             .bind(results.iter().map(|(unit, _)| &*unit.kind).collect::<Vec<_>>())
             .bind(results.iter().map(|(unit, _)| unit.key.as_bytes()).collect::<Vec<_>>())
             .bind(results.iter().map(|(_, result)| *result).collect::<Vec<_>>());
-        tx.line().execute(record).await.map_err(failed("keep results"))?;
+        tx.line().execute(record).await.map_err(failed(doing::RECORD_RESULTS))?;
         Ok(())
     }
 
     async fn import_processed(&self, handler: &str, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
-        let doing = "mark messages as processed";
+        let doing = doing::IMPORT_PROCESSED;
         let mark = sqlx::query(self.statements.import_processed.clone())
             .bind(handler)
             .bind(kind)
@@ -97,7 +94,7 @@ impl Claims for PostgresStore {
 
 impl PostgresStore {
     async fn claim_one(&self, tx: &mut PostgresTx, unit: &Unit) -> Result<Claimed, Error> {
-        let doing = "claim a key";
+        let doing = doing::CLAIM;
         let (lock, statement, idle) = tx.limits_as_settings();
         let claim = self
             .insert_of(&self.statements.claim_one, unit)
@@ -115,7 +112,7 @@ impl PostgresStore {
     }
 
     async fn claim_batch(&self, tx: &mut PostgresTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
-        let doing = "claim keys";
+        let doing = doing::CLAIM;
         let (lock, statement, idle) = tx.limits_as_settings();
         let claim = sqlx::query(self.statements.claim.clone())
             .bind(&units[0].handler)
@@ -123,7 +120,7 @@ impl PostgresStore {
             .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| unit.key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| unit.fingerprint.map(Fingerprint::to_i64)).collect::<Vec<_>>())
-            .bind(units.iter().map(waited_ms).collect::<Vec<_>>())
+            .bind(units.iter().map(|unit| row::duration_to_ms(unit.waited)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
             .bind(lock)
             .bind(statement)
@@ -151,7 +148,7 @@ impl PostgresStore {
 
     /// The marker that a claim ran into, read by a later statement; a claim again where a sweep took it meanwhile.
     async fn known_or_claim(&self, line: &mut Line<impl Held>, unit: &Unit) -> Result<Claimed, Error> {
-        for _ in 0..CLAIM_TRIES {
+        for _ in 0..refusal::CLAIM_ATTEMPTS {
             if let Some(marker) = find_marker(&self.statements, line, unit).await? {
                 return Ok(Claimed::Known(marker));
             }
@@ -159,13 +156,13 @@ impl PostgresStore {
                 return Ok(Claimed::Fresh);
             }
         }
-        let message = "a marker appears and disappears: is something else deleting them?";
-        Err(Error::new(ErrorKind::Unavailable, message))
+        // Each time, a sweep deleted the marker between the two statements.
+        Err(refusal::unstable_marker())
     }
 
     async fn insert_marker(&self, line: &mut Line<impl Held>, unit: &Unit) -> Result<bool, Error> {
         let insert = line.execute(self.insert_of(&self.statements.claim_in, unit)).await;
-        Ok(insert.map_err(failed("claim a key"))?.rows_affected() == 1)
+        Ok(insert.map_err(failed(doing::CLAIM))?.rows_affected() == 1)
     }
 
     /// A statement that inserts the marker of a unit, with what both of them begin with.
@@ -176,11 +173,7 @@ impl PostgresStore {
             .bind(unit.key.as_bytes())
             .bind(unit.key.original().map(Key::as_bytes))
             .bind(unit.fingerprint.map(Fingerprint::to_i64))
-            .bind(waited_ms(unit))
+            .bind(row::duration_to_ms(unit.waited))
             .bind(self.clock_offset_ms())
     }
-}
-
-fn waited_ms(unit: &Unit) -> i64 {
-    i64::try_from(unit.waited.as_millis()).unwrap_or(i64::MAX)
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use oncebox_core::Error;
-use oncebox_core::store::{Completion, End, Unit};
-use sqlx::Row;
+use oncebox_core::store::{Completion, End, FailedAttempt, Unit, doing, row};
+use sqlx::{FromRow, Row};
 
 use crate::line::Line;
 use crate::store::PostgresStore;
-use crate::work::{to_i32, to_ms};
+use crate::work::to_i32;
 
 /// A completion as the statement takes it.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Columns {
         let (ended, failures, due_in_ms, error, marker, result) = match &completion.end {
             End::Done { marker, result } => ("done", 0, 0, None, marker.as_ref(), result.clone()),
             End::Retry { failures, due_in, error } => {
-                ("retry", *failures, to_ms(*due_in), error.clone(), None, None)
+                ("retry", *failures, row::duration_to_ms(*due_in), error.clone(), None, None)
             }
             End::Dead { failures, error } => ("dead", *failures, 0, Some(error.clone()), None, None),
         };
@@ -59,11 +59,13 @@ impl PostgresStore {
             columns.add(completion);
         }
         let ended: Vec<i64> = self
-            .in_transaction("complete tasks", Duration::ZERO, async |tx: &mut Line| {
+            .in_transaction(doing::COMPLETE, Duration::ZERO, async |tx: &mut Line| {
                 let lock = sqlx::query(self.statements.lock_lanes.clone())
                     .bind(&columns.handlers)
                     .bind(&columns.lanes);
                 tx.execute(lock).await?;
+                // Under the locks: nothing changes these tasks until the next statement has.
+                let histories = self.histories(tx, &columns).await?;
                 let complete = sqlx::query(self.statements.complete.clone())
                     .bind(columns.handlers)
                     .bind(columns.lanes)
@@ -77,11 +79,35 @@ impl PostgresStore {
                     .bind(columns.marker_kinds)
                     .bind(columns.marker_keys)
                     .bind(columns.results)
-                    .bind(self.clock_offset_ms());
+                    .bind(self.clock_offset_ms())
+                    .bind(histories);
                 let rows = tx.fetch_all(complete).await?;
                 rows.iter().map(|row| row.try_get(0)).collect()
             })
             .await?;
         Ok((1..).take(completions.len()).map(|n: i64| ended.contains(&n)).collect())
+    }
+
+    /// The failed attempts of the tasks that failed once more, with room for that.
+    async fn histories(
+        &self,
+        line: &mut Line,
+        columns: &Columns,
+    ) -> Result<Vec<Option<String>>, sqlx::Error> {
+        let mut histories = vec![None; columns.errors.len()];
+        if columns.errors.iter().all(Option::is_none) {
+            return Ok(histories);
+        }
+        let read = sqlx::query(self.statements.task_attempts.clone())
+            .bind(&columns.handlers)
+            .bind(&columns.lanes)
+            .bind(&columns.positions);
+        for row in &line.fetch_all(read).await? {
+            let (n, attempts) = <(i64, String)>::from_row(row)?;
+            if let Some(history) = usize::try_from(n - 1).ok().and_then(|n| histories.get_mut(n)) {
+                *history = Some(FailedAttempt::with_room(&attempts).into_owned());
+            }
+        }
+        Ok(histories)
     }
 }

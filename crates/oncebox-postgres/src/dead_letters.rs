@@ -3,13 +3,13 @@
 use oncebox_core::Error;
 use oncebox_core::store::{
     Acted, Action, AuditEntry, DeadLetter, DeadLetters, FailedAttempt, HandlerId, MarkerStep, Place, Select,
+    doing, row,
 };
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{FromRow, Postgres, Row, SqlStr};
 
 use crate::fault::failed;
-use crate::inspect::from_ms;
 use crate::line::Line;
 use crate::store::{LONG, PostgresStore};
 use crate::work::{lane, read_key};
@@ -19,7 +19,7 @@ type Last = (i32, i32, i64, i64);
 
 impl DeadLetters for PostgresStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
-        let doing = "read dead letters";
+        let doing = doing::READ_DEAD_LETTERS;
         let read = select_by(&self.statements.dead_letters, select).bind(i64::from(limit));
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
@@ -36,7 +36,7 @@ impl DeadLetters for PostgresStore {
         let after_handler = after.map(|(handler, _)| handler.0);
         let after_lane = after.map(|(_, place)| i32::from(place.lane));
         let after_pos = after.map(|(_, place)| place.pos);
-        self.in_transaction("act on dead letters", LONG, async |tx: &mut Line| {
+        self.in_transaction(doing::ACT_ON_DEAD_LETTERS, LONG, async |tx: &mut Line| {
             let plan = action.plan();
             let lock = select_by(&self.statements.lock_dead, select)
                 .bind(i64::from(limit))
@@ -81,7 +81,7 @@ impl DeadLetters for PostgresStore {
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
-        let doing = "read the audit";
+        let doing = doing::READ_AUDIT;
         let read = sqlx::query(self.statements.audit.clone()).bind(i64::from(limit));
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_entry).collect::<Result<_, _>>().map_err(failed(doing))
@@ -110,8 +110,8 @@ fn read_dead_letter(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
         kind: row.try_get("kind")?,
         key: read_key(row)?,
         body: row.try_get("body")?,
-        received_at: from_ms(row.try_get("received_ms")?),
-        died_at: from_ms(row.try_get("died_ms")?),
+        received_at: row::time_from_ms(row.try_get("received_ms")?),
+        died_at: row::time_from_ms(row.try_get("died_ms")?),
         error: row.try_get("error")?,
         attempts: FailedAttempt::read(row.try_get("attempts")?),
     })
@@ -121,7 +121,7 @@ fn read_entry(row: &PgRow) -> Result<AuditEntry, sqlx::Error> {
     let lane: Option<i32> = row.try_get("lane")?;
     let pos: Option<i64> = row.try_get("pos")?;
     Ok(AuditEntry {
-        at: from_ms(row.try_get("at_ms")?),
+        at: row::time_from_ms(row.try_get("at_ms")?),
         operator: row.try_get("operator")?,
         action: row.try_get("action")?,
         handler: row.try_get("handler")?,

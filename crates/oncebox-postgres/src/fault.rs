@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
-use oncebox_core::store::{Fault, find_cause};
-use oncebox_core::{Error, ErrorKind};
+use oncebox_core::Error;
+use oncebox_core::store::{Fault, find_cause, refusal};
 use sqlx::postgres::PgDatabaseError;
 
 /// Wraps an error of one of the store's own statements.
@@ -43,11 +43,10 @@ pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
     }
 }
 
-/// What a function of the schema refuses on purpose, such as a lane that does not exist. No other data would help.
-pub(crate) fn refusal(error: &sqlx::Error) -> Option<Error> {
-    let error = error.as_database_error()?;
+/// Whether a function of the schema refused its arguments. Each function that the store calls has one reason for that.
+pub(crate) fn is_refused(error: &sqlx::Error) -> bool {
     // invalid_parameter_value
-    (error.code().as_deref() == Some("22023")).then(|| Error::configuration(error.message().to_owned()))
+    code(error).as_deref() == Some("22023")
 }
 
 fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
@@ -144,23 +143,12 @@ fn sqlstate(code: &str) -> Option<Fault> {
 
 /// Wraps an error of the guard, or of a commit with the guard before it.
 pub(crate) fn refused(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |error| {
-        match code(&error).as_deref() {
+    move |error| match code(&error).as_deref() {
         // in_failed_sql_transaction
-        Some("25P02") => Error::new(
-            ErrorKind::Transaction,
-            "the handler swallowed an SQL error, after which PostgreSQL commits nothing: return the error, or wrap the \
-             statement in a nested transaction",
-        )
-        .with_source(error),
+        Some("25P02") => refusal::error_swallowed().with_source(error),
         // invalid_transaction_termination
-        Some("2D000") => Error::new(
-            ErrorKind::Transaction,
-            "the handler ended the transaction that it was lent: do not run COMMIT or ROLLBACK in a handler; use begin() on \
-             the connection for a nested one",
-        ),
+        Some("2D000") => refusal::transaction_ended(),
         _ => failed(doing)(error),
-    }
     }
 }
 

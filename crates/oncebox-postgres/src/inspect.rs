@@ -1,9 +1,7 @@
 //! Reading markers.
 
-use std::time::{Duration, SystemTime};
-
-use oncebox_core::store::{Inspect, Marker, MarkerState, Unit};
-use oncebox_core::{Error, Fingerprint, Key, StoredKey};
+use oncebox_core::store::{Inspect, Marker, MarkerState, Unit, doing, row};
+use oncebox_core::{Error, Fingerprint};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
@@ -14,12 +12,12 @@ use crate::store::PostgresStore;
 
 impl Inspect for PostgresStore {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
-        let mut line = self.line("read a marker").await?;
+        let mut line = self.line(doing::READ_MARKERS).await?;
         find_marker(&self.statements, &mut line, unit).await
     }
 
     async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
-        let doing = "read markers";
+        let doing = doing::READ_MARKERS;
         let find = sqlx::query(self.statements.find_markers.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
@@ -49,8 +47,8 @@ pub(crate) async fn find_marker(
         .bind(&unit.handler)
         .bind(&unit.kind)
         .bind(unit.key.as_bytes());
-    let row = line.fetch_optional(find).await.map_err(failed("read a marker"))?;
-    row.map(|row| read_marker(&row)).transpose().map_err(failed("read a marker"))
+    let row = line.fetch_optional(find).await.map_err(failed(doing::READ_MARKERS))?;
+    row.map(|row| read_marker(&row)).transpose().map_err(failed(doing::READ_MARKERS))
 }
 
 fn read_marker(row: &PgRow) -> Result<Marker, sqlx::Error> {
@@ -61,15 +59,11 @@ fn read_marker(row: &PgRow) -> Result<Marker, sqlx::Error> {
     Ok(Marker {
         handler: row.try_get("handler")?,
         kind: row.try_get("kind")?,
-        key: StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key)),
+        key: row::key(key, long_key),
         fingerprint: fingerprint.map(Fingerprint::from_i64),
         state: MarkerState::from_name(state),
-        received_at: from_ms(row.try_get("received_ms")?),
-        processed_at: from_ms(row.try_get("processed_ms")?),
+        received_at: row::time_from_ms(row.try_get("received_ms")?),
+        processed_at: row::time_from_ms(row.try_get("processed_ms")?),
         result: row.try_get("body")?,
     })
-}
-
-pub(crate) fn from_ms(ms: i64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

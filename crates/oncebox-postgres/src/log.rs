@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Appended, Fault, Inspect, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled,
+    Appended, Fault, Inspect, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled, doing, refusal, row,
 };
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
-use crate::fault::{classify, failed};
+use crate::fault::{classify, failed, is_refused};
 use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::work::{lane as read_lane, to_i32};
@@ -25,18 +25,20 @@ impl Log for PostgresStore {
         loop {
             match self.try_append(lane, messages).await {
                 Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
-                appended => return appended.map_err(self.failed("accept messages")),
+                Err(error) if is_refused(&error) => return Err(refusal::no_such_lane(lane.lane())),
+                appended => return appended.map_err(self.failed(doing::APPEND)),
             }
         }
     }
 
     async fn spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
-        let doing = "set a message apart";
+        let doing = doing::SPILL;
         loop {
             match self.try_spill(spill, lock_timeout).await {
                 Ok(Some(place)) => return Ok(Spilled::New(place)),
                 Ok(None) => {}
                 Err(error) if classify(&error) == Fault::LockTimeout => return Ok(Spilled::Busy),
+                Err(error) if is_refused(&error) => return Err(refusal::no_tasks_for_handler()),
                 Err(error) => return Err(self.failed(doing)(error)),
             }
             // It may be gone again.
@@ -49,7 +51,7 @@ impl Log for PostgresStore {
     }
 
     async fn import_accepted(&self, kind: &str, keys: &[StoredKey]) -> Result<u64, Error> {
-        let doing = "mark messages as accepted";
+        let doing = doing::IMPORT_ACCEPTED;
         let mark = sqlx::query(self.statements.import_accepted.clone())
             .bind(kind)
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
@@ -60,7 +62,7 @@ impl Log for PostgresStore {
     }
 
     async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
-        let doing = "prune the log";
+        let doing = doing::PRUNE;
         let prune = sqlx::query(self.statements.prune.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
@@ -74,7 +76,7 @@ impl Log for PostgresStore {
     }
 
     async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
-        let doing = "sweep accept markers";
+        let doing = doing::SWEEP_ACCEPTED;
         let sweep = sqlx::query(self.statements.sweep_accepted.clone())
             .persistent(false)
             .bind(before_ms)
@@ -84,13 +86,13 @@ impl Log for PostgresStore {
     }
 
     async fn announce(&self) -> Result<(), Error> {
-        let doing = "tell other processes";
+        let doing = doing::ANNOUNCE;
         let announce = sqlx::query(self.statements.announce.clone()).bind(self.channel());
         self.line(doing).await?.execute(announce).await.map(drop).map_err(self.failed(doing))
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
-        self.hear(heard).await.map_err(failed("listen to other processes"))
+        self.hear(heard).await.map_err(failed(doing::LISTEN))
     }
 }
 
@@ -104,7 +106,7 @@ impl PostgresStore {
             messages.iter().map(|message| message.key.as_ref().and_then(of)).collect::<Vec<_>>()
         };
         let times = |of: fn(&NewMessage) -> Option<SystemTime>| {
-            messages.iter().map(|message| of(message).map(to_ms)).collect::<Vec<_>>()
+            messages.iter().map(|message| of(message).map(row::time_to_ms)).collect::<Vec<_>>()
         };
         let new_kinds = self.kinds.unnoted(messages.iter().map(|message| &*message.kind));
         let append = sqlx::query(self.statements.append.clone())
@@ -119,12 +121,7 @@ impl PostgresStore {
             .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
             .bind(times(|message| message.occurred_at))
             .bind(times(|message| message.due_at))
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| i64::try_from(message.waited.as_millis()).unwrap_or(i64::MAX))
-                    .collect::<Vec<_>>(),
-            )
+            .bind(messages.iter().map(|message| row::duration_to_ms(message.waited)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
             .bind(&new_kinds);
         let mut line = self.warm_line().await?;
@@ -146,13 +143,13 @@ impl PostgresStore {
             .bind(message.order_by.as_ref().map(Key::as_bytes))
             .bind(message.headers.to_json())
             .bind(&message.body)
-            .bind(message.occurred_at.map(to_ms))
-            .bind(message.due_at.map(to_ms))
-            .bind(i64::try_from(message.waited.as_millis()).unwrap_or(i64::MAX))
+            .bind(message.occurred_at.map(row::time_to_ms))
+            .bind(message.due_at.map(row::time_to_ms))
+            .bind(row::duration_to_ms(message.waited))
             .bind(matches!(lane, LaneChoice::Prefer(_)))
             .bind(i32::from(lane.lane()))
             .bind(to_i32(spill.failures))
-            .bind(i64::try_from(spill.due_in.as_millis()).unwrap_or(i64::MAX))
+            .bind(row::duration_to_ms(spill.due_in))
             .bind(spill.error.as_deref())
             .bind(spill.is_dead)
             .bind(self.clock_offset_ms())
@@ -211,11 +208,4 @@ fn read_appended(row: &PgRow) -> Result<Appended, sqlx::Error> {
             Appended::Known { place, fingerprint: fingerprint.map(Fingerprint::from_i64) }
         }
     })
-}
-
-pub(crate) fn to_ms(time: SystemTime) -> i64 {
-    match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
-        Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
-    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncebox_core::mutant::edited;
+use oncebox_core::store::{doing, refusal};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, Row};
 
@@ -25,7 +26,7 @@ impl PostgresStore {
     /// that is there already is left alone.
     pub async fn migrate(&self) -> Result<(), Error> {
         let store = self.clone();
-        let doing = "migrate the database";
+        let doing = doing::MIGRATE;
         // In a task of its own: a caller that goes away must not leave it half done.
         let migrated = tokio::spawn(async move {
             let mut tx = store.begin_line(doing).await?;
@@ -35,7 +36,7 @@ impl PostgresStore {
         });
         match migrated.await {
             Ok(migrated) => migrated?,
-            Err(stopped) => return Err(Error::unavailable("the runtime is shutting down", stopped)),
+            Err(stopped) => return Err(refusal::runtime_stops(stopped)),
         }
         self.check_version().await
     }
@@ -63,35 +64,20 @@ impl PostgresStore {
 
     /// The version of the schema that is there (0 where there is none), and the one that this crate needs.
     pub async fn schema_version(&self) -> Result<(i64, i64), Error> {
-        let mut line = self.line("connect").await?;
-        let there = self.version(&mut line).await.map_err(failed("read the version of the schema"))?;
+        let mut line = self.line(doing::CONNECT).await?;
+        let there = self.version(&mut line).await.map_err(failed(doing::READ_VERSION))?;
         Ok((there, MIGRATIONS.len() as i64))
     }
 
     pub(crate) async fn check_version(&self) -> Result<(), Error> {
         let (there, needed) = self.schema_version().await?;
-        let schema = self.schema.name();
-        let message = match there {
-            0 => format!(
-                "the database has no Oncebox tables in the schema {schema}: run store.migrate(), or the SQL of \
-                 store.migration_sql()"
-            ),
-            _ if there < needed => format!(
-                "the Oncebox tables in the schema {schema} have version {there}, this program needs {needed}: run \
-                 store.migrate()"
-            ),
-            _ if there > needed => format!(
-                "the Oncebox tables in the schema {schema} have version {there}, this program knows {needed} only: \
-                 update the program"
-            ),
-            _ => return Ok(()),
-        };
-        Err(Error::new(ErrorKind::Schema, message))
+        let tables = format!("Oncebox tables in the schema {}", self.schema.name());
+        refusal::check_version(there, needed, &tables, "store.migration_sql()")
     }
 
     /// Says loudly what could lose a commit, and refuses servers that are too old.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
-        let doing = "read its settings";
+        let doing = doing::READ_SETTINGS;
         let mut line = self.line(doing).await?;
         let mut read = async |name: &str| {
             let row = line.fetch_one(sqlx::query("select current_setting($1)").bind(name.to_owned())).await;

@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use oncebox_core::Error;
-use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes};
+use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes, doing, row};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
 use crate::fault::failed;
 use crate::line::{Line, within};
 use crate::store::PostgresStore;
-use crate::work::{millis, to_i32, to_ms};
+use crate::work::to_i32;
 
 impl Processes for PostgresStore {
     async fn enter(&self, process: &NewProcess) -> Result<(), Error> {
-        let doing = "begin to work";
+        let doing = doing::ENTER;
         let enter = sqlx::query(self.statements.enter.clone())
             .bind(process.id.0)
             .bind(&process.name)
             .bind(process.handlers.iter().map(|id| id.0).collect::<Vec<_>>())
-            .bind(to_ms(process.lease))
+            .bind(row::duration_to_ms(process.lease))
             .bind(to_i32(process.in_hand))
             .bind(self.clock_offset_ms());
         self.line(doing).await?.execute(enter).await.map_err(self.failed(doing))?;
@@ -28,7 +28,7 @@ impl Processes for PostgresStore {
 
     /// On a connection beside the pool: handlers may have all of that.
     async fn beat_process(&self, id: ProcessId) -> Result<bool, Error> {
-        let doing = "say that a process is alive";
+        let doing = doing::BEAT_PROCESS;
         let mut kept = self.pulse.lock().await;
         let mut conn = match kept.take() {
             Some(conn) => conn,
@@ -43,7 +43,7 @@ impl Processes for PostgresStore {
 
     async fn leave(&self, id: ProcessId) -> Result<(), Error> {
         self.pulse.lock().await.take();
-        self.in_transaction("end the work of a process", Duration::ZERO, async |tx: &mut Line| {
+        self.in_transaction(doing::LEAVE, Duration::ZERO, async |tx: &mut Line| {
             tx.execute(sqlx::query(self.statements.leave.clone()).bind(id.0)).await?;
             // By a later statement: it sees what was leased while the first one waited.
             let free = sqlx::query(self.statements.free_tasks.clone()).bind(id.0);
@@ -54,14 +54,14 @@ impl Processes for PostgresStore {
     }
 
     async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
-        let doing = "read the processes";
+        let doing = doing::READ_PROCESSES;
         let read = sqlx::query(self.statements.peers.clone()).bind(id.0).bind(self.clock_offset_ms());
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
-        let doing = "take over from a process that died";
+        let doing = doing::BURY_PROCESS;
         self.in_transaction(doing, Duration::ZERO, async |tx: &mut Line| {
             let bury = sqlx::query(self.statements.bury_process.clone()).bind(id.0);
             let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms()).bind(is_seen)).await?;
@@ -87,7 +87,7 @@ fn read_peer(row: &PgRow) -> Result<Peer, sqlx::Error> {
         name: row.try_get("name")?,
         handlers: handlers.into_iter().map(HandlerId).collect(),
         beats: row.try_get("beats")?,
-        silent_for: millis(row.try_get("silent_ms")?),
-        lease: millis(row.try_get("lease_ms")?),
+        silent_for: row::duration_from_ms(row.try_get("silent_ms")?),
+        lease: row::duration_from_ms(row.try_get("lease_ms")?),
     })
 }

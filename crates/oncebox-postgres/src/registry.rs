@@ -2,9 +2,9 @@
 
 use oncebox_core::store::{
     HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneStep, Lanes, Layout, Leftovers, LogLayout,
-    Registration, Registry, RegistryState, RowStep,
+    Registration, Registry, RegistryState, RowStep, doing, refusal,
 };
-use oncebox_core::{DeadHead, Error, ErrorKind, Start};
+use oncebox_core::{DeadHead, Error, Start};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row, SqlStr};
 
@@ -12,12 +12,10 @@ use crate::fault::failed;
 use crate::line::Line;
 use crate::store::{LONG, PostgresStore};
 
-const DOING: &str = "register the handlers";
-
 impl Registry for PostgresStore {
     async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut line = self.line(DOING).await?;
-        let there = self.registry_state(&mut line, handlers).await.map_err(failed(DOING))?;
+        let mut line = self.line(doing::REGISTER).await?;
+        let there = self.registry_state(&mut line, handlers).await.map_err(failed(doing::REGISTER))?;
         if there.plan(log, handlers)?.is_empty() {
             return Ok(there.layout(handlers));
         }
@@ -26,18 +24,18 @@ impl Registry for PostgresStore {
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         match tokio::spawn(async move { store.register_anew(log, &handlers).await }).await {
             Ok(layout) => layout,
-            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
+            Err(stopped) => Err(refusal::runtime_stops(stopped)),
         }
     }
 }
 
 impl PostgresStore {
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut tx = self.begin_line(DOING).await?;
+        let mut tx = self.begin_line(doing::REGISTER).await?;
         tx.may_take(LONG);
         let registered = self.register_in(&mut tx, log, handlers).await;
         match registered {
-            Ok(_) => tx.commit().await.map_err(failed(DOING))?,
+            Ok(_) => tx.commit().await.map_err(failed(doing::REGISTER))?,
             // Not later: whoever is refused finds its lanes free. If this fails, the connection is closed.
             Err(_) => drop(tx.rollback().await),
         }
@@ -50,14 +48,16 @@ impl PostgresStore {
         log: Option<Lanes>,
         handlers: &[Registration],
     ) -> Result<Layout, Error> {
-        let there = self.registry_state(tx, handlers).await.map_err(failed(DOING))?;
+        let there = self.registry_state(tx, handlers).await.map_err(failed(doing::REGISTER))?;
         // The log comes first: its rows are the locks for everything else.
         if let Some(log) = there.plan(log, handlers)?.make_log {
-            self.make_log(tx, &log).await.map_err(failed(DOING))?;
+            self.make_log(tx, &log).await.map_err(failed(doing::REGISTER))?;
         }
-        tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await.map_err(failed(DOING))?;
+        tx.execute(sqlx::query(self.statements.lock_upkeep.clone()))
+            .await
+            .map_err(failed(doing::REGISTER))?;
         // Another process may have been faster.
-        let there = self.registry_state(tx, handlers).await.map_err(failed(DOING))?;
+        let there = self.registry_state(tx, handlers).await.map_err(failed(doing::REGISTER))?;
         let plan = there.plan(log, handlers)?;
         for handler in &plan.handlers {
             self.check_leftovers(tx, handler).await?;
@@ -65,7 +65,7 @@ impl PostgresStore {
         for handler in &plan.handlers {
             self.carry_out_registration(tx, handler).await?;
         }
-        Ok(self.registry_state(tx, handlers).await.map_err(failed(DOING))?.layout(handlers))
+        Ok(self.registry_state(tx, handlers).await.map_err(failed(doing::REGISTER))?.layout(handlers))
     }
 
     async fn registry_state(
@@ -90,18 +90,18 @@ impl PostgresStore {
     async fn check_leftovers(&self, line: &mut Line, handler: &HandlerPlan<'_>) -> Result<(), Error> {
         let Some(id) = handler.leaves_mode() else { return Ok(()) };
         let lock = sqlx::query(self.statements.lock_handler_lanes.clone()).bind(&handler.wanted.name);
-        line.execute(lock).await.map_err(failed(DOING))?;
+        line.execute(lock).await.map_err(failed(doing::REGISTER))?;
         let find = sqlx::query(self.statements.find_leftovers.clone()).bind(id.0);
-        let row = line.fetch_one(find).await.map_err(failed(DOING))?;
-        handler.check_leftovers(read_leftovers(&row).map_err(failed(DOING))?)
+        let row = line.fetch_one(find).await.map_err(failed(doing::REGISTER))?;
+        handler.check_leftovers(read_leftovers(&row).map_err(failed(doing::REGISTER))?)
     }
 
     async fn carry_out_registration(&self, line: &mut Line, handler: &HandlerPlan<'_>) -> Result<(), Error> {
-        let Some(id) = self.write_row(line, handler).await.map_err(failed(DOING))? else {
+        let Some(id) = self.write_row(line, handler).await.map_err(failed(doing::REGISTER))? else {
             return self.check_faster(line, handler.wanted).await;
         };
         for step in &handler.lanes {
-            self.change_lanes(line, id, *step).await.map_err(failed(DOING))?;
+            self.change_lanes(line, id, *step).await.map_err(failed(doing::REGISTER))?;
         }
         Ok(())
     }
@@ -132,14 +132,11 @@ impl PostgresStore {
     /// Where there is no log there are no locks: what another process has just added counts, if it is what is wanted.
     async fn check_faster(&self, line: &mut Line, wanted: &Registration) -> Result<(), Error> {
         let wanted = std::slice::from_ref(wanted);
-        let there = self.registry_state(line, wanted).await.map_err(failed(DOING))?;
+        let there = self.registry_state(line, wanted).await.map_err(failed(doing::REGISTER))?;
         if there.plan(None, wanted)?.is_empty() {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("another process is changing the handler {:?}: start again", wanted[0].name),
-        ))
+        Err(refusal::handler_changes(&wanted[0].name))
     }
 
     async fn change_lanes(&self, line: &mut Line, id: HandlerId, step: LaneStep) -> Result<(), sqlx::Error> {

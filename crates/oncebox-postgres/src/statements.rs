@@ -86,13 +86,13 @@ statements! {
         lock_handler_lanes, lock_upkeep,
     }
     marker {
-        claim, claim_one, claim_in, find_marker, find_markers, unclaim, take_back_markers,
+        claim, claim_one, claim_in, find_marker, find_markers, unclaim, unclaim_many,
         record_results, settle_markers, import_processed, import_accepted, backfill_markers, sweep,
         sweep_accepted,
     }
     message { append, spill, announce, prune }
     work { look, look_ordered, take, take_tasks }
-    task { set_apart, lease, complete, free_tasks }
+    task { set_apart, lease, task_attempts, complete, free_tasks }
     dead { bury, dead_letters, lock_dead, act_on_dead }
     replay { first_messages, replay_lanes, replay }
     process { enter, beat_process, leave, peers, bury_process }

@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store, TestTime};
+use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store, TestTime, doing, refusal};
 use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
 use crate::fault::{
-    begins_no_writes, classify, failed, is_about_data, is_starting, refusal, refused_to_write,
-    takes_no_writes,
+    begins_no_writes, classify, failed, is_about_data, is_starting, refused_to_write, takes_no_writes,
 };
 use crate::hosts::{Hosts, place};
 use crate::line::{Line, depth};
@@ -182,7 +181,7 @@ impl PostgresStore {
 
     /// Wraps an error of a statement that stands alone, and leaves a server that takes no writes.
     pub(crate) fn failed(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-        move |error| refusal(&error).unwrap_or_else(|| self.left_if(takes_no_writes(&error), doing, error))
+        move |error| self.left_if(takes_no_writes(&error), doing, error)
     }
 
     /// Wraps an error of a statement that begins a transaction, and leaves a server that takes no writes.
@@ -268,7 +267,7 @@ impl PostgresStore {
 
     /// Reads how the pool sets its sessions, once.
     async fn note_session_settings(&self) -> Result<(), Error> {
-        let doing = "read the settings of a session";
+        let doing = doing::READ_SETTINGS;
         if self.session_settings.get().is_none() {
             let read = sqlx::query(self.statements.session_settings.clone()).persistent(false);
             let row = self.line(doing).await?.fetch_one(read).await.map_err(failed(doing))?;
@@ -374,8 +373,8 @@ impl Store for PostgresStore {
                 .await
         });
         match begun.await {
-            Ok(begun) => begun.map_err(self.not_begun("begin a transaction")),
-            Err(stopped) => Err(Error::unavailable("the runtime is shutting down", stopped)),
+            Ok(begun) => begun.map_err(self.not_begun(doing::BEGIN)),
+            Err(stopped) => Err(refusal::runtime_stops(stopped)),
         }
     }
 
@@ -413,7 +412,7 @@ impl Store for PostgresStore {
 
     async fn abandon(&self, tx: PostgresTx) {
         let Some(backend) = tx.abandon() else { return };
-        let doing = "end a backend";
+        let doing = "end a backend that overstayed";
         let end = sqlx::query(self.statements.terminate_backend.clone()).bind(backend);
         let ended = match self.line(doing).await {
             Ok(mut line) => line.execute(end).await.map(drop).map_err(failed(doing)),

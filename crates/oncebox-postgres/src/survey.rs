@@ -1,8 +1,9 @@
 //! Reading the log.
 
+use oncebox_core::store::row::{MessageStateRow, TaskRow};
 use oncebox_core::store::{
     HandlerId, HandlerStatus, MessageState, MessageStatus, Place, StoredMessage, Survey, Task, UnhandledKind,
-    Waits,
+    doing, row,
 };
 use oncebox_core::{Error, Key};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -10,21 +11,20 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
 
 use crate::fault::failed;
-use crate::inspect::from_ms;
 use crate::registry::read_handler;
 use crate::store::PostgresStore;
-use crate::work::{lane, millis, read_key, read_message};
+use crate::work::{lane, read_key, read_message};
 
 impl Survey for PostgresStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
-        let doing = "read the handlers' progress";
+        let doing = doing::READ_HANDLERS;
         let read = anew(&self.statements.handler_statuses).bind(self.clock_offset_ms());
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         rows.iter().map(read_status).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn pending(&self, handler: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
-        let doing = "read waiting messages";
+        let doing = doing::READ_PENDING;
         let read = anew(&self.statements.pending)
             .bind(handler.0)
             .bind(i64::from(limit))
@@ -38,7 +38,7 @@ impl Survey for PostgresStore {
     }
 
     async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
-        let doing = "read messages";
+        let doing = doing::READ_MESSAGES;
         let read = anew(&self.statements.messages)
             .bind(i32::from(lane))
             .bind(behind)
@@ -53,7 +53,7 @@ impl Survey for PostgresStore {
     }
 
     async fn find_message(&self, kind: &str, key: &Key) -> Result<Option<Place>, Error> {
-        let doing = "find a message";
+        let doing = doing::FIND_MESSAGE;
         let stored = key.stored();
         let read = anew(&self.statements.find_message).bind(kind).bind(stored.as_bytes());
         let row = self.line(doing).await?.fetch_optional(read).await.map_err(self.failed(doing))?;
@@ -62,7 +62,7 @@ impl Survey for PostgresStore {
     }
 
     async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
-        let doing = "read tasks";
+        let doing = doing::READ_TASKS;
         let read =
             anew(&self.statements.tasks).bind(handler).bind(i64::from(limit)).bind(self.clock_offset_ms());
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
@@ -70,11 +70,14 @@ impl Survey for PostgresStore {
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
-        let doing = "read the kinds";
+        let doing = doing::READ_KINDS;
         let read = anew(&self.statements.unhandled_kinds);
         let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
         let read = |row: &PgRow| {
-            Ok(UnhandledKind { kind: row.try_get("kind")?, since: from_ms(row.try_get("since_ms")?) })
+            Ok(UnhandledKind {
+                kind: row.try_get("kind")?,
+                since: row::time_from_ms(row.try_get("since_ms")?),
+            })
         };
         rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
     }
@@ -93,7 +96,7 @@ fn read_status(row: &PgRow) -> Result<HandlerStatus, sqlx::Error> {
     Ok(HandlerStatus {
         handler: read_handler(row)?,
         lag: count(row, "lag")?,
-        oldest_waiting: row.try_get::<Option<i64>, _>("oldest_ms")?.map(millis),
+        oldest_waiting: row.try_get::<Option<i64>, _>("oldest_ms")?.map(row::duration_from_ms),
         tasks: count(row, "tasks")?,
         dead: count(row, "dead")?,
         passed: count(row, "passed")?,
@@ -106,7 +109,7 @@ fn add_row(messages: &mut Vec<MessageStatus>, row: &PgRow, lane: u16) -> Result<
     if messages.last().is_none_or(|last| last.message.place.pos != pos) {
         messages.push(MessageStatus {
             message: read_message(row, lane)?,
-            received_at: from_ms(row.try_get("received_ms")?),
+            received_at: row::time_from_ms(row.try_get("received_ms")?),
             handlers: Vec::new(),
         });
     }
@@ -118,27 +121,17 @@ fn add_row(messages: &mut Vec<MessageStatus>, row: &PgRow, lane: u16) -> Result<
 }
 
 fn read_state(row: &PgRow) -> Result<MessageState, sqlx::Error> {
-    let error: Option<String> = row.try_get("error")?;
-    Ok(match row.try_get("state")? {
-        "dead" => MessageState::Dead { error: error.unwrap_or_default() },
-        "task" => MessageState::Task {
-            failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
-            due_at: from_ms(row.try_get("task_due_ms")?),
-            error,
-            waits: read_waits(row)?,
-        },
-        "done" => MessageState::Done,
-        _ => MessageState::Waiting,
-    })
-}
-
-fn read_waits(row: &PgRow) -> Result<Waits, sqlx::Error> {
-    Ok(match row.try_get("waits")? {
-        "running" => Waits::Running,
-        "scheduled" => Waits::Scheduled,
-        "parked" => Waits::Parked,
-        _ => Waits::Turn,
-    })
+    let task = |failures: i32| {
+        Ok::<_, sqlx::Error>(TaskRow {
+            failures: u32::try_from(failures).unwrap_or(0),
+            due_ms: row.try_get("task_due_ms")?,
+            error: row.try_get("task_error")?,
+            waits: row.try_get("waits")?,
+        })
+    };
+    let task = row.try_get::<Option<i32>, _>("failures")?.map(task).transpose()?;
+    let (dead_error, is_passed) = (row.try_get("dead_error")?, row.try_get("is_passed")?);
+    Ok(MessageStateRow { dead_error, task, is_passed }.into())
 }
 
 fn read_task(row: &PgRow) -> Result<Task, sqlx::Error> {
@@ -148,8 +141,8 @@ fn read_task(row: &PgRow) -> Result<Task, sqlx::Error> {
         kind: row.try_get("kind")?,
         key: read_key(row)?,
         failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
-        due_at: from_ms(row.try_get("due_ms")?),
+        due_at: row::time_from_ms(row.try_get("due_ms")?),
         error: row.try_get("error")?,
-        waits: read_waits(row)?,
+        waits: row::waits(row.try_get("waits")?),
     })
 }

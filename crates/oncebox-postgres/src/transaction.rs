@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use oncebox_core::store::{Limits, Progress};
+use oncebox_core::store::{Limits, Progress, doing, refusal};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr, SqlStr};
@@ -134,8 +134,8 @@ impl PostgresTx {
         }
         let (_, statement, idle) = self.limits_as_settings();
         let arm = sqlx::query(self.statements.arm.clone()).bind(statement).bind(idle);
-        let row = self.line().fetch_one(arm).await.map_err(failed("set the handler's limits"))?;
-        self.armed_by(&row).map_err(failed("set the handler's limits"))
+        let row = self.line().fetch_one(arm).await.map_err(failed(doing::ARM))?;
+        self.armed_by(&row).map_err(failed(doing::ARM))
     }
 
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
@@ -143,7 +143,7 @@ impl PostgresTx {
         let settings = self.settings.get().unwrap_or(&UNKNOWN).json().as_bytes().to_vec();
         let guard =
             sqlx::query(self.statements.guard.clone()).bind(transaction_id.to_string()).bind(settings);
-        self.line().execute(guard).await.map_err(refused("check the guard"))?;
+        self.line().execute(guard).await.map_err(refused(doing::GUARD))?;
         self.guarded = true;
         Ok(())
     }
@@ -156,14 +156,7 @@ impl PostgresTx {
 
     /// Whether a handler left a transaction open inside of ours, or another connection in place of ours.
     pub(crate) fn check_nested(&mut self) -> Result<(), Error> {
-        let message = match self.line().depth() {
-            1 => return Ok(()),
-            0 => {
-                "the handler put another connection in the place of the one that it was lent: leave that where it is"
-            }
-            _ => "the handler left a nested transaction open: commit it or drop it",
-        };
-        Err(Error::new(ErrorKind::Transaction, message))
+        refusal::check_depth(self.line().depth())
     }
 
     /// Notes what the end of a body says about the session.
@@ -188,7 +181,7 @@ impl PostgresTx {
     /// Runs one of the savepoint statements; all of them are the engine's own text.
     pub(crate) async fn run(&mut self, statements: &str) -> Result<(), Error> {
         let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
-        self.line().execute(statements).await.map(drop).map_err(refused("set a savepoint"))
+        self.line().execute(statements).await.map(drop).map_err(refused(doing::SAVEPOINT))
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
@@ -198,7 +191,7 @@ impl PostgresTx {
             self.arm().await?;
         }
         match self.unproved()? {
-            None => self.line().commit().await.map_err(failed("commit"))?,
+            None => self.line().commit().await.map_err(failed(doing::COMMIT))?,
             Some(transaction_id) => {
                 self.commit_with(self.statements.commit.clone(), transaction_id).await?;
             }
@@ -275,7 +268,7 @@ impl PostgresTx {
             .replace("{session}", settings.digits());
         // Safe: what is put in are digits.
         let commit = sqlx::raw_sql(AssertSqlSafe(commit));
-        self.line().execute(commit).await.map_err(refused("commit")).map(drop)
+        self.line().execute(commit).await.map_err(refused(doing::COMMIT)).map(drop)
     }
 
     pub(crate) async fn rollback(mut self) {

@@ -1,25 +1,26 @@
 //! Handing out the messages of the log.
 
-use std::time::{Duration, SystemTime};
+use std::borrow::Cow;
+use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, Batch, Care, Claims, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
-    Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work,
+    Account, AccountStep, Batch, Care, Claims, Completion, FailedAttempt, Fence, HandlerId, Look, Place,
+    ProcessId, Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work, doing,
+    row,
 };
-use oncebox_core::{DeadHead, Error, Headers, Key, StoredKey};
+use oncebox_core::{DeadHead, Error, Headers, Key};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
 
 use crate::fault::failed;
-use crate::inspect::from_ms;
 use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
 
 impl Work for PostgresStore {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
-        let doing = "look for work";
+        let doing = doing::LOOK;
         let look = sqlx::query(self.statements.look.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
@@ -59,7 +60,7 @@ impl Work for PostgresStore {
         taker: Taker<'_>,
         limits: TakeLimits,
     ) -> Result<Option<Batch>, Error> {
-        let doing = "take messages";
+        let doing = doing::TAKE;
         let (_, statement, idle) = tx.limits_as_settings();
         let take = sqlx::query(self.statements.take.clone())
             .bind(taker.handler.0)
@@ -88,7 +89,7 @@ impl Work for PostgresStore {
         taker: Taker<'_>,
         limits: TaskLimits,
     ) -> Result<Option<Vec<StoredMessage>>, Error> {
-        let doing = "take tasks";
+        let doing = doing::TAKE_TASKS;
         let (_, statement, idle) = tx.limits_as_settings();
         let take = sqlx::query(self.statements.take_tasks.clone())
             .bind(taker.handler.0)
@@ -118,41 +119,38 @@ impl Work for PostgresStore {
     }
 
     async fn settle(&self, tx: &mut PostgresTx, taker: Taker<'_>, account: &Account) -> Result<(), Error> {
-        if let Some(place) = account.noted {
-            let forget = sqlx::query(self.statements.forget_attempt.clone())
-                .bind(taker.handler.0)
-                .bind(i32::from(place.lane))
-                .bind(place.pos);
-            tx.line().execute(forget).await.map_err(failed("forget an attempt"))?;
+        for step in account.steps() {
+            let (doing, write) = match step {
+                AccountStep::ForgetAttempt(place) => {
+                    let forget = sqlx::query(self.statements.forget_attempt.clone())
+                        .bind(taker.handler.0)
+                        .bind(i32::from(place.lane))
+                        .bind(place.pos);
+                    (doing::FORGET_ATTEMPT, forget)
+                }
+                AccountStep::SetApart(messages) => {
+                    (doing::SET_APART, self.write_apart(&self.statements.set_apart, taker, messages))
+                }
+                AccountStep::Bury(messages) => {
+                    (doing::BURY, self.write_apart(&self.statements.bury, taker, messages))
+                }
+                AccountStep::SettleMarkers(state, markers) => {
+                    let settle = of_markers(&self.statements.settle_markers, markers)
+                        .bind(state.name())
+                        .bind(self.clock_offset_ms());
+                    (doing::SETTLE_MARKERS, settle)
+                }
+                AccountStep::Unclaim(units) => {
+                    (doing::UNCLAIM, of_markers(&self.statements.unclaim_many, units))
+                }
+                AccountStep::RecordResults(results) => {
+                    self.record_results(tx, &results).await?;
+                    continue;
+                }
+            };
+            tx.line().execute(write).await.map_err(failed(doing))?;
         }
-        for (statement, messages) in
-            [(&self.statements.set_apart, &account.apart), (&self.statements.bury, &account.dead)]
-        {
-            if messages.is_empty() {
-                continue;
-            }
-            let write = self
-                .write_apart(statement, taker, messages)
-                .bind(messages.iter().map(|one| one.scheduled).collect::<Vec<_>>())
-                .bind(crashes_of(messages));
-            tx.line().execute(write).await.map_err(failed("set messages apart"))?;
-        }
-        for (markers, state) in [(&account.spilled, MarkerState::Spilled), (&account.done, MarkerState::Done)]
-        {
-            if markers.is_empty() {
-                continue;
-            }
-            let settle = of_markers(&self.statements.settle_markers, markers)
-                .bind(state.name())
-                .bind(self.clock_offset_ms());
-            tx.line().execute(settle).await.map_err(failed("settle markers"))?;
-        }
-        if !account.unclaimed.is_empty() {
-            let unclaim = of_markers(&self.statements.take_back_markers, &account.unclaimed);
-            tx.line().execute(unclaim).await.map_err(failed("take claims back"))?;
-        }
-        let results: Vec<_> = account.results.iter().map(|(unit, result)| (unit, &result[..])).collect();
-        if results.is_empty() { Ok(()) } else { self.record_results(tx, &results).await }
+        Ok(())
     }
 
     async fn lease(
@@ -162,11 +160,8 @@ impl Work for PostgresStore {
         process: ProcessId,
         messages: &[SetApart],
     ) -> Result<Option<Fence>, Error> {
-        let doing = "lease messages";
-        let lease = self
-            .write_apart(&self.statements.lease, taker, messages)
-            .bind(process.0)
-            .bind(crashes_of(messages));
+        let doing = doing::LEASE;
+        let lease = self.write_apart(&self.statements.lease, taker, messages).bind(process.0);
         let row = tx.line().fetch_optional(lease).await.map_err(failed(doing))?;
         row.map(|row| row.try_get(0).map(Fence)).transpose().map_err(failed(doing))
     }
@@ -190,7 +185,7 @@ impl Care for PostgresStore {
         place: Place,
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
-        let doing = "note an attempt";
+        let doing = doing::NOTE_ATTEMPT;
         let note = sqlx::query(self.statements.note_attempt.clone())
             .bind(handler.0)
             .bind(i32::from(place.lane))
@@ -207,7 +202,7 @@ impl Care for PostgresStore {
         place: Place,
         process: ProcessId,
     ) -> Result<(), Error> {
-        let doing = "give an attempt back";
+        let doing = doing::GIVE_BACK_ATTEMPT;
         let give_back = sqlx::query(self.statements.give_back_attempt.clone())
             .bind(handler.0)
             .bind(i32::from(place.lane))
@@ -218,7 +213,7 @@ impl Care for PostgresStore {
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
         let end = sqlx::query(self.statements.end_care.clone()).bind(handler.0).bind(i32::from(lane));
-        self.line("end care").await?.execute(end).await.map(drop).map_err(self.failed("end care"))
+        self.line(doing::END_CARE).await?.execute(end).await.map(drop).map_err(self.failed(doing::END_CARE))
     }
 }
 
@@ -237,7 +232,12 @@ impl PostgresStore {
         let rows = line.fetch_all(look).await?;
         let read = |row: &PgRow| {
             let due_in: Option<i64> = row.try_get("due_in_ms")?;
-            Ok((HandlerId(row.try_get("handler")?), lane(row)?, row.try_get("tasks")?, due_in.map(millis)))
+            Ok((
+                HandlerId(row.try_get("handler")?),
+                lane(row)?,
+                row.try_get("tasks")?,
+                due_in.map(row::duration_from_ms),
+            ))
         };
         rows.iter().map(read).collect()
     }
@@ -256,25 +256,25 @@ impl PostgresStore {
             .bind(all.clone().map(|one| one.pos).collect::<Vec<_>>())
             .bind(all.clone().map(|one| one.order_by.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(all.clone().map(|one| to_i32(one.failures)).collect::<Vec<_>>())
-            .bind(all.clone().map(|one| to_ms(one.due_in)).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| row::duration_to_ms(one.due_in)).collect::<Vec<_>>())
             .bind(all.clone().map(|one| one.error.as_deref()).collect::<Vec<_>>())
-            .bind(all.clone().map(|one| one.attempts.as_deref()).collect::<Vec<_>>())
-            .bind(all.map(|one| one.body.as_deref()).collect::<Vec<_>>())
+            .bind(all.clone().map(history).collect::<Vec<_>>())
+            .bind(all.clone().map(|one| one.body.as_deref()).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
+            .bind(all.clone().map(|one| one.scheduled).collect::<Vec<_>>())
+            .bind(all.map(|one| to_i32(one.crashes)).collect::<Vec<_>>())
     }
 }
 
-fn crashes_of(messages: &[SetApart]) -> Vec<i32> {
-    messages.iter().map(|one| to_i32(one.crashes)).collect()
+/// The failed attempts before this one, with room for it where it failed.
+fn history(one: &SetApart) -> Option<Cow<'_, str>> {
+    let attempts = one.attempts.as_deref()?;
+    Some(if one.error.is_some() { FailedAttempt::with_room(attempts) } else { Cow::Borrowed(attempts) })
 }
 
 /// A count, as far as the database can count.
 pub(crate) fn to_i32(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
-}
-
-pub(crate) fn to_ms(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn note_due(next: &mut Option<Duration>, due_in: Option<Duration>) {
@@ -292,7 +292,7 @@ fn read_waiting(row: &PgRow) -> Result<(Waiting, Option<Duration>), sqlx::Error>
         tasks: row.try_get("tasks")?,
         careful: row.try_get("careful")?,
     };
-    Ok((waiting, due_in.map(millis)))
+    Ok((waiting, due_in.map(row::duration_from_ms)))
 }
 
 fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> Result<Batch, sqlx::Error> {
@@ -301,13 +301,7 @@ fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> R
         true => Vec::new(),
         false => rows.iter().map(|row| read_taken(row, lane)).collect::<Result<_, _>>()?,
     };
-    let bytes: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
-    let looked: i64 = first.try_get("looked")?;
-    let reached = match messages.last() {
-        // There may be more before the end of what was looked at.
-        Some(last) if messages.len() >= limits.messages as usize || bytes >= limits.bytes => last.place.pos,
-        _ => looked,
-    };
+    let reached = limits.reached(&messages, first.try_get("looked")?);
     let (epoch, from, head) = (first.try_get("epoch")?, first.try_get("since")?, first.try_get("head")?);
     Ok(Batch { epoch, from, reached, head, messages })
 }
@@ -322,7 +316,7 @@ fn read_taken(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx::Error> {
 pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx::Error> {
     let order_by: Option<&[u8]> = row.try_get("order_by")?;
     let due_in: Option<i64> = row.try_get("due_in_ms")?;
-    let time = |column| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(column)?.map(from_signed_ms));
+    let time = |column| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(column)?.map(row::time_from_ms));
     Ok(StoredMessage {
         place: Place { lane, pos: row.try_get("pos")? },
         kind: row.try_get("kind")?,
@@ -332,8 +326,8 @@ pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx
         body: row.try_get("body")?,
         occurred_at: time("occurred_ms")?,
         due_at: time("due_ms")?,
-        due_in: due_in.map(millis).unwrap_or_default(),
-        waited: millis(row.try_get("waited_ms")?),
+        due_in: due_in.map(row::duration_from_ms).unwrap_or_default(),
+        waited: row::duration_from_ms(row.try_get("waited_ms")?),
         failures: 0,
         attempts: None,
         edited: false,
@@ -347,23 +341,11 @@ pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx
 /// The key of a message, if it has one.
 pub(crate) fn read_key(row: &PgRow) -> Result<Option<Key>, sqlx::Error> {
     let (key, long_key): (Option<&[u8]>, Option<&[u8]>) = (row.try_get("key")?, row.try_get("long_key")?);
-    Ok(key.map(|key| StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key))))
+    Ok(key.map(|key| row::key(key, long_key)))
 }
 
 pub(crate) fn lane(row: &PgRow) -> Result<u16, sqlx::Error> {
     Ok(u16::try_from(row.try_get::<i32, _>("lane")?).unwrap_or(u16::MAX))
-}
-
-pub(crate) fn millis(ms: i64) -> Duration {
-    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
-}
-
-/// A time that a sender said; it may be before 1970.
-fn from_signed_ms(ms: i64) -> SystemTime {
-    match u64::try_from(ms) {
-        Ok(_) => from_ms(ms),
-        Err(_) => SystemTime::UNIX_EPOCH - Duration::from_millis(ms.unsigned_abs()),
-    }
 }
 
 /// A statement on markers, with what all of them begin with.

@@ -107,11 +107,11 @@ cross join lateral (
 ) as m;
 
 -- name: unclaim
--- Takes back the marker of a unit whose handler failed.
+-- Deletes the marker that this transaction has inserted, of a unit whose handler failed.
 delete from "{schema}".marker where handler = $1 and kind = $2 and key = $3;
 
--- name: take_back_markers
--- Takes back markers of messages that were claimed and not come to.
+-- name: unclaim_many
+-- Deletes markers that this transaction has inserted, of messages that did not run.
 delete from "{schema}".marker m
 using unnest($1::text[], $2::text[], $3::bytea[]) as v(handler, kind, key)
 where (m.handler, m.kind, m.key) = (v.handler, v.kind, v.key);

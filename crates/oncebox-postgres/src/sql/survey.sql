@@ -76,14 +76,10 @@ select
     greatest(floor(extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $4::int8, 0) as waited_ms,
     floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
     h.name as handler,
-    case
-        when d.pos is not null then 'dead'
-        when t.pos is not null then 'task'
-        when progress.pos >= m.pos or m.target is not null then 'done'
-        else 'waiting'
-    end as state,
-    coalesce(d.error, t.error) as error,
+    d.error as dead_error,
     t.failures,
+    t.error as task_error,
+    m.target is not null or coalesce(m.pos <= progress.pos, false) as is_passed,
     floor(extract(epoch from t.due_at) * 1000)::int8 as task_due_ms,
     case
         when t.owner is not null then 'running'

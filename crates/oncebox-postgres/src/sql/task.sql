@@ -16,10 +16,10 @@ from unnest(
 cross join (select clock_timestamp() + $10::int8 * interval '1 ms' as at) as now;
 
 -- name: lease
--- Messages that the process $11 runs outside of a transaction from now on, under one new fence. No row if the process is not known
--- any more; whoever takes it for dead, or lets it go, waits for this transaction.
+-- Messages that the process $13 runs outside of a transaction from now on, under one new fence. No row if the process is not known
+-- any more; what removes the process waits for this transaction.
 with known as materialized (
-    select p.id from "{schema}".process p where p.id = $11 for key share
+    select p.id from "{schema}".process p where p.id = $13 for key share
 ), fence as materialized (
     select nextval('"{schema}".fence') as fence from known
 ), leased as (
@@ -28,27 +28,35 @@ with known as materialized (
     )
     select
         $1, $2, v.pos, v.order_by, v.failures, clock_timestamp() + $10::int8 * interval '1 ms',
-        v.attempts::jsonb -> -1 ->> 'error', coalesce(v.attempts::jsonb, '[]'), v.body, v.crashes, $11, f.fence
+        v.attempts::jsonb -> -1 ->> 'error', coalesce(v.attempts::jsonb, '[]'), v.body, v.crashes, $13, f.fence
     from unnest(
-        $3::int8[], $4::bytea[], $5::int4[], $6::int8[], $7::text[], $8::text[], $9::bytea[], $12::int4[]
-    ) as v(pos, order_by, failures, due_in_ms, error, attempts, body, crashes)
+        $3::int8[], $4::bytea[], $5::int4[], $6::int8[], $7::text[], $8::text[], $9::bytea[], $11::bool[], $12::int4[]
+    ) as v(pos, order_by, failures, due_in_ms, error, attempts, body, scheduled, crashes)
     cross join fence f
 )
 select fence from fence;
+
+-- name: task_attempts
+-- Reads the failed attempts of tasks, with the number of each.
+select v.n, t.attempts::text
+from unnest($1::int4[], $2::int4[], $3::int8[]) with ordinality as v(handler, lane, pos, n)
+join "{schema}".task t on (t.handler, t.lane, t.pos) = (v.handler, v.lane, v.pos);
 
 -- name: complete
 -- How tasks ended that ran outside of a transaction: of those that are still under their fence. The numbers of these.
 with v as materialized (
     select * from unnest(
         $1::int4[], $2::int4[], $3::int8[], $4::int8[], $5::text[], $6::int4[], $7::int8[], $8::text[],
-        $9::text[], $10::text[], $11::bytea[], $12::bytea[]
+        $9::text[], $10::text[], $11::bytea[], $12::bytea[], $14::text[]
     ) with ordinality as v(
-        handler, lane, pos, fence, ended, failures, due_in_ms, error, marker_handler, marker_kind, marker_key, result, n
+        handler, lane, pos, fence, ended, failures, due_in_ms, error, marker_handler, marker_kind, marker_key, result,
+        attempts, n
     )
 ), mine as materialized (
     select
-        v.*, t.order_by, t.body, t.error as last_error,
-        "{schema}".add_attempt(t.attempts, v.failures, now.at, v.error) as attempts,
+        v.handler, v.lane, v.pos, v.ended, v.failures, v.due_in_ms, v.error, v.marker_handler, v.marker_kind,
+        v.marker_key, v.result, v.n, t.order_by, t.body, t.error as last_error,
+        "{schema}".add_attempt(coalesce(v.attempts::jsonb, t.attempts), v.failures, now.at, v.error) as attempts,
         now.at
     from v
     join "{schema}".task t on (t.handler, t.lane, t.pos, t.fence) = (v.handler, v.lane, v.pos, v.fence)
