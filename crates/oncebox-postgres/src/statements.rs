@@ -1,6 +1,8 @@
 //! Every statement, with the schema's name put in once.
 
 use oncebox_core::mutant::edited;
+#[cfg(test)]
+use oncebox_core::store::statement::StatementFile;
 use oncebox_core::store::statement::section;
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
@@ -63,7 +65,7 @@ macro_rules! statements {
 
         /// The files: name, text, and the names of the statements.
         #[cfg(test)]
-        const FILES: &[(&str, &str, &[&str])] = &[$((
+        const FILES: &[StatementFile] = &[$((
             stringify!($file),
             include_str!(concat!("sql/", stringify!($file), ".sql")),
             &[$(stringify!($name)),+],
@@ -111,28 +113,14 @@ pub(crate) fn unedited(name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use oncebox_core::store::statement::names;
+    use oncebox_core::store::statement::check_files;
 
     use super::*;
 
-    /// The compiler tells of those that are listed and not used.
     #[test]
-    fn every_statement_of_the_files_is_listed_in_its_order() {
-        for (file, text, listed) in FILES {
-            assert!(names(text).eq(listed.iter().copied()), "sql/{file}.sql and the list differ");
-        }
-    }
-
-    #[test]
-    fn every_file_is_listed() {
-        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql")).unwrap();
-        let there: BTreeSet<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
+    fn every_statement_and_every_file_is_listed() {
         // `migrate.rs` prints the grants, `target.rs` asks the server.
-        let elsewhere = ["grants", "server"];
-        let listed = FILES.iter().map(|(file, ..)| *file).chain(elsewhere);
-        assert_eq!(there, listed.map(|file| format!("{file}.sql").into()).collect());
+        check_files(FILES, concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql"), &["grants", "server"]);
     }
 
     #[test]

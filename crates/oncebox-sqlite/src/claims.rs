@@ -15,6 +15,10 @@ use crate::statements;
 use crate::store::SqliteStore;
 use crate::transaction::SqliteTx;
 
+/// In one message to the driver's thread.
+static KEEP_AND_ISOLATE: LazyLock<String> =
+    LazyLock::new(|| format!("{};\n{}", statements::keep(), statements::isolate()));
+
 static CLAIM: LazyLock<Many> = LazyLock::new(|| Many::new(statements::claim()));
 
 impl Claims for SqliteStore {
@@ -46,21 +50,21 @@ impl Claims for SqliteStore {
     }
 
     async fn isolate(&self, tx: &mut SqliteTx) -> Result<(), Error> {
-        tx.run("SAVEPOINT oncebox_unit").await
+        tx.run(statements::isolate()).await
     }
 
     async fn keep(&self, tx: &mut SqliteTx, next: bool) -> Result<(), Error> {
         tx.check_whole().await?;
         tx.run(match next {
-            true => "RELEASE oncebox_unit; SAVEPOINT oncebox_unit",
-            false => "RELEASE oncebox_unit",
+            true => &KEEP_AND_ISOLATE,
+            false => statements::keep(),
         })
         .await
     }
 
     async fn undo(&self, tx: &mut SqliteTx, unit: Option<&Unit>, next: bool) -> Result<(), Error> {
         tx.check_whole().await?;
-        tx.run("ROLLBACK TO oncebox_unit; RELEASE oncebox_unit").await?;
+        tx.run(statements::undo()).await?;
         unclaim(tx.connection(), unit.map(std::slice::from_ref).unwrap_or_default()).await?;
         if next { self.isolate(tx).await } else { Ok(()) }
     }

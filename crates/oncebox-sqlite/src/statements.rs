@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 
 use oncebox_core::mutant::{self, edited};
+#[cfg(test)]
+use oncebox_core::store::statement::StatementFile;
 use oncebox_core::store::statement::section;
 
 use crate::mutants::EDITS;
@@ -25,7 +27,7 @@ macro_rules! statements {
 
         /// The files: name, text, and the names of the statements.
         #[cfg(test)]
-        const FILES: &[(&str, &str, &[&str])] = &[$((
+        const FILES: &[StatementFile] = &[$((
             stringify!($file),
             include_str!(concat!("sql/", stringify!($file), ".sql")),
             &[$(stringify!($name)),+],
@@ -35,6 +37,7 @@ macro_rules! statements {
 
 statements! {
     schema { has_version_table, version }
+    transaction { isolate, keep, undo }
     handler {
         find_handlers, find_leftovers, can_have_tasks, add_handler,
         change_handler, revive_handler, set_state, free_name, rename_handler,
@@ -88,25 +91,12 @@ pub(crate) fn unedited(name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use oncebox_core::store::statement::names;
+    use oncebox_core::store::statement::check_files;
 
     use super::*;
 
-    /// The compiler tells of those that are listed and not used.
     #[test]
-    fn every_statement_of_the_files_is_listed_in_its_order() {
-        for (file, text, listed) in FILES {
-            assert!(names(text).eq(listed.iter().copied()), "sql/{file}.sql and the list differ");
-        }
-    }
-
-    #[test]
-    fn every_file_is_listed() {
-        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql")).unwrap();
-        let there: BTreeSet<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
-        let listed = FILES.iter().map(|(file, ..)| format!("{file}.sql").into());
-        assert_eq!(there, listed.collect());
+    fn every_statement_and_every_file_is_listed() {
+        check_files(FILES, concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql"), &[]);
     }
 }

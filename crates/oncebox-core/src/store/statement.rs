@@ -8,13 +8,19 @@
 //! -- Markers: which handler has done which key.
 //!
 //! -- name: find_marker
-//! -- Reads one marker, by primary key.
+//! -- Reads one marker.
+//! -- Index: marker_pkey.
 //! select state from marker where handler = $1 and key = $2;
 //!
 //! -- name: unclaim
-//! -- Takes back the marker of a unit whose handler failed.
+//! -- Deletes the marker of a unit whose handler failed.
+//! -- Index: marker_pkey.
 //! delete from marker where handler = $1 and key = $2;
 //! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 /// What a line with the name of a statement begins with.
 const HEADER: &str = "-- name: ";
@@ -71,6 +77,27 @@ pub fn names(file: &str) -> impl Iterator<Item = &str> {
         rest = behind;
         Some(statement.name)
     })
+}
+
+/// A file of statements as a store lists it: its name, its text, and the names of its statements.
+pub type StatementFile = (&'static str, &'static str, &'static [&'static str]);
+
+/// Checks that a store lists every statement of its files, in their order, and every file of its folder; for a test of the store.
+/// The compiler reports a listed statement that no code uses. `others` are files that have no listed statements.
+///
+/// # Panics
+///
+/// If the list and the files differ, or the folder cannot be read.
+pub fn check_files(files: &[StatementFile], folder: impl AsRef<Path>, others: &[&str]) {
+    for (file, text, listed) in files {
+        assert!(names(text).eq(listed.iter().copied()), "{file}.sql and the list differ");
+    }
+    let entries = fs::read_dir(&folder);
+    let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.as_ref().display()));
+    let found: BTreeSet<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let listed = files.iter().map(|(file, ..)| file).chain(others);
+    let listed: BTreeSet<_> = listed.map(|file| format!("{file}.sql").into()).collect();
+    assert_eq!(found, listed, "the folder and the list differ");
 }
 
 struct Named<'f> {
@@ -152,6 +179,22 @@ mod tests {
     fn a_file_without_statements_has_no_names() {
         assert_eq!(names("").next(), None);
         assert_eq!(names("-- Nothing yet, and no header: -- name: one\n").next(), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "numbers.sql and the list differ")]
+    fn a_statement_that_is_not_listed_is_refused() {
+        check_files(&[("numbers", FILE, &["one"])], ".", &[]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the folder and the list differ")]
+    fn a_file_that_is_not_listed_is_refused() {
+        check_files(
+            &[("numbers", FILE, &["one", "one_more"])],
+            concat!(env!("CARGO_MANIFEST_DIR"), "/src"),
+            &[],
+        );
     }
 
     #[test]

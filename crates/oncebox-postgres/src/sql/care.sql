@@ -4,6 +4,7 @@
 -- Notes the crash of a process ($1): its tasks are due now, each with one crash more. Where something waits for its handlers, the crash
 -- is noted with the progress and the first task that is due. Where one of these has not moved since the crash before, one message may
 -- be to blame for both: care is needed, for as many as the process can have had in hand ($4). How many tasks.
+-- Index: careful_pkey, lane_pkey, message_pkey, progress_pkey, task_due, task_owner.
 with freed as (
     update "{schema}".task t
     set owner = null, fence = null, crashes = t.crashes + 1,
@@ -51,6 +52,7 @@ select count(*) from freed;
 -- name: note_attempt
 -- Notes that a message is about to run where a process has died. Those whose notes stayed behind have died of it; while one of them
 -- is alive nobody else runs it.
+-- Index: process_pkey.
 insert into "{schema}".attempting as a (handler, lane, pos, crashes, process) values ($1, $2, $3, 1, $4)
 on conflict (handler, lane, pos) do update
 set process = excluded.process, crashes = a.crashes + case when a.process = excluded.process then 0 else 1 end
@@ -59,6 +61,7 @@ returning crashes;
 
 -- name: give_back_attempt
 -- A message did not run after all. Those who died of it before are still counted, by a note of nobody.
+-- Index: attempting_pkey.
 with first as (
     delete from "{schema}".attempting where handler = $1 and lane = $2 and pos = $3 and process = $4 and crashes = 1
 )
@@ -67,6 +70,7 @@ where handler = $1 and lane = $2 and pos = $3 and process = $4 and crashes > 1;
 
 -- name: forget_attempt
 -- A message did not kill its process: one less to be careful with.
+-- Index: attempting_pkey, careful_pkey.
 with noted as (
     delete from "{schema}".attempting where handler = $1 and lane = $2 and pos = $3
 ), less as (
@@ -77,4 +81,5 @@ delete from "{schema}".careful where handler = $1 and lane = $2 and messages_lef
 
 -- name: end_care
 -- No more care is needed in a lane.
+-- Index: careful_pkey.
 delete from "{schema}".careful where handler = $1 and lane = $2;

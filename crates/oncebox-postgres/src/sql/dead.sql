@@ -2,6 +2,7 @@
 
 -- name: bury
 -- Messages that used up their attempts, with the last failed try.
+-- Index: dead_pkey.
 insert into "{schema}".dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select
     $1, $2, v.pos, v.order_by, v.error,
@@ -14,6 +15,7 @@ cross join (select clock_timestamp() + $10::int8 * interval '1 ms' as at) as now
 
 -- name: dead_letters
 -- Dead letters with their messages, oldest first.
+-- Index: dead_died, handler_pkey, message_pkey.
 select
     h.name as handler, d.lane, d.pos, m.kind, m.key, m.long_key, coalesce(d.body, m.body) as body,
     floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
@@ -34,6 +36,7 @@ limit $8::int8;
 -- name: lock_dead
 -- Waits for the lanes of the dead letters that are meant, by the conditions of act_on_dead: which ones, with the last letter there
 -- and the number of all letters. By the time that the locks are had, others may have dealt with some of them.
+-- Index: dead_pkey, handler_pkey, lane_pkey, message_pkey.
 with meant as materialized (
     select d.handler, d.lane, d.pos
     from "{schema}".dead d
@@ -63,6 +66,7 @@ for update of l;
 -- operator, $10 a corrected body, $13 what the audit has behind the error. They run again ($20), except those whose handler has a
 -- marker that says done; markers that say known and not done say done ($21), and missing ones are inserted, too ($22). The lanes $14, $15 of the handlers are locked. Those
 -- up to handler $16, lane $17, position $18 were there before. The last one, and how many.
+-- Index: dead_pkey, handler_pkey, marker_pkey, message_pkey.
 with now as materialized (
     select clock_timestamp() + $11::int8 * interval '1 ms' as at
 ), chosen as materialized (

@@ -2,6 +2,7 @@
 
 -- name: find_handlers
 -- Handlers by name; of a name that one had before, the name that it has now.
+-- Index: handler_name_key, handler_pkey.
 select
     h.id, h.name, coalesce(n.name, h.origin) as origin, h.kinds, h.mode, h.ordered, h.state
 from "{schema}".handler h
@@ -11,6 +12,7 @@ where h.name = any ($1);
 -- name: find_leftovers
 -- What a handler still has to do: messages ahead of its progress, tasks or dead letters; keys that came inline, which are those that
 -- were never accepted; and messages that were done inline while they wait in the log.
+-- Index: dead_pkey, handler_pkey, lane_pkey, marker_pkey, message_pkey, progress_pkey, task_pkey.
 select
     exists (
         select from "{schema}".lane l
@@ -47,32 +49,39 @@ where h.id = $1;
 
 -- name: add_handler
 -- A new handler; no row if another process has just inserted that name.
+-- Index: handler_name_key.
 insert into "{schema}".handler (name, origin, kinds, mode, ordered, state) values ($1, $1, $2, $3, $4, 'active')
 on conflict do nothing
 returning id;
 
 -- name: change_handler
 -- What is wanted of a handler now.
+-- Index: handler_pkey.
 update "{schema}".handler set kinds = $2, mode = $3, ordered = $4 where id = $1;
 
 -- name: revive_handler
 -- Lets a removed handler begin again.
+-- Index: handler_pkey.
 update "{schema}".handler set state = 'active', kinds = $2, mode = $3, ordered = $4 where id = $1;
 
 -- name: set_state
 -- Pauses a handler, or lets it go on.
+-- Index: handler_pkey.
 update "{schema}".handler set state = $2 where id = $1;
 
 -- name: free_name
 -- Frees a name that this very handler had before.
+-- Index: handler_name_key.
 delete from "{schema}".handler where name = $2 and renamed_to = $1;
 
 -- name: rename_handler
 -- Gives a handler another name.
+-- Index: handler_pkey.
 update "{schema}".handler set name = $2 where id = $1;
 
 -- name: reserve_name
 -- Keeps a name ($2) taken that a handler had before. Its markers have the handler's first name.
+-- Index: handler_pkey.
 insert into "{schema}".handler (name, origin, kinds, mode, state, renamed_to)
 select $2, h.origin, '{}', 'inline', 'renamed', h.id
 from "{schema}".handler h
@@ -82,6 +91,8 @@ where h.id = $1;
 -- Removes handler $1 with all that waits for it; its name stays. The lock rows go last, when nobody works there any more. Markers
 -- of what was set apart, by its first name ($2), count as done now, so that they are swept like all others.
 -- The counts.
+-- Index: attempting_pkey, careful_pkey, dead_pkey, handler_pkey, lane_pkey, marker_pkey, progress_pkey, replay_pkey,
+-- task_pkey.
 with removed as (
     update "{schema}".handler set state = 'removed' where id = $1
 ), lanes as (

@@ -3,6 +3,7 @@
 -- name: beat
 -- Prolongs the latest stretch of live time if it ended no longer ago than $1 ms, else begins one; in one statement, so
 -- that no time is lost between the two.
+-- Index: live_pkey.
 with now as materialized (
     select clock_timestamp() + $2::int8 * interval '1 ms' as at
 ), prolonged as (
@@ -18,6 +19,7 @@ on conflict do nothing;
 
 -- name: live_time
 -- Reads all stretches of live time, and the time now; one row with nulls where there are none.
+-- Rows: all, one for each period.
 select
     floor(extract(epoch from l.from_at) * 1000)::int8 as from_ms,
     floor(extract(epoch from l.until_at) * 1000)::int8 as until_ms,
@@ -27,4 +29,5 @@ left join "{schema}".live l on true;
 
 -- name: forget_live_time
 -- Forgets stretches of live time that ended before $1.
+-- Rows: all, one for each period.
 delete from "{schema}".live where until_at < to_timestamp($1::int8 / 1000.0);

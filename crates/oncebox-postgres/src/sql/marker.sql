@@ -7,6 +7,7 @@
 --
 -- Every claim also takes an advisory lock, if it can. One busy key must not stall a batch: units whose lock another
 -- transaction holds are left out, and come back as busy. Which ones are fresh is told only where not all are.
+-- Index: marker_pkey.
 with armed as materialized (
     select
         current_setting('lock_timeout') as lock_timeout_before,
@@ -45,6 +46,7 @@ select
 -- name: claim_one
 -- Claims one unit, and waits for whoever holds its marker; otherwise as a batch is claimed. The advisory lock, if it can be
 -- had, tells batches that this key is busy.
+-- Index: marker_pkey.
 with armed as materialized (
     select
         current_setting('lock_timeout') as lock_timeout_before,
@@ -71,6 +73,7 @@ select
 
 -- name: claim_in
 -- Claims one unit in a transaction that the caller owns: a row means fresh. The primary key is the referee.
+-- Index: marker_pkey.
 insert into "{schema}".marker (handler, kind, key, long_key, fingerprint, state, received_at, processed_at)
 values (
     $1, $2, $3, $4, $5, 'done',
@@ -80,6 +83,7 @@ on conflict do nothing;
 
 -- name: find_marker
 -- Reads one marker with its result, by primary key.
+-- Index: marker_pkey, result_pkey.
 select
     m.handler, m.kind, m.key, m.long_key, m.fingerprint, m.state,
     floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
@@ -91,6 +95,7 @@ where m.handler = $1 and m.kind = $2 and m.key = $3;
 
 -- name: find_markers
 -- Reads the markers of several units with their results, by primary key; rows of units that have one.
+-- Index: marker_pkey, result_pkey.
 select
     u.n, m.handler, m.kind, m.key, m.long_key, m.fingerprint, m.state,
     floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
@@ -108,22 +113,26 @@ cross join lateral (
 
 -- name: unclaim
 -- Deletes the marker that this transaction has inserted, of a unit whose handler failed.
+-- Index: marker_pkey.
 delete from "{schema}".marker where handler = $1 and kind = $2 and key = $3;
 
 -- name: unclaim_many
 -- Deletes markers that this transaction has inserted, of messages that did not run.
+-- Index: marker_pkey.
 delete from "{schema}".marker m
 using unnest($1::text[], $2::text[], $3::bytea[]) as v(handler, kind, key)
 where (m.handler, m.kind, m.key) = (v.handler, v.kind, v.key);
 
 -- name: record_results
 -- Keeps handlers' results beside their markers; the newest counts, where a handler ran again on purpose.
+-- Index: result_pkey.
 insert into "{schema}".result (handler, kind, key, body)
 select * from unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[])
 on conflict (handler, kind, key) do update set body = excluded.body;
 
 -- name: settle_markers
 -- Sets markers that are there to a state.
+-- Index: marker_pkey.
 update "{schema}".marker m
 set state = $4, processed_at = clock_timestamp() + $5::int8 * interval '1 ms'
 from unnest($1::text[], $2::text[], $3::bytea[]) as v(handler, kind, key)
@@ -131,6 +140,7 @@ where (m.handler, m.kind, m.key) = (v.handler, v.kind, v.key);
 
 -- name: import_processed
 -- Inserts markers for messages that were handled elsewhere, sorted as every claim.
+-- Index: marker_pkey.
 insert into "{schema}".marker (handler, kind, key, long_key, state, received_at, processed_at)
 select $1, $2, k.key, k.long_key, 'done', now.at, now.at
 from unnest($3::bytea[], $4::bytea[]) as k(key, long_key)
@@ -140,6 +150,7 @@ on conflict do nothing;
 
 -- name: import_accepted
 -- Accept markers for messages that were accepted elsewhere, sorted as every claim.
+-- Index: marker_pkey.
 insert into "{schema}".marker (handler, kind, key, long_key, state, received_at, processed_at)
 select '@accept', $1, k.key, k.long_key, 'accepted', now.at, now.at
 from unnest($2::bytea[], $3::bytea[]) as k(key, long_key)
@@ -150,6 +161,7 @@ on conflict do nothing;
 -- name: backfill_markers
 -- What a handler has passed in the log gets its own markers, so that copies that come inline are known: done, or known and not
 -- done where there is a task or a dead letter. What still waits gets none.
+-- Index: dead_pkey, handler_pkey, marker_pkey, progress_pkey, replay_pkey, task_pkey.
 insert into "{schema}".marker (handler, kind, key, long_key, fingerprint, state, received_at, processed_at)
 select
     h.origin, a.kind, a.key, a.long_key, a.fingerprint,
@@ -173,6 +185,7 @@ on conflict do nothing;
 -- name: sweep
 -- Deletes a bounded batch of old done markers with their results, oldest first, along marker_processed. Rows that
 -- another sweep has in hand are left to it.
+-- Index: marker_processed, result_pkey.
 with due as materialized (
     select ctid from "{schema}".marker
     where state = 'done' and processed_at < to_timestamp($1::int8 / 1000.0)
@@ -190,6 +203,7 @@ select count(*) from swept;
 
 -- name: sweep_accepted
 -- Deletes a bounded batch of old accept markers whose messages are gone, along marker_accepted.
+-- Index: marker_accepted, message_pkey.
 with due as materialized (
     select m.ctid from "{schema}".marker m
     where m.state = 'accepted' and m.processed_at < to_timestamp($1::int8 / 1000.0)

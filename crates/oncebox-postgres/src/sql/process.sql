@@ -2,16 +2,19 @@
 
 -- name: enter
 -- A process begins to work.
+-- Index: process_pkey.
 insert into "{schema}".process (id, name, handlers, lease, in_hand, heartbeat, started_at)
 select $1, $2, $3, $4::int8 * interval '1 ms', $5, now.at, now.at
 from (select clock_timestamp() + $6::int8 * interval '1 ms' as at) as now;
 
 -- name: beat_process
 -- A process is alive.
+-- Index: process_pkey.
 update "{schema}".process set beats = beats + 1, heartbeat = clock_timestamp() + $2::int8 * interval '1 ms' where id = $1;
 
 -- name: leave
 -- A process ends as it should.
+-- Index: process_pkey. Rows: all of attempting, one for each message that runs with a note.
 with noted as (
     delete from "{schema}".attempting where process = $1
 )
@@ -19,6 +22,7 @@ delete from "{schema}".process where id = $1;
 
 -- name: peers
 -- All processes but one. While the server was down it could hear nobody.
+-- Rows: all, one for each process.
 select
     p.id, p.name, p.handlers, p.beats,
     least(
@@ -34,6 +38,7 @@ order by p.started_at, p.id;
 -- Takes a process for dead whose end was seen ($3), or that has been silent for longer than its lease. No row if it is alive. Its
 -- last sign of life may lie in the future, by the clock of a server that was the primary before. While the server was down it could
 -- hear nobody.
+-- Index: process_pkey.
 delete from "{schema}".process p
 using (select clock_timestamp() + $2::int8 * interval '1 ms' as at) as now
 where p.id = $1 and ($3 or (

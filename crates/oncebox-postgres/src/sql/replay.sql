@@ -3,6 +3,7 @@
 -- name: first_messages
 -- The first message of each lane that a replay is to run again on: the oldest, received at $1 or later, or from position $3 of
 -- lane $2 on.
+-- Index: lane_pkey, message_pkey.
 select l.lane, first.pos
 from "{schema}".lane l
 cross join lateral (
@@ -16,6 +17,7 @@ where l.handler = 0 and ($2::int4 is null or l.lane = $2) and first.pos is not n
 -- name: replay_lanes
 -- How far handler $1 has come in lanes ($2), and the first message of each that is to run again ($3). Also what it runs again on
 -- already.
+-- Index: message_pkey, progress_pkey, replay_pkey.
 select v.lane, p.epoch, p.pos, f.first, r.after, r.until
 from unnest($2::int4[], $3::int8[]) as v(lane, pos)
 cross join lateral (
@@ -32,6 +34,7 @@ left join "{schema}".replay r on r.handler = $1 and r.lane = v.lane and r.epoch 
 -- name: replay
 -- Begins new epochs of handler $1: lanes ($2), epochs ($3), positions ($4), and behind ($5) and up to ($6) which position a run is
 -- a replay. What was set apart behind the positions is waiting again, except messages that are for this handler alone. The counts.
+-- Index: dead_pkey, message_pkey, task_pkey.
 with target as materialized (
     select v.lane, v.epoch, v.pos, v.after, v.until
     from unnest($2::int4[], $3::int4[], $4::int8[], $5::int8[], $6::int8[]) as v(lane, epoch, pos, after, until)

@@ -2,6 +2,7 @@
 
 -- name: handler_statuses
 -- All handlers and how they are doing. Of messages, only the newest of each lane and the first behind a progress are read.
+-- Index: dead_pkey, handler_pkey, lane_pkey, message_pkey, progress_pkey, task_pkey.
 select
     h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state,
     coalesce(sum(greatest(head.pos - progress.pos, 0)), 0)::int8 as lag,
@@ -30,6 +31,7 @@ order by h.name;
 
 -- name: unhandled_kinds
 -- Kinds of which messages were accepted and that no handler takes.
+-- Rows: all kinds and handlers, which are few.
 select k.kind, floor(extract(epoch from k.first_seen_at) * 1000)::int8 as since_ms
 from "{schema}".kind k
 where not exists (
@@ -40,6 +42,7 @@ order by k.kind;
 
 -- name: pending
 -- The next messages that wait for a handler.
+-- Index: handler_pkey, lane_pkey, message_pkey, progress_pkey, replay_pkey.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body,
     floor(extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
@@ -68,6 +71,7 @@ limit $2::int8;
 
 -- name: messages
 -- Messages of a lane behind a position, one row for each of their handlers and how far it has come.
+-- Index: dead_order, dead_pkey, message_pkey, progress_pkey, task_order, task_pkey. Rows: all handlers, which are few.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body,
     floor(extract(epoch from m.occurred_at) * 1000)::int8 as occurred_ms,
@@ -108,12 +112,14 @@ order by m.pos, h.name;
 
 -- name: find_message
 -- Where a message sits, by its accept marker; no row for one that was pruned.
+-- Index: marker_pkey, message_pkey.
 select m.lane, m.pos from "{schema}".marker m
 where m.handler = '@accept' and m.kind = $1 and m.key = $2
   and exists (select from "{schema}".message g where g.lane = m.lane and g.pos = m.pos);
 
 -- name: tasks
 -- Messages set apart, the next first.
+-- Index: dead_order, handler_pkey, message_pkey, task_order. Rows: all tasks, to find the next ones.
 select
     h.name as handler, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures,
     floor(extract(epoch from t.due_at) * 1000)::int8 as due_ms, t.error,

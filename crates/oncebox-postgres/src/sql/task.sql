@@ -2,6 +2,7 @@
 
 -- name: set_apart
 -- Messages that are to run later, each with one more failed try, if it was one.
+-- Index: task_pkey.
 insert into "{schema}".task (
     handler, lane, pos, order_by, failures, due_at, error, attempts, body, scheduled, crashes
 )
@@ -18,6 +19,7 @@ cross join (select clock_timestamp() + $10::int8 * interval '1 ms' as at) as now
 -- name: lease
 -- Messages that the process $13 runs outside of a transaction from now on, under one new fence. No row if the process is not known
 -- any more; what removes the process waits for this transaction.
+-- Index: process_pkey, task_pkey.
 with known as materialized (
     select p.id from "{schema}".process p where p.id = $13 for key share
 ), fence as materialized (
@@ -38,12 +40,14 @@ select fence from fence;
 
 -- name: task_attempts
 -- Reads the failed attempts of tasks, with the number of each.
+-- Index: task_pkey.
 select v.n, t.attempts::text
 from unnest($1::int4[], $2::int4[], $3::int8[]) with ordinality as v(handler, lane, pos, n)
 join "{schema}".task t on (t.handler, t.lane, t.pos) = (v.handler, v.lane, v.pos);
 
 -- name: complete
 -- How tasks ended that ran outside of a transaction: of those that are still under their fence. The numbers of these.
+-- Index: marker_pkey, task_pkey.
 with v as materialized (
     select * from unnest(
         $1::int4[], $2::int4[], $3::int8[], $4::int8[], $5::text[], $6::int4[], $7::int8[], $8::text[],
@@ -90,6 +94,7 @@ select m.n from mine m;
 
 -- name: free_tasks
 -- What a process had in hand is free.
+-- Index: task_owner.
 update "{schema}".task
 set owner = null, fence = null, due_at = least(due_at, clock_timestamp() + $2::int8 * interval '1 ms')
 where owner = $1;

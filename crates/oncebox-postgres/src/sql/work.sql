@@ -3,6 +3,7 @@
 -- name: look
 -- Where there is work for these handlers, and when the next task is due. Three index probes for each handler and lane. Of
 -- ordered handlers, only whether there are tasks at all: which of them can run is another question.
+-- Index: careful_pkey, handler_pkey, lane_pkey, message_pkey, progress_pkey, task_due.
 select
     l.handler, l.lane,
     coalesce(head.pos > progress.pos, false) as messages,
@@ -35,6 +36,7 @@ where l.handler = any ($1) and (head.pos > progress.pos or task.due_at is not nu
 -- name: look_ordered
 -- When the next task can run in lanes of ordered handlers: the head of an ordering key that no dead letter holds back, one without
 -- such a key, or one that waits for its sender's time.
+-- Index: dead_order, handler_pkey, task_due, task_order.
 select
     l.handler, l.lane, coalesce(next.due_at <= now.at, false) as tasks,
     greatest(floor(extract(epoch from next.due_at - now.at) * 1000)::int8, 0) as due_in_ms
@@ -55,8 +57,10 @@ cross join lateral (
 
 -- name: take
 -- Takes a lane for a handler, and what is to do there; see the function.
+-- Index: handler_pkey, lane_pkey, message_pkey, progress_pkey, replay_pkey, task_order, dead_order.
 select * from "{schema}".take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- name: take_tasks
 -- Takes a lane for a handler, and its tasks that are due; see the function.
+-- Index: dead_order, handler_pkey, lane_pkey, marker_pkey, message_pkey, task_due, task_order, task_pkey.
 select * from "{schema}".take_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);

@@ -2,11 +2,13 @@
 
 -- name: audit
 -- The latest actions, newest first.
+-- Rows: the newest ones, by primary key.
 select at, operator, action, handler, lane, pos, detail from oncebox_audit order by id desc limit ?1;
 
 -- name: audit_dead
 -- Writes down what an operator (?2) does with the chosen dead letters: the action, or another one (?4) for those that are done,
 -- with the error of each and what comes behind it (?5).
+-- Index: primary keys of oncebox_dead, oncebox_handler.
 insert into oncebox_audit (at, operator, action, handler, lane, pos, detail)
 select
     cast(unixepoch('subsec') * 1000 as integer) + ?6, ?2,
@@ -20,5 +22,6 @@ order by chosen.key;
 
 -- name: audit_handler
 -- Writes down what an operator does with a handler.
+-- Rows: inserts one.
 insert into oncebox_audit (at, operator, action, handler, detail)
 values (cast(unixepoch('subsec') * 1000 as integer) + ?5, ?1, ?2, ?3, ?4);

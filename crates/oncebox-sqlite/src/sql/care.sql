@@ -4,6 +4,7 @@
 -- Notes the crash of a process with these handlers, a JSON array, in every lane where something waits for them, ahead of the progress
 -- or as a task that is due: with the progress and the first of these tasks. Where one of the two has not moved since the crash before,
 -- one message may be to blame for both: care is needed, for as many as ?2, which a process can have had in hand.
+-- Index: primary keys of oncebox_careful, oncebox_handler, oncebox_message, oncebox_progress; oncebox_task_due.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -51,6 +52,7 @@ on conflict (handler, lane) do update set
 -- name: note_attempt
 -- Notes that process ?4 is about to run a message. How many deaths are put down to it; no row if another process that is not
 -- gone has noted it.
+-- Index: primary key of oncebox_process.
 insert into oncebox_attempting (handler, lane, pos, crashes, process)
 values (?1, ?2, ?3, 1, ?4)
 on conflict (handler, lane, pos) do update set
@@ -61,34 +63,42 @@ returning crashes;
 
 -- name: give_back_attempt
 -- A message that process ?4 has noted did not run after all. Those who died of it before are still counted, by a note of nobody.
+-- Index: primary key of oncebox_attempting.
 update oncebox_attempting set crashes = crashes - 1, process = zeroblob(16)
 where handler = ?1 and lane = ?2 and pos = ?3 and process = ?4;
 
 -- name: drop_empty_attempt
 -- Removes a note by which nobody has died.
+-- Index: primary key of oncebox_attempting.
 delete from oncebox_attempting where handler = ?1 and lane = ?2 and pos = ?3 and crashes = 0;
 
 -- name: forget_attempt
 -- Takes back the note that a message is about to run.
+-- Index: primary key of oncebox_attempting.
 delete from oncebox_attempting where handler = ?1 and lane = ?2 and pos = ?3;
 
 -- name: forget_attempts
 -- Takes back all notes of a process.
+-- Rows: all, one for each message that runs with a note.
 delete from oncebox_attempting where process = ?1;
 
 -- name: drop_attempts
 -- Forgets a handler's messages that were about to run.
+-- Index: primary key of oncebox_attempting.
 delete from oncebox_attempting where handler = ?1;
 
 -- name: count_care
 -- One message less to be careful with in a lane.
+-- Index: primary key of oncebox_careful.
 update oncebox_careful set messages_left = messages_left - 1 where handler = ?1 and lane = ?2
 returning messages_left;
 
 -- name: end_care
 -- No more care is needed in a lane.
+-- Index: primary key of oncebox_careful.
 delete from oncebox_careful where handler = ?1 and lane = ?2;
 
 -- name: drop_care
 -- Ends all care with a handler.
+-- Index: primary key of oncebox_careful.
 delete from oncebox_careful where handler = ?1;

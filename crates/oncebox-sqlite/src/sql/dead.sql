@@ -4,6 +4,7 @@
 -- Makes a message a dead letter of one handler. Several in one message bury several; so the parameters have
 -- no numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, error, tries
 -- before, body.
+-- Index: primary key of oncebox_dead.
 with one as materialized (
     select
         cast(unixepoch('subsec') * 1000 as integer) + ? as now, ? as handler, ? as lane, ? as pos,
@@ -24,6 +25,7 @@ on conflict (handler, lane, pos) do update set
 -- name: bury_task
 -- Makes a task that is still under its fence a dead letter: handler, lane, position, fence, failures, error, offset of the
 -- clock, its failed attempts with room for this one. The task is still to be removed.
+-- Index: primary key of oncebox_task.
 insert into oncebox_dead (handler, lane, pos, order_by, error, attempts, body, died_at)
 select
     t.handler, t.lane, t.pos, t.order_by, ?6,
@@ -39,6 +41,7 @@ on conflict (handler, lane, pos) do update set
 -- name: dead_letters
 -- Dead letters, the oldest first. A condition that is null does not count: handler, kind, lane, position,
 -- text of the error, died at or after, died before.
+-- Index: primary keys of oncebox_handler, oncebox_message; oncebox_dead_died.
 select
     h.name, d.lane, d.pos, m.kind, m.key, m.long_key, coalesce(d.body, m.body),
     m.received_at, d.died_at, d.error, d.attempts
@@ -59,6 +62,7 @@ limit ?8;
 -- Chooses the dead letters of an action, by the conditions of dead_letters, after a handler (?10), lane and position: a JSON array
 -- of [handler, lane, position, done]. One that is to run again (?9) is done if its handler has a marker that
 -- says so.
+-- Index: primary keys of oncebox_dead, oncebox_handler, oncebox_marker, oncebox_message.
 select json_group_array(json_array(c.handler, c.lane, c.pos, c.is_done))
 from (
     select d.handler, d.lane, d.pos, ?9 and exists (
@@ -83,6 +87,7 @@ from (
 -- name: retry_dead
 -- Makes the chosen dead letters tasks again that are due now, except those that are done. A corrected body
 -- (?2) takes the place of the one before.
+-- Index: primary key of oncebox_dead.
 insert into oncebox_task (handler, lane, pos, order_by, failures, due_at, set_at, error, attempts, body)
 select
     d.handler, d.lane, d.pos, d.order_by, 0, now.ms, now.ms, d.error, d.attempts, coalesce(?2, d.body)
@@ -97,6 +102,7 @@ on conflict (handler, lane, pos) do update set
 
 -- name: resolve_dead
 -- Inserts the markers of the chosen dead letters that have a key; those that were not done are now.
+-- Index: primary keys of oncebox_handler, oncebox_message.
 insert into oncebox_marker (handler, kind, key, long_key, state, received_at, processed_at)
 select
     h.origin, m.kind, m.key, m.long_key, 'done', m.received_at, cast(unixepoch('subsec') * 1000 as integer) + ?2
@@ -109,6 +115,7 @@ where state = 'spilled';
 
 -- name: mark_dead_done
 -- Counts the chosen dead letters as done, where their markers say that they are not.
+-- Index: primary keys of oncebox_handler, oncebox_marker, oncebox_message.
 update oncebox_marker set state = 'done', processed_at = cast(unixepoch('subsec') * 1000 as integer) + ?2
 where state = 'spilled' and (handler, kind, key) in (
     select h.origin, m.kind, m.key
@@ -119,9 +126,11 @@ where state = 'spilled' and (handler, kind, key) in (
 
 -- name: remove_dead
 -- Removes the chosen dead letters.
+-- Index: primary key of oncebox_dead.
 delete from oncebox_dead
 where (handler, lane, pos) in (select value ->> 0, value ->> 1, value ->> 2 from json_each(?1));
 
 -- name: drop_dead
 -- Drops all dead letters of a handler.
+-- Index: primary key of oncebox_dead.
 delete from oncebox_dead where handler = ?1;

@@ -3,6 +3,7 @@
 -- name: find_handlers
 -- What is known of the handlers of these names, a JSON array. A name that a handler had before tells the one that it has
 -- now.
+-- Index: primary key of oncebox_handler; unique name of oncebox_handler.
 select
     h.id, h.name,
     case when h.state = 'renamed' then now.name else h.origin end,
@@ -14,6 +15,7 @@ left join oncebox_handler now on now.id = h.renamed_to;
 -- name: find_leftovers
 -- What a handler still has to do in its mode: whether messages of its kinds wait in the log, whether some are set apart, and
 -- whether keys are marked that were never accepted, or done although their messages are still to come.
+-- Index: primary keys of oncebox_dead, oncebox_handler, oncebox_marker, oncebox_message, oncebox_progress, oncebox_task.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -54,36 +56,44 @@ select
 
 -- name: can_have_tasks
 -- Whether a handler is there that can have tasks.
+-- Index: primary key of oncebox_handler.
 select 1 from oncebox_handler where id = ?1 and state in ('active', 'paused') and mode <> 'inline';
 
 -- name: add_handler
 -- Adds a handler, under its first name.
+-- Index: primary key of oncebox_handler.
 insert into oncebox_handler (name, origin, kinds, mode, ordered, state, registered_at)
 values (?1, ?1, ?2, ?3, ?4, 'active', cast(unixepoch('subsec') * 1000 as integer) + ?5)
 returning id;
 
 -- name: change_handler
 -- Changes how messages reach a handler, and what dead letters mean for their keys.
+-- Index: primary key of oncebox_handler.
 update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4 where id = ?1;
 
 -- name: revive_handler
 -- Lets a handler that was removed begin again.
+-- Index: primary key of oncebox_handler.
 update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, state = 'active' where id = ?1;
 
 -- name: set_state
 -- Pauses a handler, or lets it go on.
+-- Index: primary key of oncebox_handler.
 update oncebox_handler set state = ?2 where id = ?1;
 
 -- name: free_name
 -- Frees a name that this very handler had before.
+-- Index: unique name of oncebox_handler.
 delete from oncebox_handler where name = ?2 and renamed_to = ?1;
 
 -- name: rename_handler
 -- Gives a handler another name.
+-- Index: primary key of oncebox_handler.
 update oncebox_handler set name = ?2 where id = ?1;
 
 -- name: reserve_name
 -- Keeps a name (?2) taken that a handler had before. Its markers have the handler's first name.
+-- Index: primary key of oncebox_handler.
 insert into oncebox_handler (name, origin, kinds, mode, state, renamed_to, registered_at)
 select ?2, h.origin, '[]', 'inline', 'renamed', h.id, cast(unixepoch('subsec') * 1000 as integer) + ?3
 from oncebox_handler h
@@ -91,4 +101,5 @@ where h.id = ?1;
 
 -- name: remove_handler
 -- Removes a handler; its name stays taken.
+-- Index: primary key of oncebox_handler.
 update oncebox_handler set state = 'removed' where id = ?1;

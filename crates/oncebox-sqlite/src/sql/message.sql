@@ -3,6 +3,7 @@
 -- name: begin_append
 -- What an append needs to know of its lane: how many lanes there are, the newest position in this one, and
 -- the time now.
+-- Index: primary key of oncebox_message.
 select
     l.lanes,
     coalesce((select m.pos from oncebox_message m where m.lane = ?1 order by m.pos desc limit 1), 0),
@@ -12,6 +13,7 @@ from oncebox_layout l;
 -- name: append
 -- Appends a message. The last line is repeated for more of them; so the parameters have no numbers. In order:
 -- lane, position, kind, key, long key, ordering key, target, headers, occurred, due, received, body.
+-- Index: primary key of oncebox_message.
 insert into oncebox_message (
     lane, pos, kind, key, long_key, order_by, target, headers, occurred_at, due_at, received_at, body
 )
@@ -19,6 +21,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: note_kinds
 -- Notes kinds, a JSON array, of which messages were accepted at ?2.
+-- Index: primary key of oncebox_kind.
 insert into oncebox_kind (kind, first_seen_at)
 select value, ?2 from json_each(?1) where true
 on conflict do nothing;
@@ -27,6 +30,7 @@ on conflict do nothing;
 -- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, and passed
 -- by all handlers of their kind that read the log, of which there is one at least, or for one handler alone. The
 -- lane's newest one stays, so that positions are never given twice.
+-- Index: primary keys of oncebox_message, oncebox_progress; oncebox_dead_message, oncebox_task_message.
 with passed as materialized (
     select k.value as kind, min(coalesce((
         select p.pos from oncebox_progress p
@@ -60,6 +64,7 @@ where lane = ?1 and pos in (
 -- name: prune_next
 -- Where a later step of pruning goes on: behind the ?3 positions of this one, unless it met a message from ?4
 -- or later, or the end of the lane.
+-- Index: primary key of oncebox_message.
 select max(looked.pos)
 from (
     select m.pos, m.received_at from oncebox_message m

@@ -2,6 +2,7 @@
 
 -- name: enter
 -- A process begins to work: id, name, handlers, lease in ms, messages in hand, offset of the clock.
+-- Index: primary key of oncebox_process.
 insert into oncebox_process (id, name, handlers, lease_ms, in_hand, heartbeat, started_at)
 select ?1, ?2, ?3, ?4, ?5, now.ms, now.ms
 from (select cast(unixepoch('subsec') * 1000 as integer) + ?6 as ms) as now
@@ -12,16 +13,19 @@ on conflict (id) do update set
 
 -- name: beat_process
 -- A process is alive.
+-- Index: primary key of oncebox_process.
 update oncebox_process
 set heartbeat = cast(unixepoch('subsec') * 1000 as integer) + ?2, beats = beats + 1
 where id = ?1;
 
 -- name: leave
 -- A process ends as it should.
+-- Index: primary key of oncebox_process.
 delete from oncebox_process where id = ?1;
 
 -- name: peers
 -- All processes but one. A sign of life in the future, by a clock that was ahead, is as old as it is far off.
+-- Rows: all, one for each process.
 select
     p.id, p.name, p.handlers, p.beats,
     abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - p.heartbeat), p.lease_ms
@@ -32,6 +36,7 @@ order by p.started_at, p.id;
 -- name: bury_process
 -- Takes a process for dead whose end was seen (?3), or that was silent for longer than its lease: its handlers, and how many messages
 -- it can have had in hand. Its last sign of life may lie in the future, by a clock that was ahead.
+-- Index: primary key of oncebox_process.
 delete from oncebox_process
 where id = ?1 and (?3 or abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - heartbeat) > lease_ms)
 returning handlers, in_hand;

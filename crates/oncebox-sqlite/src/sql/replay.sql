@@ -3,6 +3,7 @@
 -- name: replay_lanes
 -- The lanes of handler ?1, how far it has come there, and the first message up to that: the oldest, received at ?2 or later, or
 -- from position ?4 of lane ?3 on. Also what it runs again on already.
+-- Index: primary keys of oncebox_message, oncebox_progress, oncebox_replay.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -34,24 +35,29 @@ where back.first is not null;
 
 -- name: begin_replay
 -- What a handler is to run on again in a lane: handler, lane, epoch, after, until.
+-- Index: primary key of oncebox_replay.
 insert into oncebox_replay (handler, lane, epoch, after, until) values (?1, ?2, ?3, ?4, ?5);
 
 -- name: drop_replay
 -- Forgets what a handler is to run on again in a lane.
+-- Index: primary key of oncebox_replay.
 delete from oncebox_replay where handler = ?1 and lane = ?2;
 
 -- name: drop_replays
 -- Forgets what a handler is to run on again.
+-- Index: primary key of oncebox_replay.
 delete from oncebox_replay where handler = ?1;
 
 -- name: drop_tasks_behind
 -- Drops the tasks of handler ?1 in lane ?2 behind position ?3, except those that are for this handler alone.
+-- Index: primary keys of oncebox_message, oncebox_task.
 delete from oncebox_task
 where handler = ?1 and lane = ?2 and pos > ?3
   and (select m.target from oncebox_message m where m.lane = ?2 and m.pos = oncebox_task.pos) is null;
 
 -- name: drop_dead_behind
 -- Drops the dead letters of handler ?1 in lane ?2 behind position ?3, except those that are for this handler alone.
+-- Index: primary keys of oncebox_dead, oncebox_message.
 delete from oncebox_dead
 where handler = ?1 and lane = ?2 and pos > ?3
   and (select m.target from oncebox_message m where m.lane = ?2 and m.pos = oncebox_dead.pos) is null;

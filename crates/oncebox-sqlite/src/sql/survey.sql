@@ -2,6 +2,7 @@
 
 -- name: handler_statuses
 -- All handlers, by the names that they have now, and how they are doing. The lag is counted in positions, and no message is counted.
+-- Index: primary keys of oncebox_dead, oncebox_message, oncebox_progress, oncebox_task; unique name of oncebox_handler.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -42,6 +43,7 @@ order by h.name;
 
 -- name: unhandled_kinds
 -- Kinds of which messages were accepted, and that no handler takes from the log.
+-- Rows: all kinds and handlers, which are few.
 select k.kind, k.first_seen_at
 from oncebox_kind k
 where k.kind not in (
@@ -53,6 +55,7 @@ order by k.kind;
 
 -- name: pending
 -- The next messages of one lane that wait for a handler.
+-- Index: primary keys of oncebox_handler, oncebox_message, oncebox_progress, oncebox_replay.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body, m.occurred_at, m.due_at,
     max(m.due_at - (cast(unixepoch('subsec') * 1000 as integer) + ?4), 0),
@@ -75,6 +78,7 @@ limit ?3;
 
 -- name: messages
 -- Messages of a lane behind a position, in order.
+-- Index: primary key of oncebox_message.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body, m.occurred_at, m.due_at,
     max(m.due_at - (cast(unixepoch('subsec') * 1000 as integer) + ?4), 0),
@@ -88,6 +92,8 @@ limit ?3;
 -- name: message_states
 -- What became of the messages of a lane behind a position and up to another, for each handler of their kind,
 -- by name; or for the one that a message is for alone, which is done when it is no longer set apart.
+-- Index: primary keys of oncebox_dead, oncebox_message, oncebox_progress, oncebox_task; oncebox_dead_order, unique name of
+-- oncebox_handler, oncebox_task_order.
 select
     m.pos, h.name, d.error, t.failures, t.due_at, t.error,
     m.target is not null or coalesce(m.pos <= (
@@ -128,6 +134,7 @@ order by m.pos, h.name;
 
 -- name: find_message
 -- Where the message of a kind and key sits, by primary keys; no row if it was pruned.
+-- Index: primary keys of oncebox_marker, oncebox_message.
 select m.lane, m.pos
 from oncebox_marker a
 cross join oncebox_message m on m.lane = a.lane and m.pos = a.pos
@@ -135,6 +142,7 @@ where a.handler = '@accept' and a.kind = ?1 and a.key = ?2;
 
 -- name: tasks
 -- Messages set apart, for one handler or all, the next first, and what each waits for.
+-- Index: primary keys of oncebox_handler, oncebox_message, oncebox_task; oncebox_dead_order, oncebox_task_order.
 select
     h.name, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures, t.due_at, t.error,
     case

@@ -4,6 +4,8 @@
 -- Where there is work for these handlers, a JSON array of numbers: a row for each lane that has some, and
 -- one, without a handler, that says in how many ms the next task is due where none is now. Of ordered handlers, tasks that
 -- are held back do not count: as in due_near, and where more than 256 are due, as in due_heads.
+-- Index: primary keys of oncebox_careful, oncebox_handler, oncebox_message, oncebox_progress, oncebox_task;
+-- oncebox_dead_order, oncebox_task_due, oncebox_task_free, oncebox_task_order.
 with recursive lane(n) as (
     select 0 from oncebox_layout
     union all
@@ -134,6 +136,7 @@ select null, null, null, null, null, min(next.due_in) from next;
 -- How far a handler has come in a lane, the lane's newest position, whether it is ordered, and between which positions
 -- it runs again; no row if the handler is gone or paused, or takes other kinds than ?3 by now: a straggler must not
 -- pass over what it does not take.
+-- Index: primary keys of oncebox_handler, oncebox_message, oncebox_progress, oncebox_replay.
 select
     p.epoch, p.pos,
     coalesce((select m.pos from oncebox_message m where m.lane = ?2 order by m.pos desc limit 1), 0),
@@ -149,6 +152,7 @@ limit 1;
 -- Messages of lane ?1 behind ?2 and up to ?3, of the kinds in a JSON array ?4: at most ?5 of them, ending
 -- with the one that exceeds ?6 bytes of bodies; in no order, which would copy the bodies once more. For handler ?8,
 -- which is ordered as ?9 says, and runs again on what is behind ?10 and up to ?11.
+-- Index: primary key of oncebox_message; oncebox_dead_order, oncebox_task_order.
 with found as materialized (
     select near.pos, sum(near.bytes) over (
         order by near.pos rows between unbounded preceding and 1 preceding
@@ -184,12 +188,14 @@ where coalesce(found.bytes_before, 0) < max(?6, 1);
 -- name: find_taker
 -- Whether a handler's tasks are ordered; no row if the handler is gone or paused, or takes other kinds than ?2 by now. What
 -- is set apart from inline is for this handler alone: its kinds may have changed meanwhile.
+-- Index: primary key of oncebox_handler.
 select h.ordered from oncebox_handler h
 where h.id = ?1 and h.state = 'active' and (h.kinds = ?2 or h.mode = 'spill')
   and h.mode = ?3 and h.ordered is ?4;
 
 -- name: due_tasks
 -- Tasks of handler ?1, which is not ordered, in lane ?2 that are due: at most ?3, the longest due first.
+-- Index: oncebox_task_due.
 select t.pos
 from oncebox_task t
 where t.handler = ?1 and t.lane = ?2 and t.owner is null
@@ -200,6 +206,7 @@ limit ?3;
 -- name: due_near
 -- The first ?3 tasks of handler ?1, which is ordered as ?5 says, in lane ?2 that are due, the longest due first; and whether
 -- each is free to run: the head of its ordering key, or without one.
+-- Index: oncebox_dead_order, oncebox_task_due, oncebox_task_order.
 select near.pos, near.order_by, near.order_by is null or not (
     exists (
         select 1 from oncebox_task earlier
@@ -224,6 +231,7 @@ from (
 -- Tasks of handler ?1, which is ordered as ?5 says, in lane ?2 that are due and not held back: at most ?3, the longest due
 -- first. Of each ordering key only the head, which is its first task but for those that are scheduled for later. From key to
 -- key it goes along the index, so that what is parked behind a head costs nothing.
+-- Index: primary key of oncebox_task; oncebox_dead_order, oncebox_task_free, oncebox_task_order.
 with recursive now(ms) as materialized (
     select cast(unixepoch('subsec') * 1000 as integer) + ?4
 ), key(order_by) as (
@@ -270,6 +278,7 @@ limit ?3;
 -- The tasks that may follow a head, which is at ?4, of ordering key ?3: at most ?5, in their order, up to the first that is
 -- not due or that a process runs, or to a dead letter where those hold (?7). Those that are scheduled for later are left
 -- out.
+-- Index: oncebox_dead_order, oncebox_task_order.
 with near as (
     select t.pos, t.owner is not null or t.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?6 as is_blocked
     from oncebox_task t
@@ -289,6 +298,7 @@ where not open.is_cut
 -- name: take_tasks
 -- The tasks of handler ?1 in lane ?2 at these positions, a JSON array, with their messages; in the order of the array, with
 -- which the join begins. They are still to be removed.
+-- Index: primary keys of oncebox_handler, oncebox_marker, oncebox_message, oncebox_replay, oncebox_task.
 select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers,
     coalesce(t.body, m.body), m.occurred_at, m.due_at, 0, max(cast(unixepoch('subsec') * 1000 as integer) + ?4 - m.received_at, 0),

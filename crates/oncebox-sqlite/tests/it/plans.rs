@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use oncebox_core::store::statement::section;
+use oncebox_core::store::statement::{names, section};
 use sqlx::AssertSqlSafe;
 
 use crate::fixture;
@@ -93,6 +93,30 @@ async fn work_is_found_along_indexes() {
         // A sort would read everything that waits before it gives the first of it. The groups are kinds.
         assert!(!plan.contains("TEMP B-TREE FOR ORDER BY"), "{name}: {plan}");
     }
+}
+
+#[tokio::test]
+async fn an_index_that_a_statement_names_is_in_its_plan() {
+    let fixture = fixture::in_memory("plans").await.unwrap();
+    let mut compared = 0;
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql")).unwrap().map(Result::unwrap) {
+        let text = fs::read_to_string(entry.path()).unwrap();
+        for name in names(&text).filter(|name| !["isolate", "keep", "undo"].contains(name)) {
+            let statement = section(&text, name);
+            let comments: Vec<_> = statement.lines().take_while(|line| line.starts_with("--")).collect();
+            let comments = comments.join(" ");
+            let Some((_, indexes)) = comments.split_once("-- Index: ") else { continue };
+            let plan = plan(&fixture.store, statement).await;
+            // An insert uses the primary key without a line in its plan.
+            for index in indexes.split([' ', ',', ';', '.']).filter(|word| word.starts_with("oncebox_")) {
+                if index.matches('_').count() > 1 {
+                    assert!(plan.contains(index), "{name}: {index} is not in the plan\n{plan}");
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 15, "{compared}");
 }
 
 #[tokio::test]
