@@ -1,19 +1,16 @@
 //! What all parts of an inbox share. Nothing in it changes after `build`, but for what handlers teach.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::handler::{Prepared, Selectors, States};
+use crate::handler::{Selectors, States};
 use crate::inbox::InboxStore;
-use crate::inbox::body::panic_text;
 use crate::inbox::builder::InboxSettings;
 use crate::inbox::doors::Doors;
 use crate::inbox::permits::Permits;
 use crate::inbox::registered::Registered;
 use crate::observe::Observer;
-use crate::outcome::{Rejection, cause};
-use crate::{Envelope, Error, Mode};
+use crate::{Error, Mode};
 
 /// The store, the handlers, the settings.
 pub(crate) struct Engine<S: InboxStore> {
@@ -48,28 +45,5 @@ impl<S: InboxStore> Engine<S> {
     /// The name with which a handler's markers are made.
     pub(crate) fn origin_of<'n>(&'n self, handler: &'n str) -> &'n str {
         self.registered(handler).map_or(handler, |registered| &*registered.origin)
-    }
-
-    /// Decodes a message for a handler. A codec or a selector that panics rejects the message.
-    pub(crate) fn prepare(
-        &self,
-        handler: &Registered<S>,
-        envelope: &Envelope,
-    ) -> Result<Prepared, Rejection> {
-        let prepare = || handler.handler.prepare(envelope, &self.selectors);
-        catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|panic| {
-            let text = format!("panicked while decoding: {}", panic_text(&*panic));
-            Err(Rejection::Undecodable(cause(text)))
-        })
-    }
-
-    /// Commits the transaction of inline units.
-    pub(crate) async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
-        if mutant!("ack_before_commit") {
-            let store = self.store.clone();
-            drop(tokio::spawn(async move { store.commit(tx).await }));
-            return Ok(());
-        }
-        self.store.commit(tx).await
     }
 }

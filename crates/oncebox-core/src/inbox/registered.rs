@@ -7,6 +7,7 @@ use crate::handler::{Erased, Requirement, Settings};
 use crate::inbox::InboxStore;
 use crate::inbox::stored::{DetachedSlots, Lessons};
 use crate::inbox::units::Batches;
+use crate::store::Guarantee;
 
 /// A handler under its name.
 pub(crate) struct Registered<S: InboxStore> {
@@ -32,6 +33,12 @@ impl<S: InboxStore> Registered<S> {
     /// How its messages reach it in an inbox of that mode. Messages of a detached handler wait in the log in any case.
     pub(crate) fn mode(&self, of_inbox: Mode) -> Mode {
         if self.detached.is_some() { of_inbox.spill() } else { of_inbox }
+    }
+
+    /// Whether its units never share a transaction. Where effects are outside of the transaction, a failure of one unit would run the
+    /// effects of the others twice.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.settings.isolated || S::GUARANTEE != Guarantee::Exactly
     }
 
     /// What its visits to lanes have taught.

@@ -16,14 +16,10 @@ use crate::inbox::registered::Registered;
 use crate::inbox::sessions::Sessions;
 use crate::inbox::units::{CopyWait, UnitEnd};
 use crate::observe;
-use crate::outcome::{Outcome, Rejection};
-use crate::policy::KeyReuse;
-use crate::store::{Claimed, Guarantee, Limits, Marker, Unit};
+use crate::outcome::Outcome;
+use crate::store::{Claimed, Limits, Unit};
 use crate::{Error, ErrorKind, Failure};
 
-/// A key that another process holds must not keep others waiting: past this a unit is known to be a copy, or its batch is taken
-/// apart.
-pub(super) const CLAIM_WAIT: Duration = Duration::from_millis(20);
 /// A transient error that a body raises this often is the body's own fault.
 pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
 
@@ -121,7 +117,7 @@ impl<S: InboxStore> Attempts<S> {
                 return Ok(Outcome::Busy.into());
             };
             let limits = Limits {
-                lock_timeout: engine.claim_wait(is_copy, wait),
+                lock_timeout: wait.claim_timeout(is_copy, engine.permits.limit()),
                 body_lock_timeout: self.lock_wait(handler, &permit),
                 handler_timeout: engine.handler_timeout(handler),
             };
@@ -173,7 +169,7 @@ impl<S: InboxStore> Attempts<S> {
     /// transaction could wait for it, when it is its turn, or where its body is not to run again for nothing.
     fn lock_wait(&self, handler: &Registered<S>, permit: &Permit<'_>) -> Option<Duration> {
         let engine = &self.engine;
-        let may_run_again = !engine.runs_alone(handler) && engine.settings.max_batch > 1;
+        let may_run_again = !handler.runs_alone() && engine.settings.max_batch > 1;
         let limited = may_run_again && !permit.has_turn() && engine.permits.in_flight() > 1;
         limited.then(|| lock_wait(handler.batches.state().size.time_of(1), false, 0, spread()))
     }
@@ -203,7 +199,7 @@ impl<S: InboxStore> Attempts<S> {
                 Ok(Some(Claimed::Known(_))) if unseen => {}
                 Ok(Some(Claimed::Known(marker))) => {
                     store.rollback(tx).await;
-                    return Tried::Ended(engine.known(unit, marker));
+                    return Tried::Ended(UnitEnd::known(unit, marker, engine.settings.key_reuse));
                 }
                 Ok(Some(Claimed::Busy)) => {
                     store.rollback(tx).await;
@@ -250,7 +246,7 @@ impl<S: InboxStore> Attempts<S> {
             && let Ok([Claimed::Known(marker)]) =
                 store.claim(&mut tx, std::slice::from_ref(unit)).await.as_deref()
         {
-            return Tried::Ended(engine.known(unit, marker.clone()));
+            return Tried::Ended(UnitEnd::known(unit, marker.clone(), engine.settings.key_reuse));
         }
         self.finish(unit, tx, returned).await
     }
@@ -287,31 +283,14 @@ impl<S: InboxStore> Attempts<S> {
 }
 
 impl<S: InboxStore> Engine<S> {
-    /// Whether units of a handler never share a transaction. Where effects are outside of the transaction, a neighbour's failure
-    /// would run them twice.
-    pub(super) fn runs_alone(&self, handler: &Registered<S>) -> bool {
-        handler.settings.isolated || S::GUARANTEE != Guarantee::Exactly
-    }
-
-    /// How long a claim may wait for a copy in another process. Only copies that are known to be there are waited for, and
-    /// not with the only permit: others must not wait with them.
-    pub(super) fn claim_wait(&self, is_copy: bool, wait: &CopyWait) -> Duration {
-        let lock_timeout = wait.lock_timeout();
-        match is_copy && self.permits.limit() > 1 {
-            true => lock_timeout,
-            false => lock_timeout.min(CLAIM_WAIT),
+    /// Commits the transaction of inline units.
+    pub(super) async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
+        if mutant!("ack_before_commit") {
+            let store = self.store.clone();
+            drop(tokio::spawn(async move { store.commit(tx).await }));
+            return Ok(());
         }
-    }
-
-    /// The end of a unit whose marker was there.
-    pub(super) fn known(&self, unit: &Unit, marker: Marker) -> UnitEnd {
-        let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
-        let outcome = match (reused, self.settings.key_reuse) {
-            (false, _) => Outcome::Duplicate,
-            (true, KeyReuse::Skip) => Outcome::KeyReuse,
-            (true, KeyReuse::Reject) => Outcome::Rejected(Rejection::KeyReuse),
-        };
-        UnitEnd { outcome, result: marker.result, shared: false }
+        self.store.commit(tx).await
     }
 }
 

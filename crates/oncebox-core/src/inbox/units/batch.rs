@@ -59,7 +59,7 @@ impl<S: InboxStore> Batching<S> {
         message: Box<dyn Any + Send>,
         wait: CopyWait,
     ) -> Result<UnitEnd, Error> {
-        if self.engine.runs_alone(handler) {
+        if handler.runs_alone() {
             let attempt = Attempt::first(message);
             return self.attempts.run(handler, delivery, Some(unit), attempt, &wait).await;
         }
@@ -195,7 +195,7 @@ impl<S: InboxStore> Batching<S> {
         for (job, marker) in jobs.into_iter().zip(markers) {
             match marker {
                 Some(marker) => {
-                    let ended = self.engine.known(&job.unit, marker);
+                    let ended = UnitEnd::known(&job.unit, marker, self.engine.settings.key_reuse);
                     job.promise.keep(Ok(ended));
                 }
                 None => left.push(job),
@@ -232,7 +232,7 @@ impl<S: InboxStore> Batching<S> {
             let _permit = self.engine.permits.one().await;
             // It only saves work: if it fails, the claim finds out.
             if let Ok(Some(marker)) = self.engine.store.marker(unit).await {
-                return Ok(self.engine.known(unit, marker));
+                return Ok(UnitEnd::known(unit, marker, self.engine.settings.key_reuse));
             }
         }
         let ended = self.attempts.run(handler, delivery, Some(unit), attempt, wait).await?;

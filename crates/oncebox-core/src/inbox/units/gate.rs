@@ -1,16 +1,56 @@
 //! The gate: copies of a message that is running in this process wait here, outside the database.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::inbox::units::UnitEnd;
+use crate::handler::Delivery;
+use crate::inbox::InboxStore;
+use crate::inbox::registered::Registered;
+use crate::inbox::units::{CopyWait, UnitEnd, Units};
 use crate::outcome::{Outcome, Rejection};
 use crate::policy::KeyReuse;
 use crate::store::Unit;
-use crate::{Fingerprint, StoredKey};
+use crate::{Error, Fingerprint, StoredKey};
+
+impl<S: InboxStore> Units<S> {
+    /// Copies of a unit that runs in this process wait for it, and hold no connection while they do.
+    pub(super) async fn pass_the_gate(
+        &self,
+        handler: &Registered<S>,
+        delivery: &Delivery,
+        unit: Unit,
+        message: Box<dyn Any + Send>,
+        wait: CopyWait,
+    ) -> Result<UnitEnd, Error> {
+        loop {
+            match self.gate.enter(&unit) {
+                Entry::First(pass) => {
+                    let ended = if handler.detached.is_some() {
+                        self.queue_detached(handler, delivery, Some(&unit)).await?
+                    } else {
+                        let ended = self.batching.run(handler, delivery, &unit, message, wait).await?;
+                        self.spill_failed(handler, delivery, Some(&unit), ended).await
+                    };
+                    pass.tell(&ended);
+                    return Ok(ended);
+                }
+                Entry::Copy(copy) => match copy.wait(wait.left()).await {
+                    Waited::Told(first) => {
+                        if let Some(ended) = first.means_for(&unit, self.engine.settings.key_reuse) {
+                            return Ok(ended);
+                        }
+                    }
+                    Waited::Gone => {}
+                    Waited::TimeIsUp => return Ok(Outcome::Busy.into()),
+                },
+            }
+        }
+    }
+}
 
 type Identity = (String, String, StoredKey);
 type News = watch::Receiver<Option<First>>;

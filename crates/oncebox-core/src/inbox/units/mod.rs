@@ -26,7 +26,9 @@ pub(crate) use wait::CopyWait;
 
 use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Rejection};
+use crate::policy::KeyReuse;
+use crate::store::{Marker, Unit};
 
 /// How a unit ended.
 #[derive(Clone, Debug)]
@@ -36,6 +38,19 @@ pub(crate) struct UnitEnd {
     pub(crate) result: Option<Vec<u8>>,
     /// Whether this is another copy's end. A failure was counted and logged there.
     pub(crate) shared: bool,
+}
+
+impl UnitEnd {
+    /// The end of a unit whose marker was there.
+    fn known(unit: &Unit, marker: Marker, key_reuse: KeyReuse) -> Self {
+        let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
+        let outcome = match (reused, key_reuse) {
+            (false, _) => Outcome::Duplicate,
+            (true, KeyReuse::Skip) => Outcome::KeyReuse,
+            (true, KeyReuse::Reject) => Outcome::Rejected(Rejection::KeyReuse),
+        };
+        Self { outcome, result: marker.result, shared: false }
+    }
 }
 
 impl From<Outcome> for UnitEnd {

@@ -179,7 +179,7 @@ impl<S: InboxStore> Units<S> {
                 return Err(busy(&unit.handler));
             };
             let limits = Limits {
-                lock_timeout: engine.claim_wait(is_copy, wait),
+                lock_timeout: wait.claim_timeout(is_copy, engine.permits.limit()),
                 body_lock_timeout: None,
                 handler_timeout: engine.settings.handler_timeout,
             };

@@ -149,7 +149,7 @@ impl<S: InboxStore> Spilling<S> {
             }
             Spilled::Known(_) if !retries.is_clean() => Outcome::Queued.into(),
             Spilled::Known(marker) => match unit {
-                Some(unit) => self.engine.known(unit, marker),
+                Some(unit) => UnitEnd::known(unit, marker, self.engine.settings.key_reuse),
                 None => return Err(Error::new(ErrorKind::Unavailable, "a message without marker was known")),
             },
             Spilled::Busy => Outcome::Busy.into(),

@@ -14,9 +14,9 @@ use crate::inbox::faults::Meaning;
 use crate::inbox::permits::Permit;
 use crate::inbox::registered::Registered;
 use crate::inbox::units::UnitEnd;
-use crate::inbox::units::attempts::CLAIM_WAIT;
 use crate::inbox::units::batch::Batching;
 use crate::inbox::units::slots::Job;
+use crate::inbox::units::wait::CLAIM_WAIT;
 use crate::observe;
 use crate::outcome::Outcome;
 use crate::store::{Claimed, Limits, Unit};
@@ -154,7 +154,7 @@ impl<S: InboxStore> Batching<S> {
             .into_iter()
             .zip(&units)
             .map(|(claimed, unit)| match claimed {
-                Claimed::Known(marker) => Some(self.engine.known(unit, marker)),
+                Claimed::Known(marker) => Some(UnitEnd::known(unit, marker, self.engine.settings.key_reuse)),
                 Claimed::Fresh => Some(Outcome::Done.into()),
                 Claimed::Busy => None,
             })

@@ -1,18 +1,19 @@
 //! One unit, from the envelope to its outcome.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tracing::Instrument;
 
 use crate::error::chain;
-use crate::handler::{Cancellation, Delivery, EffectId};
+use crate::handler::{Cancellation, Delivery, EffectId, Prepared};
 use crate::inbox::InboxStore;
+use crate::inbox::body::panic_text;
 use crate::inbox::engine::Engine;
 use crate::inbox::registered::Registered;
 use crate::inbox::resolve::resolve;
 use crate::inbox::units::attempts::Attempt;
-use crate::inbox::units::gate::{Entry, Waited};
 use crate::inbox::units::{CopyWait, UnitEnd, Units};
 use crate::limits::{check_envelope, check_order_by};
 use crate::observe;
@@ -102,40 +103,6 @@ impl<S: InboxStore> Units<S> {
         Ok((delivery, unit, prepared.message))
     }
 
-    /// Copies of a unit that runs in this process wait for it, and hold no connection while they do.
-    async fn pass_the_gate(
-        &self,
-        handler: &Registered<S>,
-        delivery: &Delivery,
-        unit: Unit,
-        message: Box<dyn Any + Send>,
-        wait: CopyWait,
-    ) -> Result<UnitEnd, Error> {
-        loop {
-            match self.gate.enter(&unit) {
-                Entry::First(pass) => {
-                    let ended = if handler.detached.is_some() {
-                        self.queue_detached(handler, delivery, Some(&unit)).await?
-                    } else {
-                        let ended = self.batching.run(handler, delivery, &unit, message, wait).await?;
-                        self.spill_failed(handler, delivery, Some(&unit), ended).await
-                    };
-                    pass.tell(&ended);
-                    return Ok(ended);
-                }
-                Entry::Copy(copy) => match copy.wait(wait.left()).await {
-                    Waited::Told(first) => {
-                        if let Some(ended) = first.means_for(&unit, self.engine.settings.key_reuse) {
-                            return Ok(ended);
-                        }
-                    }
-                    Waited::Gone => {}
-                    Waited::TimeIsUp => return Ok(Outcome::Busy.into()),
-                },
-            }
-        }
-    }
-
     fn observe(&self, handler: &Registered<S>, envelope: &Envelope, ended: &UnitEnd) {
         let observer = self.engine.observer;
         let name = &*handler.name;
@@ -174,6 +141,19 @@ impl<S: InboxStore> Units<S> {
 }
 
 impl<S: InboxStore> Engine<S> {
+    /// Decodes a message for a handler. A codec or a selector that panics rejects the message.
+    pub(crate) fn prepare(
+        &self,
+        handler: &Registered<S>,
+        envelope: &Envelope,
+    ) -> Result<Prepared, Rejection> {
+        let prepare = || handler.handler.prepare(envelope, &self.selectors);
+        catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|panic| {
+            let text = format!("panicked while decoding: {}", panic_text(&*panic));
+            Err(Rejection::Undecodable(cause(text)))
+        })
+    }
+
     /// Counts and logs that a handler failed.
     pub(super) fn observe_failure(&self, handler: &Registered<S>, outcome: &Outcome) {
         let observer = self.observer;
