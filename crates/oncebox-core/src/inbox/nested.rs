@@ -34,3 +34,45 @@ impl<S: InboxStore> Engine<S> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::inbox::engine::Engine;
+    use crate::lease::{Lease, MemoryStore};
+    use crate::{Envelope, ErrorKind, Inbox};
+
+    async fn nothing(_message: Envelope, _lease: &mut Lease) {}
+
+    async fn inbox() -> Inbox<MemoryStore> {
+        Inbox::builder(MemoryStore::in_memory()).on_raw("h", ["k"], nothing).build().await.unwrap()
+    }
+
+    fn refused(engine: &Engine<MemoryStore>) -> bool {
+        engine.refuse_nested().is_err_and(|error| error.kind() == ErrorKind::Nested)
+    }
+
+    #[tokio::test]
+    async fn only_the_inboxes_around_a_call_refuse_it() {
+        let (outer, inner, other) = (inbox().await, inbox().await, inbox().await);
+        let engine = |inbox: &Inbox<MemoryStore>| inbox.parts.engine.clone();
+        let (outer, inner, other) = (engine(&outer), engine(&inner), engine(&other));
+        assert!(!refused(&outer), "no handler runs");
+        outer
+            .inside(async {
+                assert!(refused(&outer) && !refused(&inner));
+                inner.inside(async { assert!(refused(&outer) && refused(&inner) && !refused(&other)) }).await;
+                assert!(!refused(&inner), "its handler has ended");
+                assert!(
+                    !tokio::spawn({
+                        let outer = outer.clone();
+                        async move { refused(&outer) }
+                    })
+                    .await
+                    .unwrap(),
+                    "a task of its own"
+                );
+            })
+            .await;
+        assert!(!refused(&outer));
+    }
+}

@@ -149,3 +149,72 @@ impl<S: LogStore> Intake<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::combiner::Answer;
+    use crate::{Envelope, Headers, Key};
+
+    fn pending(key: Option<&str>, body: &str) -> (Pending, Answer<Appended>) {
+        let (promise, answer) = promise();
+        let message = NewMessage {
+            kind: "k".to_owned(),
+            key: key.map(|key| Key::from(key).stored()),
+            fingerprint: Envelope::new("k", body).fingerprint(),
+            order_by: None,
+            headers: Headers::new(),
+            body: body.as_bytes().to_vec(),
+            occurred_at: None,
+            due_at: None,
+            waited: std::time::Duration::ZERO,
+        };
+        (Pending { message, lane: None, promise }, answer)
+    }
+
+    fn collapsed(messages: &[(Option<&str>, &str)]) -> (Collapsed, Vec<Answer<Appended>>) {
+        let (batch, answers) = messages.iter().map(|(key, body)| pending(*key, body)).unzip();
+        (Collapsed::of(batch), answers)
+    }
+
+    fn bodies(collapsed: &Collapsed) -> Vec<String> {
+        collapsed.messages.iter().map(|one| String::from_utf8_lossy(&one.body).into_owned()).collect()
+    }
+
+    #[test]
+    fn equal_keys_are_one_message_and_messages_without_keys_are_not() {
+        let (collapsed, _answers) =
+            collapsed(&[(Some("a"), "1"), (None, "2"), (Some("a"), "3"), (None, "2"), (Some("b"), "4")]);
+        assert_eq!(bodies(&collapsed), ["1", "2", "2", "4"]);
+        assert_eq!(collapsed.promises.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn the_first_copy_is_new_and_the_others_are_known_by_its_body() {
+        let (collapsed, answers) = collapsed(&[(Some("a"), "1"), (Some("a"), "2"), (Some("b"), "3")]);
+        let first = collapsed.messages[0].fingerprint;
+        let place = Place { lane: 0, pos: 7 };
+        let stored = Appended::Known { place: None, fingerprint: None };
+        collapsed.tell(vec![Appended::New(place), stored]);
+        let mut told = Vec::new();
+        for answer in answers {
+            told.push(answer.wait().await.unwrap());
+        }
+        let known = Appended::Known { place: Some(place), fingerprint: Some(first) };
+        assert_eq!(told, [Appended::New(place), known, stored]);
+    }
+
+    #[tokio::test]
+    async fn halves_keep_their_callers() {
+        let (collapsed, answers) = collapsed(&[(None, "1"), (None, "2"), (None, "3")]);
+        let [front, back] = collapsed.halves();
+        assert_eq!((bodies(&front), bodies(&back)), (vec!["1".into(), "2".into()], vec!["3".into()]));
+        back.fail(&Error::new(ErrorKind::Envelope, "refused"));
+        front.tell(vec![Appended::Known { place: None, fingerprint: None }; 2]);
+        let mut ends = Vec::new();
+        for answer in answers {
+            ends.push(answer.wait().await.map(drop).map_err(|error| error.kind()));
+        }
+        assert_eq!(ends, [Ok(()), Ok(()), Err(ErrorKind::Envelope)]);
+    }
+}

@@ -63,3 +63,50 @@ impl LaneLessons {
         self.sets = self.sets.saturating_mul(2);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lessons() -> Lessons {
+        Lessons::new(BatchSize::new(64, 1))
+    }
+
+    #[test]
+    fn a_lane_learns_for_itself() {
+        let mut lessons = lessons();
+        lessons.lane(1).wary = true;
+        lessons.lane(1).halve_sets(10);
+        assert!(!lessons.lane(2).wary);
+        assert_eq!(lessons.lane(2).sets, usize::MAX);
+        assert_eq!(lessons.lane(2).positions, POSITIONS_MIN);
+        assert!(lessons.lane(1).wary);
+    }
+
+    #[test]
+    fn failed_sets_are_halved_down_to_one_message_and_grow_back() {
+        let mut lessons = lessons();
+        let lane = lessons.lane(0);
+        for (failed, expected) in [(9, 4), (4, 2), (2, 1), (1, 1)] {
+            lane.halve_sets(failed);
+            assert_eq!(lane.sets, expected);
+        }
+        lane.grow_sets();
+        assert_eq!(lane.sets, 2);
+        for _ in 0..100 {
+            lane.grow_sets();
+        }
+        assert_eq!(lane.sets, usize::MAX);
+    }
+
+    #[test]
+    fn transient_errors_are_counted_for_each_message() {
+        let mut lessons = lessons();
+        let place = |pos| Place { lane: 0, pos };
+        assert_eq!(lessons.met_transient(place(1)), 1);
+        assert_eq!(lessons.met_transient(place(1)), 2);
+        assert_eq!(lessons.met_transient(place(2)), 1);
+        lessons.transients.remove(&place(1));
+        assert_eq!(lessons.met_transient(place(1)), 1);
+    }
+}
