@@ -10,11 +10,11 @@ pub const PROCESSED: &str = "oncebox_processed_total";
 pub const DUPLICATES: &str = "oncebox_duplicates_total";
 /// Messages for which no key was found.
 pub const MISSING_KEY: &str = "oncebox_missing_key_total";
-/// Keys that came again with another body.
+/// Keys that were reused for another body.
 pub const KEY_REUSE: &str = "oncebox_key_reuse_total";
 /// Handler runs that failed and were rolled back.
 pub const FAILED: &str = "oncebox_failed_total";
-/// Messages rejected for good.
+/// Messages rejected permanently.
 pub const REJECTED: &str = "oncebox_rejected_total";
 /// Messages taken into the log.
 pub const ACCEPTED: &str = "oncebox_accepted_total";
@@ -36,7 +36,7 @@ pub const COMMITS_RECOVERED: &str = "oncebox_commits_recovered_total";
 pub const LEASES_LOST: &str = "oncebox_leases_lost_total";
 /// Messages that were to run inline and were set apart.
 pub const SPILLED: &str = "oncebox_spilled_total";
-/// Messages of a kind that nobody handles.
+/// Messages of an unhandled kind.
 pub const UNHANDLED: &str = "oncebox_unhandled_total";
 /// Markers removed by sweeps.
 pub const SWEPT: &str = "oncebox_swept_total";
@@ -52,22 +52,17 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (PROCESSED, "counter", "handler", "handler runs that were committed"),
     (DUPLICATES, "counter", "handler", "deliveries skipped because the handler had run"),
     (MISSING_KEY, "counter", "handler", "messages for which no key was found"),
-    (KEY_REUSE, "counter", "handler", "keys that came again with another body"),
+    (KEY_REUSE, "counter", "handler", "keys that were reused for another body"),
     (FAILED, "counter", "handler", "handler runs that failed and were rolled back"),
-    (REJECTED, "counter", "handler", "messages rejected for good"),
+    (REJECTED, "counter", "handler", "messages rejected permanently"),
     (ACCEPTED, "counter", "kind", "messages taken into the log"),
     (DEAD, "counter", "handler", "messages that became dead letters"),
     (BUSY, "counter", "handler", "copies that gave up waiting for the first one"),
     (COMMITS_UNKNOWN, "counter", "handler", "commits whose answer was lost, once for each message in them"),
     (COMMITS_RECOVERED, "counter", "handler", "of these, messages whose commit had happened"),
-    (
-        LEASES_LOST,
-        "counter",
-        "handler",
-        "runs of detached handlers whose process was taken for dead meanwhile",
-    ),
+    (LEASES_LOST, "counter", "handler", "runs of detached handlers whose lease expired meanwhile"),
     (SPILLED, "counter", "handler", "messages that were to run inline and were set apart in the log"),
-    (UNHANDLED, "counter", "kind", "messages of a kind that nobody handles"),
+    (UNHANDLED, "counter", "kind", "messages of an unhandled kind"),
     (SWEPT, "counter", "", "markers removed by sweeps"),
     (PRUNED, "counter", "", "messages that left the log after all handlers had passed them"),
     (LAG_MESSAGES, "gauge", "handler", "positions ahead of a handler's progress, and its tasks"),

@@ -62,7 +62,7 @@ impl<S: InboxStore> Checks<'_, S> {
                     "is detached, and its messages wait in the log: call .mode(Mode::inline()) or .stored() on the builder"
                 }
                 (_, Some(detached)) if detached.concurrency == 0 || detached.open_tasks == 0 => {
-                    "has concurrency or max_open_tasks zero: nothing could ever run"
+                    "has concurrency or max_open_tasks 0: nothing would ever run"
                 }
                 (true, Some(detached)) if detached.at_most_once && handler.settings.ordered.is_some() => {
                     "is ordered and at_most_once: what counts as handled before it runs holds nobody back. Leave one of them out"
@@ -105,7 +105,7 @@ impl<S: InboxStore> Checks<'_, S> {
             ));
         }
         if self.stored.lease.is_zero() {
-            return Err(Error::configuration("lease is zero: set a time greater than that"));
+            return Err(Error::configuration("lease is 0: set a time greater than 0"));
         }
         let stored = self.stored;
         if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {
@@ -113,13 +113,11 @@ impl<S: InboxStore> Checks<'_, S> {
         }
         if stored.workers == Some(0) || stored.work_batch == 0 || !stored.retry.is_possible() {
             return Err(Error::configuration(
-                "workers, work_batch or retry.max_attempts is zero: nothing could ever run",
+                "workers, work_batch or retry.max_attempts is 0: nothing would ever run",
             ));
         }
         if stored.poll_every.is_zero() || stored.batch_time.is_some_and(|time| time.is_zero()) {
-            return Err(Error::configuration(
-                "poll_every or batch_time is zero: set a time greater than that",
-            ));
+            return Err(Error::configuration("poll_every or batch_time is 0: set a time greater than 0"));
         }
         let capacity = self.capacity;
         let needed = stored.workers.unwrap_or(1).saturating_add(SPARE_CONNECTIONS);
@@ -158,7 +156,7 @@ impl<S: InboxStore> Checks<'_, S> {
             }
             if handler.settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
                 return Err(Error::configuration(format!(
-                    "the timeout of the handler {handler_name:?} is zero: set a time greater than that"
+                    "the timeout of the handler {handler_name:?} is 0: set a time greater than 0"
                 )));
             }
             if let Some(missing) = handler.requirements.iter().find(|one| !self.states.has(**one)) {
@@ -181,14 +179,14 @@ impl<S: InboxStore> Checks<'_, S> {
             ("retention.every", settings.retention.every),
         ] {
             if value.is_zero() {
-                return Err(Error::configuration(format!("{option} is zero: set a time greater than that")));
+                return Err(Error::configuration(format!("{option} is 0: set a time greater than 0")));
             }
         }
         if settings.max_batch == 0 || settings.max_in_flight == Some(0) {
-            return Err(Error::configuration("max_batch or max_in_flight is zero: nothing could ever run"));
+            return Err(Error::configuration("max_batch or max_in_flight is 0: nothing would ever run"));
         }
         if settings.retention.batch == 0 {
-            return Err(Error::configuration("retention.batch is zero: a sweep could delete nothing"));
+            return Err(Error::configuration("retention.batch is 0: set at least 1"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The doors: who is inside, and whether anybody may still come in.
+//! The doors: how many calls are running, and whether further ones may begin.
 
 use tokio::sync::watch;
 
@@ -25,7 +25,7 @@ impl Doors {
         Self { inside: watch::Sender::new(Inside::default()) }
     }
 
-    /// Lets a call in, unless the doors are closed. Nobody waits for that: nobody is woken by it.
+    /// Lets a call in, unless the doors are closed. No caller waits for that, so none is woken.
     pub(crate) fn enter(&self) -> Result<Visit<'_>, Error> {
         let mut entered = false;
         self.inside.send_if_modified(|inside| {
@@ -47,7 +47,7 @@ impl Doors {
         let _ = self.inside.subscribe().wait_for(|inside| inside.closed).await;
     }
 
-    /// Lets nobody in any more, and returns when everybody is out.
+    /// Lets no further call in, and returns when all calls have ended.
     pub(crate) async fn close(&self) {
         self.inside.send_modify(|inside| inside.closed = true);
         // The sender is ours: the wait cannot end by its absence.

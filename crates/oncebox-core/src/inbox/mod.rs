@@ -187,7 +187,10 @@ impl<S: InboxStore> Inbox<S> {
             return Err(Error::new(ErrorKind::Unavailable, format!("the workers wait: {trouble}")));
         }
         if let Some(trouble) = sweeper.trouble() {
-            return Err(Error::new(ErrorKind::Unavailable, format!("upkeep fails: {trouble}")));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("cleanup failed; expired markers are kept until it succeeds: {trouble}"),
+            ));
         }
         engine.store.live_time().await.map(drop)
     }

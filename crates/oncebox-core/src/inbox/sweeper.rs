@@ -1,4 +1,4 @@
-//! The sweeper: signs of life, and the removal of old markers, on a timer of its own.
+//! The sweeper: heartbeats and the deletion of expired markers, on a timer of its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Sweeper {
     troubles: Arc<Troubles>,
 }
 
-/// Why the last try failed, if it did; each is over only when the same thing works again.
+/// Why the last heartbeat and the last sweep failed, if they did. Each failure is over only when the same work succeeds.
 #[derive(Debug, Default)]
 struct Troubles {
     beat: Trouble,
@@ -44,19 +44,19 @@ impl Sweeper {
         Self { task: Some(task), troubles }
     }
 
-    /// One that does nothing, and signs no life.
+    /// One that does nothing and sends no heartbeats.
     pub(crate) fn idle() -> Self {
         Self { task: None, troubles: Arc::default() }
     }
 
-    /// Sweeps no more.
+    /// Ends the task.
     pub(crate) fn stop(&self) {
         if let Some(task) = &self.task {
             task.abort();
         }
     }
 
-    /// What does not work, if anything.
+    /// Why the last attempt failed, if it did.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.troubles.sweep.text().or_else(|| self.troubles.beat.text())
     }
@@ -119,9 +119,12 @@ impl Trouble {
         if text != *noted {
             match &text {
                 Some(text) => {
-                    tracing::error!(error = text, "upkeep fails: old markers stay until it does not");
+                    tracing::error!(
+                        error = text,
+                        "cleanup failed; expired markers are kept until it succeeds"
+                    );
                 }
-                None => tracing::info!("upkeep works again"),
+                None => tracing::info!("cleanup succeeds again"),
             }
             *noted = text;
         }
@@ -152,6 +155,38 @@ pub(crate) async fn sweep<S: Upkeep>(
     if let Some(before_ms) = forget_before_ms {
         store.forget_live_time(before_ms).await?;
     }
-    tracing::debug!(deleted = report.deleted, batches = report.batches, "swept old markers");
+    tracing::debug!(deleted = report.deleted, batches = report.batches, "deleted expired markers");
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn failed() -> Result<(), Error> {
+        Err(Error::new(ErrorKind::Unavailable, "no connection"))
+    }
+
+    #[test]
+    fn a_failure_is_over_when_the_same_work_succeeds() {
+        let troubles = Arc::<Troubles>::default();
+        let sweeper = Sweeper { task: None, troubles: troubles.clone() };
+        assert_eq!(sweeper.trouble(), None);
+        troubles.beat.note(failed());
+        troubles.sweep.note(Ok(()));
+        assert_eq!(sweeper.trouble().as_deref(), Some("no connection"), "a sweep is no heartbeat");
+        troubles.sweep.note(failed());
+        troubles.beat.note(Ok(()));
+        assert!(sweeper.trouble().is_some());
+        troubles.sweep.note(Ok(()));
+        assert_eq!(sweeper.trouble(), None);
+    }
+
+    #[tokio::test]
+    async fn an_inbox_for_operators_has_no_sweeper_to_stop() {
+        let sweeper = Sweeper::idle();
+        sweeper.stop();
+        assert_eq!(sweeper.trouble(), None);
+    }
 }

@@ -87,7 +87,7 @@ impl<S: LogStore> Intake<S> {
         if handlers.is_none() && self.is_news(&envelope.kind) {
             tracing::warn!(
                 kind = envelope.kind,
-                "nobody handles this kind of message here: it waits in the log"
+                "unhandled kind: this process has no handler for it, and the message waits in the log"
             );
         }
         let fingerprint = envelope.fingerprint();
@@ -120,7 +120,7 @@ impl<S: LogStore> Intake<S> {
             }
             Appended::Known { fingerprint: Some(first), place } if first != fingerprint => {
                 observer.count(observe::KEY_REUSE, ACCEPT);
-                tracing::warn!(kind, "a key came again with another body");
+                tracing::warn!(kind, "a key was reused for another body");
                 match self.engine.settings.key_reuse {
                     KeyReuse::Skip => Ok(Accept::KeyReuse { place }),
                     KeyReuse::Reject => Err(Rejection::KeyReuse.to_error()),

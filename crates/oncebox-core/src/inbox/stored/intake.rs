@@ -57,7 +57,10 @@ impl<S: LogStore> Intake<S> {
             sleep(ANNOUNCE_EVERY).await;
             intake.announcing.store(false, Ordering::Release);
             if let Err(error) = intake.engine.store.announce().await {
-                tracing::debug!(error = chain(&error), "not announced: messages are found by polling");
+                tracing::debug!(
+                    error = chain(&error),
+                    "could not announce new messages: other processes find them by polling"
+                );
             }
         });
     }

@@ -166,7 +166,7 @@ impl LogShared {
             (None, Some(text)) => {
                 tracing::error!(error = text, "the workers wait: the store does not answer");
             }
-            (Some(_), None) => tracing::info!("the workers go on"),
+            (Some(_), None) => tracing::info!("the store responds again: the workers go on"),
             _ => {}
         }
         *noted = trouble;

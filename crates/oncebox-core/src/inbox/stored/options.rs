@@ -26,15 +26,15 @@ impl<S: LogStore> InboxBuilder<S> {
     }
 
     /// An inbox for operators, on a log that others fill and work on: it looks and acts, without any handlers. It makes no lanes,
-    /// signs no life, which would count as retention, and sweeps only when it is told to. It takes no messages.
+    /// sends no heartbeats, which would count as retention, and sweeps only when it is asked to. It takes no messages.
     pub fn for_operators(mut self) -> Self {
         self = self.stored();
         self.for_operators = true;
         self
     }
 
-    /// A process that was silent for so long is taken for dead: others run again what it ran outside of transactions, and are
-    /// careful with what it had in hand. 15 s.
+    /// How long a process may go without a heartbeat before its lease expires. Then other processes run again what it ran outside
+    /// of transactions, and are careful with its in-flight work. 15 s.
     pub fn lease(mut self, time: Duration) -> Self {
         self.stored.lease = time;
         self

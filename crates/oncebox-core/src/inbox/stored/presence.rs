@@ -249,7 +249,10 @@ impl<S: LogStore> Presence<S> {
         if let Some(identity) = gone
             && let Err(error) = self.engine.store.leave(identity.id).await
         {
-            tracing::warn!(error = chain(&error), "not signed off: others will take this process for dead");
+            tracing::warn!(
+                error = chain(&error),
+                "could not sign off: other processes take over when the lease expires"
+            );
         }
     }
 
@@ -303,10 +306,13 @@ impl<S: LogStore> Presence<S> {
                 }
                 Ok(Ok(false)) => {
                     tracing::warn!(
-                        "this process was taken for dead; what it ran outside of transactions does not count"
+                        "the lease of this process expired; what it ran outside of transactions does not count"
                     );
                     if let Err(error) = self.enter().await {
-                        tracing::debug!(error = chain(&error), "not present: the store does not answer");
+                        tracing::debug!(
+                            error = chain(&error),
+                            "could not register this process again: the store does not respond"
+                        );
                         self.me.give_up();
                     }
                     heard = Instant::now();
@@ -319,7 +325,7 @@ impl<S: LogStore> Presence<S> {
                         self.me.give_up();
                     }
                     let error = not_heard.map(|beat| beat.err().map(|error| chain(&error)));
-                    tracing::debug!(?error, "the store did not hear of this process");
+                    tracing::debug!(?error, "a heartbeat failed");
                 }
             }
         }
@@ -343,9 +349,9 @@ impl<S: LogStore> Presence<S> {
         match timeout(beat_every(self.log.settings.lease), look).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(error = chain(&error), "the other processes were not looked after");
+                tracing::debug!(error = chain(&error), "could not look for crashed processes");
             }
-            Err(_elapsed) => tracing::debug!("no time to look after the other processes"),
+            Err(_elapsed) => tracing::debug!("no time to look for crashed processes"),
         }
     }
 
@@ -359,7 +365,7 @@ impl<S: LogStore> Presence<S> {
         for peer in dead {
             let is_seen = death_of(&peer, this, listening_since) == Some(Death::Seen);
             if let Some(tasks) = store.bury_process(peer.id, is_seen).await? {
-                tracing::warn!(process = peer.name, tasks, "a process has died; its tasks are free");
+                tracing::warn!(process = peer.name, tasks, "a process crashed; its tasks are free");
                 self.log.wake.notify_one();
             }
         }

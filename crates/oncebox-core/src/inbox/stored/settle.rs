@@ -104,7 +104,7 @@ impl<S: LogStore> Lanes<S> {
             lane = message.place.lane,
             pos = message.place.pos,
             attempts = failures,
-            "a message is a dead letter"
+            "a message became a dead letter"
         );
         let Some(on_dead) = &self.log.settings.on_dead else { return };
         let now = std::time::SystemTime::now();

@@ -36,7 +36,7 @@ impl<S: LogStore> Lanes<S> {
     pub(super) fn find_out_unknown(&self, handler: &Registered<S>, taker: Taker<'_>, epoch: i32, from: i64) {
         let Some(unknown) = lock(&self.unknown).remove(&(taker.handler, taker.lane)) else { return };
         if unknown.epoch == epoch && from >= unknown.reached {
-            tracing::info!(handler = &*handler.name, "a commit whose answer was lost had happened");
+            tracing::info!(handler = &*handler.name, "a commit whose response was lost had succeeded");
             for _ in 0..unknown.messages {
                 self.engine.observer.count(observe::COMMITS_RECOVERED, &handler.name);
                 self.engine.observer.count(observe::PROCESSED, &handler.name);

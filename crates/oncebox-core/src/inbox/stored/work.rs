@@ -255,7 +255,7 @@ impl<S: LogStore> Lanes<S> {
             VisitTrouble::Contended(failure) | VisitTrouble::Failed(failure)
                 if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
             {
-                tracing::debug!(error = %failure, "another try after a transient error");
+                tracing::debug!(error = %failure, "another attempt after a transient error");
                 // In a lane, those behind it wait for it; tasks do not wait for each other.
                 course.tasks.then_some(MessageEnd::Again)
             }

@@ -54,7 +54,7 @@ pub struct WorkReport {
     pub scheduled: u64,
     /// Messages that were set apart behind another one of their ordering key.
     pub parked: u64,
-    /// Runs of detached handlers whose process was taken for dead meanwhile: they do not count, and somebody else runs the
+    /// Runs of detached handlers whose lease expired meanwhile: they do not count, and another process runs the
     /// message.
     pub lease_lost: u64,
 }
@@ -208,7 +208,7 @@ impl<S: LogStore> Workers<S> {
                                 if busy == BUSY_VISITS
                                     && let Err(error) = self.check_unchanged().await
                                 {
-                                    tracing::error!(error = chain(&error), "a handler gets no more messages here");
+                                    tracing::error!(error = chain(&error), "a handler receives no more messages in this process");
                                 }
                             }
                             Err(error) => {

@@ -126,7 +126,7 @@ impl<S: InboxStore> Attempts<S> {
             match tried {
                 Tried::Ended(UnitEnd { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
                     // The marker that we were not sure of is there.
-                    tracing::info!("a commit whose answer was lost had happened");
+                    tracing::info!("a commit whose response was lost had succeeded");
                     engine.observer.count(observe::COMMITS_RECOVERED, &handler.name);
                     return Ok(UnitEnd { outcome: Outcome::Done, result, shared: false });
                 }
@@ -152,7 +152,7 @@ impl<S: InboxStore> Attempts<S> {
                     if body_transients >= BODY_TRANSIENTS_MAX {
                         return Ok(Outcome::failed(failure).into());
                     }
-                    tracing::debug!(error = %failure, "another try after a transient error");
+                    tracing::debug!(error = %failure, "another attempt after a transient error");
                     retries.pause().await;
                 }
                 Tried::Infrastructure(error) => retries.after::<S>(error).await?,
@@ -296,5 +296,5 @@ impl<S: InboxStore> Engine<S> {
 
 /// A store that breaks its contract.
 pub(super) fn no_answer<S: InboxStore>() -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the store {} gave no answer to a claim", S::NAME))
+    Error::new(ErrorKind::Unavailable, format!("the store {} returned no result for a claim", S::NAME))
 }

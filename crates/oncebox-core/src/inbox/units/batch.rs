@@ -120,7 +120,12 @@ impl<S: InboxStore> Batching<S> {
                         continue;
                     }
                     Err(trouble) => {
-                        tracing::debug!(?trouble, ?sharing, units = part.len(), "a batch came to nothing");
+                        tracing::debug!(
+                            ?trouble,
+                            ?sharing,
+                            units = part.len(),
+                            "a batch failed and was rolled back"
+                        );
                         trouble
                     }
                 },

@@ -54,7 +54,9 @@ impl<S: InboxStore> Units<S> {
         unit: Option<&Unit>,
     ) -> Result<UnitEnd, Error> {
         let Some(spilling) = &self.spilling else {
-            return Err(Error::configuration("this inbox has no log to set messages apart in"));
+            return Err(Error::configuration(
+                "this inbox has no log for the messages of detached handlers: call .mode(Mode::inline()) on its builder",
+            ));
         };
         match spilling.spill(handler, &delivery.envelope, unit, Why::Detached).await {
             Err(error) if error.kind() == ErrorKind::Envelope => {
@@ -80,7 +82,10 @@ impl<S: InboxStore> Units<S> {
         match spilling.spill(handler, &delivery.envelope, unit, why).await {
             Ok(spilled) => spilled,
             Err(error) => {
-                tracing::warn!(error = chain(&error), "not set apart: its source keeps the message");
+                tracing::warn!(
+                    error = chain(&error),
+                    "could not store the failed message in the log: its source keeps it"
+                );
                 ended
             }
         }

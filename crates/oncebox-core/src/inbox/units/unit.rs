@@ -117,25 +117,25 @@ impl<S: InboxStore> Units<S> {
             }
             Outcome::KeyReuse | Outcome::Rejected(Rejection::KeyReuse) => {
                 observer.count(observe::KEY_REUSE, name);
-                tracing::warn!("a key came again with another body");
+                tracing::warn!("a key was reused for another body");
             }
             Outcome::Busy => {
                 observer.count(observe::BUSY, name);
-                tracing::debug!("another copy is still running");
+                tracing::debug!("busy: another copy of the message is still running");
             }
             Outcome::Retry { .. } | Outcome::Rejected(_) if ended.shared => {
-                tracing::debug!("a copy shares what became of the first");
+                tracing::debug!("a copy shares the outcome of the first one");
             }
             failed @ (Outcome::Retry { .. }
             | Outcome::Rejected(Rejection::Permanent(_) | Rejection::EndedTransaction(_))) => {
                 self.engine.observe_failure(handler, failed);
             }
-            // What anybody outside can send.
+            // Any sender can cause these: they are no errors of the handler.
             Outcome::Rejected(rejection) => {
                 observer.count(observe::REJECTED, name);
                 tracing::warn!(error = %rejection, "rejected");
             }
-            Outcome::Queued => tracing::debug!("set apart in the log"),
+            Outcome::Queued => tracing::debug!("queued in the log"),
         }
     }
 }

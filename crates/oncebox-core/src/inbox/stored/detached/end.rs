@@ -16,7 +16,7 @@ use crate::store::{Account, Completion, End, Fence, SetApart, StoredMessage, Uni
 use crate::{Error, observe};
 
 impl<S: LogStore> DetachedRuns<S> {
-    /// Writes down how a body ended, and tells whoever is to know.
+    /// Records how a body ended, in the store, in metrics and for the hook of dead letters.
     pub(super) async fn end(
         &self,
         handler: &Registered<S>,
@@ -91,7 +91,7 @@ impl<S: LogStore> DetachedRuns<S> {
                     handler = name,
                     lane = message.place.lane,
                     pos = message.place.pos,
-                    "LeaseLost: this process was taken for dead while it ran a message, and somebody else runs it"
+                    "LeaseLost: the lease of this process expired while it ran a message, and another process runs it"
                 );
                 return WorkReport { lease_lost: 1, ..WorkReport::default() };
             }
@@ -99,7 +99,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 tracing::error!(
                     handler = name,
                     error = chain(&error),
-                    "how a message ended could not be written down: one that is leased will run again when this process is gone"
+                    "could not record the outcome of a message: if it is leased, it runs again when this process has ended"
                 );
                 return WorkReport::default();
             }
@@ -115,7 +115,7 @@ impl<S: LogStore> DetachedRuns<S> {
         report
     }
 
-    /// A dead letter, as often as it takes, or until patience is at its end.
+    /// Writes a dead letter, with retries until the store timeout, or the lease if that is longer, is over.
     async fn bury_until_answered(
         &self,
         handler: &Registered<S>,

@@ -81,7 +81,10 @@ impl<S: LogStore> DetachedRuns<S> {
                 let taker = runs.lanes.taker(handler, lane);
                 let leased = runs.lease_beside(handler, slots, taker, spot, company).await;
                 if let Err(error) = leased {
-                    tracing::debug!(error = chain(&error), "not leased: the store did not answer");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "could not lease a message: the store did not respond"
+                    );
                 }
             }
             drop(body);
@@ -279,7 +282,7 @@ impl<S: LogStore> DetachedRuns<S> {
             let completer = self.completer.clone();
             tokio::spawn(async move {
                 if let Ok(true) = completer.complete(completion).await {
-                    tracing::info!("a lease whose answer was lost is free again");
+                    tracing::info!("a lease whose response was lost is free again");
                 }
             });
         }
