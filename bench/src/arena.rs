@@ -13,7 +13,7 @@ use crate::feed::{Feed, Order};
 use crate::measure::{Pace, Throughput, throughput};
 use crate::options::Options;
 use crate::report::figure;
-use crate::store::{Engine, Ground, Server};
+use crate::store::{DatabaseKind, Ground, Server};
 
 /// How often each size of pool is tried.
 const TRIES: u32 = 2;
@@ -34,7 +34,7 @@ impl Task {
         Task { work: Work::Insert, order: Order::Fresh, callers }
     }
 
-    fn pace<E: Engine>(self, options: &Options) -> Pace {
+    fn pace<E: DatabaseKind>(self, options: &Options) -> Pace {
         let pace = options.pace();
         match self.work {
             // PostgreSQL looks for deadlocks after a second; a shorter slice would catch one or miss it.
@@ -52,12 +52,12 @@ impl Task {
 }
 
 /// A contender on its tables.
-pub(crate) struct Entrant<E: Engine> {
+pub(crate) struct Entrant<E: DatabaseKind> {
     pub(crate) contender: Arc<dyn Contender>,
     pub(crate) pool: Pool<E>,
 }
 
-impl<E: Engine> Entrant<E> {
+impl<E: DatabaseKind> Entrant<E> {
     pub(crate) async fn leave(self) {
         drop(self.contender);
         self.pool.close().await;
@@ -65,14 +65,14 @@ impl<E: Engine> Entrant<E> {
 }
 
 /// Where contenders are measured.
-pub(crate) struct Arena<'a, E: Engine> {
+pub(crate) struct Arena<'a, E: DatabaseKind> {
     pub(crate) options: &'a Options,
     server: E::Server,
     // The best size of pool, once known.
     pools: HashMap<(Name, usize), u32>,
 }
 
-impl<'a, E: Engine> Arena<'a, E> {
+impl<'a, E: DatabaseKind> Arena<'a, E> {
     pub(crate) async fn open(options: &'a Options) -> Result<Arena<'a, E>> {
         eprintln!("{}: starting", E::STORE);
         let server = E::Server::start().await.with_context(|| format!("starting {}", E::STORE))?;
@@ -170,7 +170,7 @@ impl<'a, E: Engine> Arena<'a, E> {
     }
 }
 
-async fn enter<E: Engine>(name: Name, ground: &E::Ground, size: u32, work: Work) -> Result<Entrant<E>> {
+async fn enter<E: DatabaseKind>(name: Name, ground: &E::Ground, size: u32, work: Work) -> Result<Entrant<E>> {
     let pool = ground.pool(size).await?;
     let contender = name.enter::<E>(ground, pool.clone(), work).await?;
     Ok(Entrant { contender, pool })

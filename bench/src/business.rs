@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncebox::Failure;
 
 use crate::message::{OrderPaid, scatter};
-use crate::store::{Engine, Value};
+use crate::store::{DatabaseKind, Value};
 
 const INSERT: &str = "INSERT INTO ledger (order_id, customer, cents, note) VALUES ($1, $2, $3, $4)";
 const UPDATE: &str = "UPDATE account SET cents = cents + $2 WHERE id = $1";
@@ -32,34 +32,34 @@ pub(crate) enum Work {
 
 /// Why a handler did not succeed.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum BodyError {
     /// Because it was meant to.
     Meant,
     Database(sqlx::Error),
 }
 
-impl From<sqlx::Error> for Trouble {
-    fn from(error: sqlx::Error) -> Trouble {
-        Trouble::Database(error)
+impl From<sqlx::Error> for BodyError {
+    fn from(error: sqlx::Error) -> BodyError {
+        BodyError::Database(error)
     }
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Failure {
+impl From<BodyError> for Failure {
+    fn from(trouble: BodyError) -> Failure {
         match trouble {
-            Trouble::Meant => "one in twenty fails".into(),
-            Trouble::Database(error) => error.into(),
+            BodyError::Meant => "one in twenty fails".into(),
+            BodyError::Database(error) => error.into(),
         }
     }
 }
 
 impl Work {
     /// Does the work for one message.
-    pub(crate) async fn run<E: Engine>(
+    pub(crate) async fn run<E: DatabaseKind>(
         self,
         paid: &OrderPaid,
         conn: &mut E::Connection,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BodyError> {
         match self {
             Work::Insert => insert::<E>(paid, conn).await?,
             Work::HotRow => {
@@ -75,7 +75,7 @@ impl Work {
             Work::Failing => {
                 insert::<E>(paid, conn).await?;
                 if chance(paid).is_multiple_of(ONE_IN_FAILS) {
-                    return Err(Trouble::Meant);
+                    return Err(BodyError::Meant);
                 }
             }
             Work::Slow => {
@@ -100,7 +100,7 @@ impl Work {
     }
 }
 
-async fn insert<E: Engine>(paid: &OrderPaid, conn: &mut E::Connection) -> Result<(), sqlx::Error> {
+async fn insert<E: DatabaseKind>(paid: &OrderPaid, conn: &mut E::Connection) -> Result<(), sqlx::Error> {
     let values = [
         Value::Uuid(paid.order_id),
         Value::Text(&paid.customer),

@@ -16,7 +16,7 @@ pub(crate) enum Command {
     /// Measure messages that are accepted now and worked through later
     Stored(Asked<StoredScenario>),
     /// Measure the program: messages that come over HTTP, or a great many for a slow receiver
-    Gateway(gateway::Options),
+    Gateway(gateway::GatewayOptions),
 }
 
 /// What to measure, and how.

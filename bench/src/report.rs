@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::results::Comparison;
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ReportLine<'a> {
     bench: &'a str,
     store: &'a str,
     contender: &'a str,
@@ -25,7 +25,7 @@ pub(crate) fn json(comparisons: &[Comparison]) -> Result<String> {
     for comparison in comparisons {
         for series in &comparison.series {
             for baseline in comparison.baselines_of(series.contender) {
-                let line = Line {
+                let line = ReportLine {
                     bench: comparison.bench,
                     store: comparison.store,
                     contender: series.contender,

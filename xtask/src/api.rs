@@ -81,9 +81,9 @@ struct Api {
 }
 
 /// The text of one file, from which signatures are taken as they are written.
-struct Source(String);
+struct SourceFile(String);
 
-impl Source {
+impl SourceFile {
     /// On one line, without a comma before the closing bracket.
     fn text(&self, range: Range<usize>) -> String {
         let text = self.0.get(range).unwrap_or_default();
@@ -152,10 +152,10 @@ impl Api {
     fn add_file(&mut self, file: &Path, module: &Module) -> Result<()> {
         let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
         let parsed = syn::parse_file(&text).with_context(|| format!("parsing {}", file.display()))?;
-        self.add_items(&parsed.items, module, &Source(text))
+        self.add_items(&parsed.items, module, &SourceFile(text))
     }
 
-    fn add_items(&mut self, items: &[Item], module: &Module, source: &Source) -> Result<()> {
+    fn add_items(&mut self, items: &[Item], module: &Module, source: &SourceFile) -> Result<()> {
         let public_modules: Vec<String> = items.iter().filter_map(public_module).collect();
         let private_modules: Vec<String> = items.iter().filter_map(private_module).collect();
         for item in items {
@@ -179,7 +179,7 @@ impl Api {
         Ok(())
     }
 
-    fn add_module(&mut self, inner: &syn::ItemMod, outer: &Module, source: &Source) -> Result<()> {
+    fn add_module(&mut self, inner: &syn::ItemMod, outer: &Module, source: &SourceFile) -> Result<()> {
         let name = inner.ident.to_string();
         let is_public = is_public(&inner.vis);
         let module = Module {
@@ -200,7 +200,7 @@ impl Api {
         }
     }
 
-    fn add_item(&mut self, item: &Item, module: &Module, source: &Source) {
+    fn add_item(&mut self, item: &Item, module: &Module, source: &SourceFile) {
         let path = &module.path;
         self.add_type(item);
         let shown = |attributes: &[Attribute], visibility: &Visibility| {
@@ -275,7 +275,7 @@ impl Api {
         types.insert(name.to_string());
     }
 
-    fn add_trait_items(&mut self, item: &syn::ItemTrait, path: &str, source: &Source) {
+    fn add_trait_items(&mut self, item: &syn::ItemTrait, path: &str, source: &SourceFile) {
         for inner in &item.items {
             let line = match inner {
                 TraitItem::Fn(method) if !is_hidden(&method.attrs) => {
@@ -299,7 +299,7 @@ impl Api {
         }
     }
 
-    fn add_impl(&mut self, item: &syn::ItemImpl, path: &str, source: &Source) {
+    fn add_impl(&mut self, item: &syn::ItemImpl, path: &str, source: &SourceFile) {
         let header = source
             .text(item.impl_token.span.byte_range().start..item.brace_token.span.open().byte_range().start);
         let prefix = source.attributes(&item.attrs);
@@ -329,7 +329,7 @@ impl Api {
 }
 
 /// With a space before a `where`, if there is one.
-fn generics(generics: &syn::Generics, source: &Source) -> String {
+fn generics(generics: &syn::Generics, source: &SourceFile) -> String {
     let clause =
         generics.where_clause.as_ref().map(|clause| format!(" {}", source.of(clause))).unwrap_or_default();
     let parameters =

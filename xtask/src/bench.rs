@@ -9,7 +9,7 @@ use crate::workspace::Workspace;
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// Arguments of the benchmark: see `inline --help`, `stored --help` and `gateway --help`
     #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Options {
 
 /// Becomes the benchmark: its output may be read by a program, and signals go to it alone. Returns only if it
 /// cannot be started.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible> {
+pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<Infallible> {
     if options.arguments.first().is_some_and(|what| what == "gateway") {
         let mut build = workspace.cargo();
         build.args(["build", "--release", "--package", "oncebox-cli"]);

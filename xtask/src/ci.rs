@@ -15,16 +15,16 @@ pub(crate) async fn run(workspace: &Workspace, steps: &mut Steps) -> Result<(), 
             return Ok(());
         }
     }
-    test::run(workspace, &test::Options::default(), steps).await
+    test::run(workspace, &test::TestOptions::default(), steps).await
 }
 
-struct Check {
+struct CiCheck {
     name: &'static str,
     command: Command,
     fix: &'static str,
 }
 
-fn checks(workspace: &Workspace) -> [Check; 4] {
+fn checks(workspace: &Workspace) -> [CiCheck; 4] {
     let cargo = |arguments: &[&str]| {
         let mut command = workspace.cargo();
         command.args(arguments);
@@ -33,12 +33,12 @@ fn checks(workspace: &Workspace) -> [Check; 4] {
     let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     docs.env("RUSTDOCFLAGS", "-D warnings");
     [
-        Check {
+        CiCheck {
             name: "formatting",
             command: cargo(&["fmt", "--all", "--check"]),
             fix: "run `cargo fmt --all`",
         },
-        Check {
+        CiCheck {
             name: "lints",
             command: cargo(&[
                 "clippy",
@@ -52,15 +52,15 @@ fn checks(workspace: &Workspace) -> [Check; 4] {
             fix: "follow the messages above, or try \
                   `cargo clippy --workspace --all-targets --all-features --fix`",
         },
-        Check {
+        CiCheck {
             name: "docs",
             command: docs,
             fix: "correct the doc comments named above; see them with `cargo doc --workspace --no-deps --open`",
         },
-        Check {
+        CiCheck {
             name: "packages",
             // Building from the packages takes minutes; the release checklist has it.
-            command: package::command(workspace, package::Options { no_verify: true }),
+            command: package::command(workspace, package::PackageOptions { no_verify: true }),
             fix: "give the crate named above what a published crate needs; `cargo xtask package` builds all of them",
         },
     ]

@@ -35,51 +35,51 @@ use workspace::Workspace;
 
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", about = "The project's own commands")]
-enum Command {
+enum XtaskCommand {
     /// Run every test against a private PostgreSQL server, the examples and the README's quick start
-    Test(test::Options),
+    Test(test::TestOptions),
     /// Check formatting, lints and docs, then do all that `test` does
     Ci,
     /// Break the protocol in one place after the other, and see whether the tests notice
-    Mutants(mutants::Options),
+    Mutants(mutants::MutantsOptions),
     /// Measure Oncebox beside other inboxes and beside none: `bench inline`
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Write the public API of the published crates to docs/api, which a test compares
     Api,
     /// Package every published crate and build it from its package
-    Package(package::Options),
+    Package(package::PackageOptions),
     /// Draw the terminal pictures in docs/pictures from the program's own output
     Pictures,
     /// Kill processes and databases under load and count what is lost or doubled: `torture --help`
-    Torture(torture::Options),
+    Torture(torture::TortureOptions),
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode> {
-    let command = Command::parse();
+    let command = XtaskCommand::parse();
     let workspace = Workspace::locate()?;
     let mut steps = Steps::new(Interrupt::listen()?);
     let result = match command {
-        Command::Test(options) => test::run(&workspace, &options, &mut steps).await,
-        Command::Ci => ci::run(&workspace, &mut steps).await,
-        Command::Mutants(options) if options.list => {
+        XtaskCommand::Test(options) => test::run(&workspace, &options, &mut steps).await,
+        XtaskCommand::Ci => ci::run(&workspace, &mut steps).await,
+        XtaskCommand::Mutants(options) if options.list => {
             mutants::print_list();
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Mutants(options) => mutants::run(&workspace, &options, &mut steps).await,
-        Command::Api => {
+        XtaskCommand::Mutants(options) => mutants::run(&workspace, &options, &mut steps).await,
+        XtaskCommand::Api => {
             api::write(workspace.root())?;
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Pictures => {
+        XtaskCommand::Pictures => {
             pictures::run(&workspace)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Package(options) => {
+        XtaskCommand::Package(options) => {
             steps.run("packages", package::command(&workspace, options)).await.map(drop)
         }
-        Command::Bench(options) => match bench::run(&workspace, &options)? {},
-        Command::Torture(options) => match torture::run(&workspace, &options)? {},
+        XtaskCommand::Bench(options) => match bench::run(&workspace, &options)? {},
+        XtaskCommand::Torture(options) => match torture::run(&workspace, &options)? {},
     };
     steps.print_summary();
     Ok(match result {

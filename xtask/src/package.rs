@@ -10,14 +10,14 @@ const UNPUBLISHED: [&str; 6] =
 
 /// How far to go.
 #[derive(clap::Args, Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub(crate) struct PackageOptions {
     /// Only assemble the crates; do not build them from their packages
     #[arg(long)]
     pub(crate) no_verify: bool,
 }
 
 /// Assembles each crate that is to be published, in the order of their dependencies, and builds it from what is in its package.
-pub(crate) fn command(workspace: &Workspace, options: Options) -> Command {
+pub(crate) fn command(workspace: &Workspace, options: PackageOptions) -> Command {
     let mut package = workspace.cargo();
     package.args(["package", "--workspace", "--allow-dirty"]);
     for name in UNPUBLISHED {

@@ -24,12 +24,12 @@ pub(crate) struct Steps {
 #[derive(Debug)]
 struct Done {
     name: String,
-    outcome: Outcome,
+    outcome: StepOutcome,
     took: Duration,
 }
 
 #[derive(Debug)]
-enum Outcome {
+enum StepOutcome {
     Passed,
     Skipped(String),
     Failed(String),
@@ -74,9 +74,9 @@ impl Steps {
         };
         let took = start.elapsed();
         let (outcome, result) = match result {
-            Ok(Ok(value)) => (Outcome::Passed, Ok(Some(value))),
-            Ok(Err(error)) => (Outcome::Failed(format!("{error:#}")), Ok(None)),
-            Err(Interrupted) => (Outcome::Failed("interrupted".into()), Err(Interrupted)),
+            Ok(Ok(value)) => (StepOutcome::Passed, Ok(Some(value))),
+            Ok(Err(error)) => (StepOutcome::Failed(format!("{error:#}")), Ok(None)),
+            Err(Interrupted) => (StepOutcome::Failed("interrupted".into()), Err(Interrupted)),
         };
         self.record(Done { name: name.into(), outcome, took });
         result
@@ -85,13 +85,13 @@ impl Steps {
     /// Records a step that could not even begin.
     pub(crate) fn fail(&mut self, name: &str, why: String) {
         println!("\n==> {name}");
-        self.record(Done { name: name.into(), outcome: Outcome::Failed(why), took: Duration::ZERO });
+        self.record(Done { name: name.into(), outcome: StepOutcome::Failed(why), took: Duration::ZERO });
     }
 
     /// Records a step that is left out.
     pub(crate) fn skip(&mut self, name: &str, why: String) {
         println!("\n==> {name}");
-        self.record(Done { name: name.into(), outcome: Outcome::Skipped(why), took: Duration::ZERO });
+        self.record(Done { name: name.into(), outcome: StepOutcome::Skipped(why), took: Duration::ZERO });
     }
 
     /// Records tests that were left out, a line each.
@@ -100,7 +100,7 @@ impl Steps {
     }
 
     pub(crate) fn all_passed(&self) -> bool {
-        !self.done.iter().any(|done| matches!(done.outcome, Outcome::Failed(_)))
+        !self.done.iter().any(|done| matches!(done.outcome, StepOutcome::Failed(_)))
     }
 
     pub(crate) fn print_summary(&self) {
@@ -118,7 +118,7 @@ impl Steps {
     }
 
     fn verdict(&self) -> &'static str {
-        let skipped_steps = self.done.iter().any(|done| matches!(done.outcome, Outcome::Skipped(_)));
+        let skipped_steps = self.done.iter().any(|done| matches!(done.outcome, StepOutcome::Skipped(_)));
         match self.all_passed() {
             false => "FAILED",
             true if skipped_steps || !self.skipped_tests.is_empty() => {
@@ -138,9 +138,9 @@ impl Done {
     fn line(&self) -> String {
         let Done { name, outcome, took } = self;
         let (word, why) = match outcome {
-            Outcome::Passed => ("passed", ""),
-            Outcome::Skipped(why) => ("SKIPPED", why.as_str()),
-            Outcome::Failed(why) => ("FAILED", why.as_str()),
+            StepOutcome::Passed => ("passed", ""),
+            StepOutcome::Skipped(why) => ("SKIPPED", why.as_str()),
+            StepOutcome::Failed(why) => ("FAILED", why.as_str()),
         };
         let colon = if why.is_empty() { "" } else { ": " };
         format!("  {word:<7} {:>7.1} s  {name}{colon}{why}", took.as_secs_f64())

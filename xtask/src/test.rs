@@ -39,7 +39,7 @@ const TORTURE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// What to test.
 #[derive(clap::Args, Debug, Default)]
-pub(crate) struct Options {
+pub(crate) struct TestOptions {
     /// Run counted tests at their full counts instead of a tenth
     #[arg(long)]
     full: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Options {
 
 pub(crate) async fn run(
     workspace: &Workspace,
-    options: &Options,
+    options: &TestOptions,
     steps: &mut Steps,
 ) -> Result<(), Interrupted> {
     python::provide(!options.no_install, steps);
@@ -79,7 +79,7 @@ pub(crate) async fn run(
 /// One run of the tests and what they share.
 struct TestRun<'a> {
     workspace: &'a Workspace,
-    options: &'a Options,
+    options: &'a TestOptions,
     postgres_url: Option<String>,
     scratch: TempDir,
 }
@@ -87,7 +87,7 @@ struct TestRun<'a> {
 impl TestRun<'_> {
     fn new<'a>(
         workspace: &'a Workspace,
-        options: &'a Options,
+        options: &'a TestOptions,
         postgres_url: Option<String>,
     ) -> Result<TestRun<'a>> {
         let scratch = tempfile::Builder::new().prefix("oncebox-xtask-").tempdir();

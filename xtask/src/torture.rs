@@ -18,7 +18,7 @@ const SHORT_MESSAGES: &str = "9000";
 /// What to torture.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
-pub(crate) struct Options {
+pub(crate) struct TortureOptions {
     /// Arguments of the program: see `--help`
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
 
 /// Becomes the program: its output may be read by another one, and signals go to it alone. Returns only if it cannot be
 /// started.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<Infallible> {
+pub(crate) fn run(workspace: &Workspace, options: &TortureOptions) -> Result<Infallible> {
     // Two programs are needed; cargo would build the one that it runs.
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--package", PACKAGE]);

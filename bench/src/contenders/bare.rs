@@ -8,14 +8,14 @@ use sqlx::Pool;
 use super::{Contender, Tally, decode, failed};
 use crate::business::Work;
 use crate::feed::Feed;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
-pub(super) struct Bare<E: Engine> {
+pub(super) struct Bare<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
     pub(super) work: Work,
 }
 
-impl<E: Engine> Contender for Bare<E> {
+impl<E: DatabaseKind> Contender for Bare<E> {
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>> {
         async move {
             let Some(body) = feed.next() else { return Ok(None) };

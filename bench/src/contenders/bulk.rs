@@ -7,15 +7,15 @@ use sqlx::Pool;
 
 use super::{Contender, Tally, decode};
 use crate::feed::Feed;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 const ROWS: usize = 100;
 
-pub(super) struct Bulk<E: Engine> {
+pub(super) struct Bulk<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
 }
 
-impl<E: Engine> Contender for Bulk<E> {
+impl<E: DatabaseKind> Contender for Bulk<E> {
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>> {
         async move {
             let mut orders = Vec::with_capacity(ROWS);

@@ -6,20 +6,20 @@ use futures_util::future::{BoxFuture, try_join_all};
 use sqlx::Pool;
 
 use super::{Contender, HANDLER, SECOND_HANDLER, Tally, decode};
-use crate::business::{Trouble, Work};
+use crate::business::{BodyError, Work};
 use crate::feed::Feed;
 use crate::message::OrderPaid;
-use crate::store::{Engine, Value};
+use crate::store::{DatabaseKind, Value};
 
 const CLAIM: &str = "INSERT INTO claim (handler, message_key, processed_at) \
                      VALUES ($1, $2, CURRENT_TIMESTAMP) ON CONFLICT DO NOTHING";
 
-pub(super) struct ClaimLoop<E: Engine> {
+pub(super) struct ClaimLoop<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
     pub(super) work: Work,
 }
 
-impl<E: Engine> Contender for ClaimLoop<E> {
+impl<E: DatabaseKind> Contender for ClaimLoop<E> {
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>> {
         async move {
             let Some(body) = feed.next() else { return Ok(None) };
@@ -34,20 +34,20 @@ impl<E: Engine> Contender for ClaimLoop<E> {
     }
 }
 
-impl<E: Engine> ClaimLoop<E> {
+impl<E: DatabaseKind> ClaimLoop<E> {
     /// One handler's transaction, as often as it takes.
     async fn until_known(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally> {
         loop {
             match self.once(handler, work, paid).await {
                 Ok(tally) => return Ok(tally),
-                Err(Trouble::Meant) => return Ok(Tally::FAILED),
-                Err(Trouble::Database(error)) if is_worth_another_try(&error) => {}
-                Err(Trouble::Database(error)) => return Err(error.into()),
+                Err(BodyError::Meant) => return Ok(Tally::FAILED),
+                Err(BodyError::Database(error)) if is_worth_another_try(&error) => {}
+                Err(BodyError::Database(error)) => return Err(error.into()),
             }
         }
     }
 
-    async fn once(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally, Trouble> {
+    async fn once(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally, BodyError> {
         let key = paid.order_id.to_string();
         let mut tx = self.pool.begin_with(E::BEGIN).await?;
         if E::execute(&mut tx, CLAIM, &[Value::Text(handler), Value::Text(&key)]).await? == 0 {

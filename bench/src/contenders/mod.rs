@@ -15,10 +15,10 @@ use anyhow::Result;
 use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
-use crate::business::{Trouble, Work};
+use crate::business::{BodyError, Work};
 use crate::feed::Feed;
 use crate::message::OrderPaid;
-use crate::store::{Batching, Engine, Ground};
+use crate::store::{DatabaseKind, Ground, HandlerCalls};
 
 /// The name of the handler.
 pub(crate) const HANDLER: &str = "ledger";
@@ -94,16 +94,16 @@ impl Name {
     }
 
     /// Lets it begin on fresh tables.
-    pub(crate) async fn enter<E: Engine>(
+    pub(crate) async fn enter<E: DatabaseKind>(
         self,
         ground: &E::Ground,
         pool: Pool<E>,
         work: Work,
     ) -> Result<Arc<dyn Contender>> {
         Ok(match self {
-            Name::Oncebox => Self::oncebox::<E>(ground, pool, Batching::Singles, work).await?,
-            Name::OnceboxSet => Self::oncebox::<E>(ground, pool, Batching::Sets, work).await?,
-            Name::OnePerTx => Self::oncebox::<E>(ground, pool, Batching::Off, work).await?,
+            Name::Oncebox => Self::oncebox::<E>(ground, pool, HandlerCalls::Singles, work).await?,
+            Name::OnceboxSet => Self::oncebox::<E>(ground, pool, HandlerCalls::Sets, work).await?,
+            Name::OnePerTx => Self::oncebox::<E>(ground, pool, HandlerCalls::Off, work).await?,
             Name::ClaimLoop => Arc::new(claim_loop::ClaimLoop { pool, work }),
             Name::Modulus => Arc::new(modulus::Modulus { pool, work }),
             Name::TurboMediator => Arc::new(turbomediator::TurboMediator { pool, work }),
@@ -113,10 +113,10 @@ impl Name {
         })
     }
 
-    async fn oncebox<E: Engine>(
+    async fn oncebox<E: DatabaseKind>(
         ground: &E::Ground,
         pool: Pool<E>,
-        batching: Batching,
+        batching: HandlerCalls,
         work: Work,
     ) -> Result<Arc<dyn Contender>> {
         let inbox = ground.inbox(pool, batching, work).await?;
@@ -125,7 +125,7 @@ impl Name {
 
     /// Writes what a baseline leaves behind for each of the messages, in one transaction; `false` if it can only
     /// process them.
-    pub(crate) async fn remember<E: Engine>(self, pool: &Pool<E>, feed: &Feed) -> Result<bool> {
+    pub(crate) async fn remember<E: DatabaseKind>(self, pool: &Pool<E>, feed: &Feed) -> Result<bool> {
         let mut tx = pool.begin_with(E::BEGIN).await?;
         while let Some(body) = feed.next() {
             match self {
@@ -155,9 +155,9 @@ fn is_duplicate_key(error: &sqlx::Error) -> bool {
 }
 
 /// What an error of a handler's body means to contenders that run it outside of an inbox.
-fn failed(trouble: Trouble) -> Result<Tally> {
+fn failed(trouble: BodyError) -> Result<Tally> {
     match trouble {
-        Trouble::Meant => Ok(Tally::FAILED),
-        Trouble::Database(error) => Err(error.into()),
+        BodyError::Meant => Ok(Tally::FAILED),
+        BodyError::Database(error) => Err(error.into()),
     }
 }

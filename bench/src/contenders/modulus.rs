@@ -9,7 +9,7 @@ use sqlx::Pool;
 use super::{Contender, HANDLER, Tally, decode, failed, is_duplicate_key};
 use crate::business::Work;
 use crate::feed::Feed;
-use crate::store::{Engine, Value};
+use crate::store::{DatabaseKind, Value};
 
 const TYPE: &str = "Shop.Orders.OrderPaid, Shop.Orders";
 
@@ -20,19 +20,19 @@ const HAS_BEEN_PROCESSED: &str = "SELECT 1 FROM modulus_consumer WHERE inbox_mes
 const RECORD_CONSUMER: &str = "INSERT INTO modulus_consumer (inbox_message_id, name) VALUES ($1, $2)";
 
 /// Leaves behind what a processed message does.
-pub(super) async fn remember<E: Engine>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
+pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
     let id = Value::Uuid(decode(body)?.order_id);
     E::execute(conn, SAVE, &[id, Value::Text(TYPE), Value::Text(std::str::from_utf8(body)?)]).await?;
     E::execute(conn, RECORD_CONSUMER, &[id, Value::Text(HANDLER)]).await?;
     Ok(())
 }
 
-pub(super) struct Modulus<E: Engine> {
+pub(super) struct Modulus<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
     pub(super) work: Work,
 }
 
-impl<E: Engine> Contender for Modulus<E> {
+impl<E: DatabaseKind> Contender for Modulus<E> {
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>> {
         async move {
             let Some(body) = feed.next() else { return Ok(None) };

@@ -9,7 +9,7 @@ use sqlx::Pool;
 use super::{Contender, HANDLER, Tally, decode, failed, is_duplicate_key};
 use crate::business::Work;
 use crate::feed::Feed;
-use crate::store::{Engine, Value};
+use crate::store::{DatabaseKind, Value};
 
 const TYPE: &str = "Shop.Orders.OrderPaid";
 
@@ -20,18 +20,18 @@ const RECORD: &str = "INSERT INTO turbomediator_message \
                       VALUES ($1, $2, $3, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP)";
 
 /// Leaves behind what a processed message does.
-pub(super) async fn remember<E: Engine>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
+pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
     let key = decode(body)?.order_id.to_string();
     E::execute(conn, RECORD, &[Value::Text(&key), Value::Text(HANDLER), Value::Text(TYPE)]).await?;
     Ok(())
 }
 
-pub(super) struct TurboMediator<E: Engine> {
+pub(super) struct TurboMediator<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
     pub(super) work: Work,
 }
 
-impl<E: Engine> Contender for TurboMediator<E> {
+impl<E: DatabaseKind> Contender for TurboMediator<E> {
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>> {
         async move {
             let Some(body) = feed.next() else { return Ok(None) };

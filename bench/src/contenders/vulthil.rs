@@ -8,24 +8,24 @@ use sqlx::Pool;
 use super::{Contender, Tally, decode, failed, is_duplicate_key};
 use crate::business::Work;
 use crate::feed::Feed;
-use crate::store::{Engine, Value};
+use crate::store::{DatabaseKind, Value};
 
 const IS_PROCESSED: &str = "SELECT 1 FROM vulthil_message WHERE message_id = $1";
 const MARK: &str = "INSERT INTO vulthil_message (message_id, processed_at) VALUES ($1, CURRENT_TIMESTAMP)";
 
 /// Leaves behind what a processed message does.
-pub(super) async fn remember<E: Engine>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
+pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
     let key = decode(body)?.order_id.to_string();
     E::execute(conn, MARK, &[Value::Text(&key)]).await?;
     Ok(())
 }
 
-pub(super) struct Vulthil<E: Engine> {
+pub(super) struct Vulthil<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
     pub(super) work: Work,
 }
 
-impl<E: Engine> Contender for Vulthil<E> {
+impl<E: DatabaseKind> Contender for Vulthil<E> {
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>> {
         async move {
             let Some(body) = feed.next() else { return Ok(None) };

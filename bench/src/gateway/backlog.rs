@@ -10,14 +10,19 @@ use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::gateway::program::{Program, executable};
-use crate::gateway::{Ground, Options};
+use crate::gateway::{GatewayOptions, Ground};
 
 const SLOW: Duration = Duration::from_millis(50);
 const BODY_BYTES: usize = 500;
 /// Seconds before it counts: connections and caches grow first.
 const WARM_UP: u32 = 10;
 
-pub(super) async fn measure(store: &str, ground: &Ground, messages: u64, options: &Options) -> Result<()> {
+pub(super) async fn measure(
+    store: &str,
+    ground: &Ground,
+    messages: u64,
+    options: &GatewayOptions,
+) -> Result<()> {
     let url = ground.url("backlog");
     fill(&url, messages).await?;
     let receiver = slow_receiver().await?;

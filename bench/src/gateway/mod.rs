@@ -19,7 +19,7 @@ use crate::stats::median;
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct GatewayOptions {
     /// Only on this database
     #[arg(long)]
     store: Option<StoreName>,
@@ -65,7 +65,7 @@ impl Ground {
     }
 }
 
-pub(crate) async fn run(options: &Options) -> Result<ExitCode> {
+pub(crate) async fn run(options: &GatewayOptions) -> Result<ExitCode> {
     let stores = match options.store {
         Some(only) => vec![only],
         None => vec![StoreName::Sqlite, StoreName::Postgres],
@@ -85,7 +85,7 @@ pub(crate) async fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// Both sides in turn, round after round.
-async fn compare(store: &str, ground: &Ground, connections: u32, options: &Options) -> Result<()> {
+async fn compare(store: &str, ground: &Ground, connections: u32, options: &GatewayOptions) -> Result<()> {
     let bare = Bare::start(&ground.url("bare")).await?;
     let program = Program::start(&ground.url("oncebox"), "").await?;
     let (mut of_bare, mut of_program) = (Vec::new(), Vec::new());

@@ -10,7 +10,7 @@ use crate::contenders::Name;
 use crate::feed::Order;
 use crate::results::{Comparison, Series};
 use crate::stats::{median, spread};
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 const NAMES: [Name; 2] = [Name::Oncebox, Name::ClaimLoop];
 /// From how many rows the two are picked: the names of the rate and of the longest wait.
@@ -20,7 +20,7 @@ const ROWS: [(u64, &str, &str); 3] = [
     (1_000, "inline-deadlocks-1000", "inline-deadlocks-1000-wait"),
 ];
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     for (rows, rate, wait) in ROWS {
         all.extend(compare(arena, rows, rate, wait).await?);
@@ -28,7 +28,7 @@ pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Compa
     Ok(all)
 }
 
-async fn compare<E: Engine>(
+async fn compare<E: DatabaseKind>(
     arena: &mut Arena<'_, E>,
     rows: u64,
     rate: &'static str,

@@ -11,7 +11,7 @@ use crate::contenders::Name;
 use crate::feed::{Feed, Order};
 use crate::measure::{exhaust, throughput};
 use crate::results::Comparison;
-use crate::store::{Engine, Ground};
+use crate::store::{DatabaseKind, Ground};
 
 const BENCH: &str = "inline-duplicates";
 const NAMES: [Name; 4] = [Name::Oncebox, Name::Modulus, Name::TurboMediator, Name::Vulthil];
@@ -19,7 +19,7 @@ const NAMES: [Name; 4] = [Name::Oncebox, Name::Modulus, Name::TurboMediator, Nam
 const FRESH: &str = "fresh";
 const FILLING_CALLERS: usize = 256;
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Comparison> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Comparison> {
     let order = Order::Known { count: arena.options.known_messages() };
     let task = Task { work: Work::Insert, order, callers: CALLERS };
     let mut grounds = Vec::new();
@@ -43,7 +43,7 @@ pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Compariso
 }
 
 // Reading changes nothing, so that all rounds can share the tables.
-async fn fill<E: Engine>(arena: &mut Arena<'_, E>, name: Name, task: Task) -> Result<E::Ground> {
+async fn fill<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name, task: Task) -> Result<E::Ground> {
     let ground = arena.fresh().await?;
     let entrant = arena.enter(name, &ground, task).await?;
     if !name.remember(&entrant.pool, &Feed::new(task.order)).await? {
@@ -54,7 +54,7 @@ async fn fill<E: Engine>(arena: &mut Arena<'_, E>, name: Name, task: Task) -> Re
     Ok(ground)
 }
 
-async fn read<E: Engine>(
+async fn read<E: DatabaseKind>(
     arena: &mut Arena<'_, E>,
     name: Name,
     ground: &E::Ground,

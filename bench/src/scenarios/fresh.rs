@@ -7,7 +7,7 @@ use super::rounds::interleave;
 use crate::arena::{Arena, Task};
 use crate::contenders::Name;
 use crate::results::Comparison;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 const BENCH: &str = "inline-fresh";
 const CALLERS: [usize; 4] = [1, 16, 64, 256];
@@ -15,7 +15,7 @@ const CALLERS: [usize; 4] = [1, 16, 64, 256];
 const CALLERS_OF_ONE_WRITER: [usize; 2] = [1, 64];
 const BASELINES: [Name; 5] = [Name::Modulus, Name::TurboMediator, Name::Vulthil, Name::Bare, Name::Bulk];
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     for callers in CALLERS {
         if !arena.options.wants_callers(callers) {
@@ -28,7 +28,7 @@ pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Compa
     Ok(all)
 }
 
-async fn compare<E: Engine>(arena: &mut Arena<'_, E>, callers: usize) -> Result<Comparison> {
+async fn compare<E: DatabaseKind>(arena: &mut Arena<'_, E>, callers: usize) -> Result<Comparison> {
     let names: Vec<Name> = [Name::Oncebox, Name::OnceboxSet].into_iter().chain(BASELINES).collect();
     let labels: Vec<&'static str> = names.iter().map(|name| name.as_str()).collect();
     let title = format!("{}: {BENCH}, {callers} callers", E::STORE);

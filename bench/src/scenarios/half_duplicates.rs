@@ -9,14 +9,14 @@ use crate::business::Work;
 use crate::contenders::Name;
 use crate::feed::Order;
 use crate::results::Comparison;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 const BENCH: &str = "inline-half-duplicates";
 const BASELINES: [Name; 3] = [Name::Modulus, Name::TurboMediator, Name::Vulthil];
 // Most first copies are settled by then.
 const LAG: u64 = 4 * CALLERS as u64;
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Comparison> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Comparison> {
     let names: Vec<Name> = [Name::Oncebox].into_iter().chain(BASELINES).collect();
     let labels: Vec<&'static str> = names.iter().map(|name| name.as_str()).collect();
     let task = Task { work: Work::Insert, order: Order::HalfDuplicates { lag: LAG }, callers: CALLERS };

@@ -11,7 +11,7 @@ use crate::measure::latencies;
 use crate::report::figure;
 use crate::results::{Comparison, Series};
 use crate::stats::percentile;
-use crate::store::{Engine, Ground};
+use crate::store::{DatabaseKind, Ground};
 
 const LOAD: f64 = 0.3;
 const PERCENTILES: [(&str, f64); 3] =
@@ -19,7 +19,7 @@ const PERCENTILES: [(&str, f64); 3] =
 /// The last one is Oncebox under the load of Vulthil.
 const LABELS: [&str; 3] = ["oncebox", "vulthil", "oncebox-same-load"];
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
     let oncebox = LOAD * arena.rate(Name::Oncebox, Task::fresh(CALLERS)).await?;
     let vulthil = LOAD * arena.rate(Name::Vulthil, Task::fresh(CALLERS)).await?;
     eprintln!("{}: 30 % are {}/s for oncebox, {}/s for vulthil", E::STORE, figure(oncebox), figure(vulthil));
@@ -38,7 +38,7 @@ pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Vec<Compa
     Ok(PERCENTILES.iter().enumerate().map(|(p, (bench, _))| comparison::<E>(bench, p, &figures)).collect())
 }
 
-fn comparison<E: Engine>(bench: &'static str, p: usize, figures: &[Vec<[f64; 3]>; 3]) -> Comparison {
+fn comparison<E: DatabaseKind>(bench: &'static str, p: usize, figures: &[Vec<[f64; 3]>; 3]) -> Comparison {
     let series = LABELS.iter().zip(figures).map(|(&contender, rounds)| Series {
         contender,
         figures: rounds.iter().map(|percentiles| percentiles[p]).collect(),
@@ -47,7 +47,7 @@ fn comparison<E: Engine>(bench: &'static str, p: usize, figures: &[Vec<[f64; 3]>
     Comparison { bench, store: E::STORE, callers: CALLERS, unit: "ms", series, baselines: vec!["vulthil"] }
 }
 
-async fn measure<E: Engine>(arena: &mut Arena<'_, E>, name: Name, load: f64) -> Result<Vec<f64>> {
+async fn measure<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name, load: f64) -> Result<Vec<f64>> {
     let task = Task::fresh(CALLERS);
     let ground = arena.fresh().await?;
     let entrant = arena.enter(name, &ground, task).await?;

@@ -14,14 +14,14 @@ use anyhow::Result;
 use crate::arena::Arena;
 use crate::options::{Asked, Scenario};
 use crate::results::Comparison;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 /// The usual number of callers.
 const CALLERS: usize = 64;
 const RATE: &str = "messages/s";
 
 /// Runs all that is asked for on one database.
-pub(crate) async fn run<E: Engine>(asked: &Asked<Scenario>) -> Result<Vec<Comparison>> {
+pub(crate) async fn run<E: DatabaseKind>(asked: &Asked<Scenario>) -> Result<Vec<Comparison>> {
     let mut arena = Arena::<E>::open(&asked.options).await?;
     let mut all = Vec::new();
     if asked.wants(Scenario::Fresh) {

@@ -10,7 +10,7 @@ use crate::business::Work;
 use crate::contenders::Name;
 use crate::feed::Order;
 use crate::results::Comparison;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 /// A scenario of this kind.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub(super) const SLOW: Contest = Contest { bench: "inline-slow", work: Work::Slo
 
 const NAMES: [Name; 3] = [Name::Oncebox, Name::OnePerTx, Name::ClaimLoop];
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>, contest: Contest) -> Result<Comparison> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>, contest: Contest) -> Result<Comparison> {
     let Contest { bench, work } = contest;
     let labels = NAMES.map(Name::as_str);
     let task = Task { work, order: Order::Fresh, callers: CALLERS };

@@ -9,12 +9,12 @@ use crate::contenders::Name;
 use crate::feed::Feed;
 use crate::measure::throughput;
 use crate::results::Comparison;
-use crate::store::{Engine, Ground};
+use crate::store::{DatabaseKind, Ground};
 
 const BENCH: &str = "inline-wal";
 const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::Vulthil, Name::Bare];
 
-pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Option<Comparison>> {
+pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Option<Comparison>> {
     let ground = arena.fresh().await?;
     let can_tell = ground.log_bytes().await?.is_some();
     ground.discard().await?;
@@ -36,7 +36,7 @@ pub(super) async fn run<E: Engine>(arena: &mut Arena<'_, E>) -> Result<Option<Co
     }))
 }
 
-async fn measure<E: Engine>(arena: &mut Arena<'_, E>, name: Name) -> Result<f64> {
+async fn measure<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name) -> Result<f64> {
     let task = Task::fresh(CALLERS);
     let ground = arena.fresh().await?;
     let entrant = arena.enter(name, &ground, task).await?;

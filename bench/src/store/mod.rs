@@ -23,7 +23,7 @@ pub(crate) enum Value<'v> {
 
 /// How an inbox calls its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Batching {
+pub(crate) enum HandlerCalls {
     /// As the engine likes, a handler of single messages.
     Singles,
     /// As the engine likes, a handler of sets.
@@ -33,7 +33,7 @@ pub(crate) enum Batching {
 }
 
 /// A kind of database.
-pub(crate) trait Engine: Database {
+pub(crate) trait DatabaseKind: Database {
     const STORE: &'static str;
     /// Begins a transaction that is going to write.
     const BEGIN: &'static str;
@@ -44,8 +44,8 @@ pub(crate) trait Engine: Database {
     /// Whether transactions that write wait for each other.
     const ONE_WRITER: bool;
 
-    type Server: Server<Engine = Self>;
-    type Ground: Ground<Engine = Self>;
+    type Server: Server<DatabaseKind = Self>;
+    type Ground: Ground<DatabaseKind = Self>;
     type Store: InboxStore;
 
     /// Runs a prepared statement; how many rows it wrote.
@@ -71,31 +71,31 @@ pub(crate) trait Engine: Database {
 
 /// A running server, or a folder for databases.
 pub(crate) trait Server: Sized {
-    type Engine: Engine<Server = Self>;
+    type DatabaseKind: DatabaseKind<Server = Self>;
 
     async fn start() -> Result<Self>;
 
     /// A place with empty tables.
-    async fn fresh(&self) -> Result<<Self::Engine as Engine>::Ground>;
+    async fn fresh(&self) -> Result<<Self::DatabaseKind as DatabaseKind>::Ground>;
 }
 
 /// Where one measurement takes place: tables that no run has used before.
 pub(crate) trait Ground: Sized {
-    type Engine: Engine<Ground = Self>;
+    type DatabaseKind: DatabaseKind<Ground = Self>;
 
     /// A pool with all its connections open.
-    async fn pool(&self, connections: u32) -> Result<Pool<Self::Engine>>;
+    async fn pool(&self, connections: u32) -> Result<Pool<Self::DatabaseKind>>;
 
     /// The store of an inbox on a pool.
-    fn store(&self, pool: Pool<Self::Engine>) -> Result<<Self::Engine as Engine>::Store>;
+    fn store(&self, pool: Pool<Self::DatabaseKind>) -> Result<<Self::DatabaseKind as DatabaseKind>::Store>;
 
     /// An inbox on a pool, with a handler that does `work`, and a second one if there is work for it.
     async fn inbox(
         &self,
-        pool: Pool<Self::Engine>,
-        batching: Batching,
+        pool: Pool<Self::DatabaseKind>,
+        batching: HandlerCalls,
         work: Work,
-    ) -> Result<Inbox<<Self::Engine as Engine>::Store>>;
+    ) -> Result<Inbox<<Self::DatabaseKind as DatabaseKind>::Store>>;
 
     /// The number of rows in the ledger.
     async fn ledger_rows(&self) -> Result<u64>;
@@ -148,7 +148,7 @@ async fn open_pool<DB: Database>(
         .context("opening a pool")
 }
 
-/// Writes the methods of [`Engine`] that run a prepared statement: sqlx's executors are not generic over a connection.
+/// Writes the methods of [`DatabaseKind`] that run a prepared statement: sqlx's executors are not generic over a connection.
 macro_rules! prepared_statements {
     ($connection:ty) => {
         fn execute<'c>(
@@ -180,13 +180,13 @@ use prepared_statements;
 /// are `Send`.
 macro_rules! inbox_handlers {
     ($database:ty, $connection:ty, $store:ty) => {
-        async fn build_inbox(store: $store, batching: Batching, work: Work) -> Result<Inbox<$store>> {
+        async fn build_inbox(store: $store, batching: HandlerCalls, work: Work) -> Result<Inbox<$store>> {
             use $crate::contenders::{HANDLER, SECOND_HANDLER};
             let builder = Inbox::builder(store).state(work);
             let builder = match batching {
-                Batching::Singles => builder.on(HANDLER, handle),
-                Batching::Sets => builder.on(HANDLER, handle_set),
-                Batching::Off => builder.on(HANDLER, handle).max_batch(1),
+                HandlerCalls::Singles => builder.on(HANDLER, handle),
+                HandlerCalls::Sets => builder.on(HANDLER, handle_set),
+                HandlerCalls::Off => builder.on(HANDLER, handle).max_batch(1),
             };
             let builder = match work.of_second_handler() {
                 Some(_) => builder.on(SECOND_HANDLER, handle_second),

@@ -11,11 +11,13 @@ use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, Postgres};
 
-use super::{Batching, Engine, Ground, Server, TABLES, inbox_handlers, open_pool, prepared_statements};
+use super::{
+    DatabaseKind, Ground, HandlerCalls, Server, TABLES, inbox_handlers, open_pool, prepared_statements,
+};
 use crate::business::Work;
 use crate::message::OrderPaid;
 
-impl Engine for Postgres {
+impl DatabaseKind for Postgres {
     const STORE: &'static str = "postgres";
     const BEGIN: &'static str = "BEGIN";
     const POOLS: &'static [u32] = &[4, 16, 32];
@@ -23,7 +25,7 @@ impl Engine for Postgres {
     const ONE_WRITER: bool = false;
 
     type Server = PostgresBench;
-    type Ground = Schema;
+    type Ground = PostgresGround;
     type Store = PostgresStore;
 
     prepared_statements!(PgConnection);
@@ -54,14 +56,14 @@ pub(crate) struct PostgresBench {
 }
 
 impl Server for PostgresBench {
-    type Engine = Postgres;
+    type DatabaseKind = Postgres;
 
     async fn start() -> Result<PostgresBench> {
         let server = PostgresServer::start(PostgresOptions::default()).await?;
         Ok(PostgresBench { server, schemas: AtomicU64::new(0) })
     }
 
-    async fn fresh(&self) -> Result<Schema> {
+    async fn fresh(&self) -> Result<PostgresGround> {
         let name = format!("bench_{}", self.schemas.fetch_add(1, Ordering::Relaxed));
         let address =
             PgConnectOptions::from_str(&self.server.url()).context("reading the server's address")?;
@@ -70,7 +72,7 @@ impl Server for PostgresBench {
         // The name is made of letters, digits and an underscore only.
         let create = format!("CREATE SCHEMA {name}; {TABLES}");
         admin.execute(sqlx::raw_sql(AssertSqlSafe(create))).await.context("creating tables")?;
-        let schema = Schema { name, address, admin: tokio::sync::Mutex::new(admin) };
+        let schema = PostgresGround { name, address, admin: tokio::sync::Mutex::new(admin) };
         let store = schema.store(schema.pool(1).await?)?;
         store.migrate().await?;
         store.pool().close().await;
@@ -82,14 +84,14 @@ impl Server for PostgresBench {
 
 /// A schema with empty tables.
 #[derive(Debug)]
-pub(crate) struct Schema {
+pub(crate) struct PostgresGround {
     name: String,
     address: PgConnectOptions,
     admin: tokio::sync::Mutex<PgConnection>,
 }
 
-impl Ground for Schema {
-    type Engine = Postgres;
+impl Ground for PostgresGround {
+    type DatabaseKind = Postgres;
 
     async fn pool(&self, connections: u32) -> Result<PgPool> {
         open_pool(connections, self.address.clone()).await
@@ -99,7 +101,7 @@ impl Ground for Schema {
         Ok(PostgresStore::new(pool).with_schema(&self.name)?)
     }
 
-    async fn inbox(&self, pool: PgPool, batching: Batching, work: Work) -> Result<Inbox<PostgresStore>> {
+    async fn inbox(&self, pool: PgPool, batching: HandlerCalls, work: Work) -> Result<Inbox<PostgresStore>> {
         build_inbox(self.store(pool)?, batching, work).await
     }
 

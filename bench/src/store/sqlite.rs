@@ -10,11 +10,13 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Executor, QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 use tempfile::TempDir;
 
-use super::{Batching, Engine, Ground, Server, TABLES, inbox_handlers, open_pool, prepared_statements};
+use super::{
+    DatabaseKind, Ground, HandlerCalls, Server, TABLES, inbox_handlers, open_pool, prepared_statements,
+};
 use crate::business::Work;
 use crate::message::OrderPaid;
 
-impl Engine for Sqlite {
+impl DatabaseKind for Sqlite {
     const STORE: &'static str = "sqlite";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     // There is one writer: callers that wait in line for it are faster than connections that poll for it.
@@ -23,7 +25,7 @@ impl Engine for Sqlite {
     const ONE_WRITER: bool = true;
 
     type Server = Folder;
-    type Ground = File;
+    type Ground = SqliteGround;
     type Store = SqliteStore;
 
     prepared_statements!(SqliteConnection);
@@ -51,14 +53,14 @@ pub(crate) struct Folder {
 }
 
 impl Server for Folder {
-    type Engine = Sqlite;
+    type DatabaseKind = Sqlite;
 
     async fn start() -> Result<Folder> {
         let folder = tempfile::Builder::new().prefix("oncebox-bench-").tempdir();
         Ok(Folder { folder: folder.context("creating a temporary folder")?, files: AtomicU64::new(0) })
     }
 
-    async fn fresh(&self) -> Result<File> {
+    async fn fresh(&self) -> Result<SqliteGround> {
         let folder = self.folder.path().join(self.files.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let options = SqliteConnectOptions::new()
@@ -66,7 +68,7 @@ impl Server for Folder {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full);
-        let file = File { folder, options };
+        let file = SqliteGround { folder, options };
         let pool = file.pool(1).await?;
         pool.execute(TABLES).await.context("creating tables")?;
         let store = SqliteStore::new(pool);
@@ -78,13 +80,13 @@ impl Server for Folder {
 
 /// A database with empty tables.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct SqliteGround {
     folder: std::path::PathBuf,
     options: SqliteConnectOptions,
 }
 
-impl Ground for File {
-    type Engine = Sqlite;
+impl Ground for SqliteGround {
+    type DatabaseKind = Sqlite;
 
     async fn pool(&self, connections: u32) -> Result<SqlitePool> {
         open_pool(connections, self.options.clone()).await
@@ -94,7 +96,12 @@ impl Ground for File {
         Ok(SqliteStore::new(pool))
     }
 
-    async fn inbox(&self, pool: SqlitePool, batching: Batching, work: Work) -> Result<Inbox<SqliteStore>> {
+    async fn inbox(
+        &self,
+        pool: SqlitePool,
+        batching: HandlerCalls,
+        work: Work,
+    ) -> Result<Inbox<SqliteStore>> {
         build_inbox(self.store(pool)?, batching, work).await
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use sqlx::Pool;
 
-use super::engine::{Handlers, StoredEngine};
+use super::engine::{Handlers, StoredDatabaseKind};
 use super::keepers::{Accepting, Keeper, Milan, Name, Oncebox, RowQueue};
 use super::ledger::rows;
 use super::meter::Meter;
@@ -35,7 +35,7 @@ const MOST_TO_WARM_UP: u64 = 40_000;
 pub(crate) const LONGEST: Duration = Duration::from_secs(900);
 
 /// A keeper on its tables.
-pub(crate) struct Entrant<E: StoredEngine> {
+pub(crate) struct Entrant<E: StoredDatabaseKind> {
     pub(crate) ground: E::Ground,
     pub(crate) keeper: Arc<dyn Keeper>,
     pub(crate) meter: Arc<Meter>,
@@ -59,7 +59,7 @@ pub(crate) struct Worked {
 }
 
 /// Where keepers are measured.
-pub(crate) struct StoredArena<'a, E: StoredEngine> {
+pub(crate) struct StoredArena<'a, E: StoredDatabaseKind> {
     pub(crate) options: &'a Options,
     /// For contenders that keep nothing.
     pub(crate) inline: Arena<'a, E>,
@@ -68,7 +68,7 @@ pub(crate) struct StoredArena<'a, E: StoredEngine> {
     workers: HashMap<Name, usize>,
 }
 
-impl<'a, E: StoredEngine> StoredArena<'a, E> {
+impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
     pub(crate) async fn open(options: &'a Options) -> Result<StoredArena<'a, E>> {
         let inline = Arena::open(options).await?;
         Ok(StoredArena { options, inline, pools: HashMap::new(), workers: HashMap::new() })
@@ -208,7 +208,7 @@ impl<'a, E: StoredEngine> StoredArena<'a, E> {
     }
 }
 
-impl<E: StoredEngine> Entrant<E> {
+impl<E: StoredDatabaseKind> Entrant<E> {
     /// As callers see it.
     pub(crate) fn caller(&self) -> Arc<dyn Contender> {
         Arc::new(Accepting(self.keeper.clone()))

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::meter::Meter;
 use crate::message::OrderPaid;
-use crate::store::Engine;
+use crate::store::DatabaseKind;
 
 /// The handlers of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct QueueRow {
 }
 
 /// A kind of database that keeps messages for later.
-pub(crate) trait StoredEngine: Engine<Store: LogStore> {
+pub(crate) trait StoredDatabaseKind: DatabaseKind<Store: LogStore> {
     /// The numbers of workers of which a baseline gets the best.
     const WORKERS: &'static [usize];
     /// How many workers an inbox has of itself.

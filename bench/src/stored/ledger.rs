@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use sqlx::Pool;
 
-use super::engine::StoredEngine;
+use super::engine::StoredDatabaseKind;
 use crate::message::OrderPaid;
-use crate::store::{Engine, Value};
+use crate::store::{DatabaseKind, Value};
 
 /// A table for each handler.
 pub(crate) const LEDGERS: [&str; 3] = ["ledger", "ledger_2", "ledger_3"];
@@ -17,7 +17,7 @@ const INSERTS: [&str; 3] = [
 ];
 
 /// The business write of a handler.
-pub(crate) async fn write<E: Engine>(
+pub(crate) async fn write<E: DatabaseKind>(
     handler: usize,
     paid: &OrderPaid,
     conn: &mut E::Connection,
@@ -32,7 +32,7 @@ pub(crate) async fn write<E: Engine>(
 }
 
 /// How many rows there are for all of these handlers; an error if a message was handled twice.
-pub(crate) async fn rows<E: StoredEngine>(pool: &Pool<E>, handlers: usize) -> Result<u64> {
+pub(crate) async fn rows<E: StoredDatabaseKind>(pool: &Pool<E>, handlers: usize) -> Result<u64> {
     let mut conn = pool.acquire().await?;
     let mut all = 0;
     for ledger in &LEDGERS[..handlers] {

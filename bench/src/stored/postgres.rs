@@ -10,13 +10,13 @@ use oncebox::{Inbox, PostgresStore};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row};
 use uuid::Uuid;
 
-use super::engine::{Handlers, QueueRow, StoredEngine, body, ledger_handlers};
+use super::engine::{Handlers, QueueRow, StoredDatabaseKind, body, ledger_handlers};
 use super::keepers::MILAN_TYPE;
 use super::ledger::LEDGERS;
 use super::meter::Meter;
 use crate::message::OrderPaid;
 
-impl StoredEngine for Postgres {
+impl StoredDatabaseKind for Postgres {
     const WORKERS: &'static [usize] = &[1, 4, 8, 16];
     const INBOX_WORKERS: usize = 8;
     const MILAN_SAVE: &'static str = "INSERT INTO inbox_messages (id, type, content, received_on_utc) \

@@ -10,13 +10,13 @@ use oncebox::{Inbox, SqliteStore};
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
-use super::engine::{Handlers, QueueRow, StoredEngine, body, ledger_handlers};
+use super::engine::{Handlers, QueueRow, StoredDatabaseKind, body, ledger_handlers};
 use super::keepers::MILAN_TYPE;
 use super::ledger::LEDGERS;
 use super::meter::Meter;
 use crate::message::OrderPaid;
 
-impl StoredEngine for Sqlite {
+impl StoredDatabaseKind for Sqlite {
     const WORKERS: &'static [usize] = &[1];
     const INBOX_WORKERS: usize = 1;
     const MILAN_SAVE: &'static str = "INSERT INTO inbox_messages (id, type, content, received_on_utc) \

@@ -6,12 +6,12 @@ use syn::{DeriveInput, Error, LitStr, Path, Result};
 
 use crate::attribute::{KeySource, MessageAttribute};
 use crate::fields::TypeFields;
-use crate::template::{FieldPath, Piece, Purpose, Template};
+use crate::template::{FieldPath, Purpose, Template, TemplatePiece};
 
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let fields = TypeFields::of(input)?;
     let MessageAttribute { kind, key, order_by, codec, oncebox } = MessageAttribute::of(input)?;
-    let writer = Writer { fields, oncebox: &oncebox };
+    let writer = ImplWriter { fields, oncebox: &oncebox };
 
     let key = key.map(|source| writer.key(&source)).transpose()?;
     let order_by = order_by.map(|text| writer.method(Purpose::OrderBy, &text)).transpose()?;
@@ -38,12 +38,12 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-struct Writer<'a> {
+struct ImplWriter<'a> {
     fields: TypeFields<'a>,
     oncebox: &'a Path,
 }
 
-impl Writer<'_> {
+impl ImplWriter<'_> {
     fn key(&self, source: &KeySource) -> Result<TokenStream> {
         let oncebox = self.oncebox;
         match source {
@@ -74,7 +74,7 @@ impl Writer<'_> {
             Template::parse(&text.value(), purpose).map_err(|reason| Error::new(text.span(), reason))?;
         let oncebox = self.oncebox;
         let body = match template.pieces() {
-            [Piece::Part(field)] => {
+            [TemplatePiece::Part(field)] => {
                 let part = self.part(field, text)?;
                 quote!(::core::option::Option::Some(#oncebox::Key::new(#part)))
             }
@@ -95,11 +95,11 @@ impl Writer<'_> {
         })
     }
 
-    fn piece(&self, piece: &Piece, text: &LitStr) -> Result<TokenStream> {
+    fn piece(&self, piece: &TemplatePiece, text: &LitStr) -> Result<TokenStream> {
         let oncebox = self.oncebox;
         match piece {
-            Piece::Literal(literal) => Ok(quote!(#oncebox::__private::Piece::Literal(#literal))),
-            Piece::Part(field) => {
+            TemplatePiece::Literal(literal) => Ok(quote!(#oncebox::__private::Piece::Literal(#literal))),
+            TemplatePiece::Part(field) => {
                 let part = self.part(field, text)?;
                 Ok(quote!(#oncebox::__private::Piece::Part(#part)))
             }

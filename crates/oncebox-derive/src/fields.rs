@@ -131,12 +131,12 @@ mod tests {
     use syn::parse_quote;
 
     use super::*;
-    use crate::template::{Piece, Template};
+    use crate::template::{Template, TemplatePiece};
 
     fn access(input: &DeriveInput, text: &str) -> std::result::Result<String, String> {
         let literal = LitStr::new(text, Span::call_site());
         let template = Template::parse(text, Purpose::Key).unwrap();
-        let [Piece::Part(path)] = template.pieces() else { panic!("{text} is one part") };
+        let [TemplatePiece::Part(path)] = template.pieces() else { panic!("{text} is one part") };
         let fields = TypeFields::of(input).map_err(|error| error.to_string())?;
         let access = fields.access(path, &literal).map_err(|error| error.to_string())?;
         Ok(access.expression.to_string().replace(' ', ""))

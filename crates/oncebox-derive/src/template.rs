@@ -12,11 +12,11 @@ pub(crate) enum Purpose {
 /// A text that was found to be sound: it has a part, and no two parts touch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Template {
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum TemplatePiece {
     Literal(String),
     Part(FieldPath),
 }
@@ -31,9 +31,12 @@ pub(crate) struct FieldPath {
 impl Template {
     /// Reads the text, or says what is wrong with it and how to mend it.
     pub(crate) fn parse(text: &str, purpose: Purpose) -> Result<Self, String> {
-        let pieces =
-            if text.contains(['{', '}']) { split(text)? } else { vec![Piece::Part(FieldPath::parse(text)?)] };
-        if !pieces.iter().any(|piece| matches!(piece, Piece::Part(_))) {
+        let pieces = if text.contains(['{', '}']) {
+            split(text)?
+        } else {
+            vec![TemplatePiece::Part(FieldPath::parse(text)?)]
+        };
+        if !pieces.iter().any(|piece| matches!(piece, TemplatePiece::Part(_))) {
             return Err(constant(purpose));
         }
         pieces.windows(2).try_for_each(refuse_touching_parts)?;
@@ -41,7 +44,7 @@ impl Template {
         Ok(Self { pieces })
     }
 
-    pub(crate) fn pieces(&self) -> &[Piece] {
+    pub(crate) fn pieces(&self) -> &[TemplatePiece] {
         &self.pieces
     }
 }
@@ -67,7 +70,7 @@ impl fmt::Display for FieldPath {
 }
 
 /// Takes the text apart at its braces, as `format!` does.
-fn split(text: &str) -> Result<Vec<Piece>, String> {
+fn split(text: &str) -> Result<Vec<TemplatePiece>, String> {
     let mut pieces = Vec::new();
     let mut literal = String::new();
     let mut rest = text;
@@ -87,14 +90,14 @@ fn split(text: &str) -> Result<Vec<Piece>, String> {
             .filter(|(name, _)| !name.contains('{'))
             .ok_or("this `{` is never closed; for the character itself write `{{`")?;
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+            pieces.push(TemplatePiece::Literal(std::mem::take(&mut literal)));
         }
-        pieces.push(Piece::Part(FieldPath::parse(name)?));
+        pieces.push(TemplatePiece::Part(FieldPath::parse(name)?));
         rest = after;
     }
     literal.push_str(rest);
     if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal));
+        pieces.push(TemplatePiece::Literal(literal));
     }
     Ok(pieces)
 }
@@ -113,9 +116,9 @@ fn constant(purpose: Purpose) -> String {
     .into()
 }
 
-fn refuse_touching_parts(neighbours: &[Piece]) -> Result<(), String> {
+fn refuse_touching_parts(neighbours: &[TemplatePiece]) -> Result<(), String> {
     match neighbours {
-        [Piece::Part(a), Piece::Part(b)] => Err(format!(
+        [TemplatePiece::Part(a), TemplatePiece::Part(b)] => Err(format!(
             "parts `{a}` and `{b}` have nothing between them, so (\"a\", \"bc\") and (\"ab\", \"c\") would be \
              the same key; put a separator, e.g. \"{{{a}}}:{{{b}}}\""
         )),
@@ -125,9 +128,9 @@ fn refuse_touching_parts(neighbours: &[Piece]) -> Result<(), String> {
 
 /// `%` opens an escape in the parts. As text between them it could be taken for one: with `"{a}%{b}"` the
 /// pairs `("%", "25")` and `("", "25%")` would both make `%25%25`.
-fn refuse_percent(piece: &Piece) -> Result<(), String> {
+fn refuse_percent(piece: &TemplatePiece) -> Result<(), String> {
     match piece {
-        Piece::Literal(text) if text.contains('%') => {
+        TemplatePiece::Literal(text) if text.contains('%') => {
             Err("`%` marks escaped characters in a key, so it cannot be part of the template's \
                  own text; use another character, e.g. `:`"
                 .into())
@@ -140,16 +143,16 @@ fn refuse_percent(piece: &Piece) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn literal(text: &str) -> Piece {
-        Piece::Literal(text.into())
+    fn literal(text: &str) -> TemplatePiece {
+        TemplatePiece::Literal(text.into())
     }
 
-    fn part(first: &str) -> Piece {
+    fn part(first: &str) -> TemplatePiece {
         path(first, &[])
     }
 
-    fn path(first: &str, rest: &[&str]) -> Piece {
-        Piece::Part(FieldPath {
+    fn path(first: &str, rest: &[&str]) -> TemplatePiece {
+        TemplatePiece::Part(FieldPath {
             first: first.into(),
             rest: rest.iter().map(|&segment| segment.into()).collect(),
         })

@@ -8,17 +8,17 @@ use anyhow::{Context, Result};
 
 /// A user and its group, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct OsAccount {
     /// The user.
     pub uid: u32,
     /// The user's own group.
     pub gid: u32,
 }
 
-impl Account {
+impl OsAccount {
     /// The first of `names` that exists, when this process is root; otherwise `None`, since a process that is
     /// not root is unprivileged already and cannot become anyone else.
-    pub fn unprivileged(names: &[&str]) -> Result<Option<Account>> {
+    pub fn unprivileged(names: &[&str]) -> Result<Option<OsAccount>> {
         if !is_root() {
             return Ok(None);
         }
@@ -41,7 +41,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn find(users: &str, name: &str) -> Option<Account> {
+fn find(users: &str, name: &str) -> Option<OsAccount> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');
         if fields.next()? != name {
@@ -49,7 +49,7 @@ fn find(users: &str, name: &str) -> Option<Account> {
         }
         let uid = fields.nth(1)?.parse().ok()?;
         let gid = fields.next()?.parse().ok()?;
-        Some(Account { uid, gid })
+        Some(OsAccount { uid, gid })
     })
 }
 
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_user_is_found_by_its_whole_name() {
-        assert_eq!(find(USERS, "postgres"), Some(Account { uid: 101, gid: 104 }));
+        assert_eq!(find(USERS, "postgres"), Some(OsAccount { uid: 101, gid: 104 }));
         assert_eq!(find(USERS, "postgr"), None);
     }
 }

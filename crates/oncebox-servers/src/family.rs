@@ -68,16 +68,16 @@ fn signal(pid: Pid, signal: Signal) -> Result<()> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct ProcessEntry {
     pid: Pid,
     parent: Pid,
     // A zombie has let go of everything but its number.
     runs: bool,
 }
 
-impl Entry {
-    fn parse(pid: &str, state: &str, parent: &str) -> Option<Entry> {
-        Some(Entry {
+impl ProcessEntry {
+    fn parse(pid: &str, state: &str, parent: &str) -> Option<ProcessEntry> {
+        Some(ProcessEntry {
             pid: Pid::from_raw(pid.parse().ok()?)?,
             parent: Pid::from_raw(parent.parse().ok()?)?,
             runs: !state.starts_with(['Z', 'X']),
@@ -85,12 +85,12 @@ impl Entry {
     }
 }
 
-fn entries() -> Result<Vec<Entry>> {
+fn entries() -> Result<Vec<ProcessEntry>> {
     let proc = Path::new("/proc");
     if proc.join("self/stat").exists() { entries_in_proc(proc) } else { entries_from_ps() }
 }
 
-fn entries_in_proc(proc: &Path) -> Result<Vec<Entry>> {
+fn entries_in_proc(proc: &Path) -> Result<Vec<ProcessEntry>> {
     let folders = fs::read_dir(proc).context("reading /proc")?;
     // What ended since the folder was read is no error.
     let stats = folders.flatten().filter_map(|folder| fs::read_to_string(folder.path().join("stat")).ok());
@@ -98,31 +98,31 @@ fn entries_in_proc(proc: &Path) -> Result<Vec<Entry>> {
 }
 
 // `pid (name) state parent ...`, where the name may itself hold spaces and parentheses.
-fn parse_stat(stat: &str) -> Option<Entry> {
+fn parse_stat(stat: &str) -> Option<ProcessEntry> {
     let (pid, rest) = stat.split_once(" (")?;
     let (_, rest) = rest.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
-    Entry::parse(pid, fields.next()?, fields.next()?)
+    ProcessEntry::parse(pid, fields.next()?, fields.next()?)
 }
 
-fn entries_from_ps() -> Result<Vec<Entry>> {
+fn entries_from_ps() -> Result<Vec<ProcessEntry>> {
     let output =
         Command::new("ps").args(["-A", "-o", "pid=,state=,ppid="]).output().context("listing processes")?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(parse_ps).collect())
 }
 
-fn parse_ps(line: &str) -> Option<Entry> {
+fn parse_ps(line: &str) -> Option<ProcessEntry> {
     let mut fields = line.split_whitespace();
-    Entry::parse(fields.next()?, fields.next()?, fields.next()?)
+    ProcessEntry::parse(fields.next()?, fields.next()?, fields.next()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn entry(pid: i32, parent: i32, runs: bool) -> Option<Entry> {
-        Some(Entry { pid: Pid::from_raw(pid).unwrap(), parent: Pid::from_raw(parent).unwrap(), runs })
+    fn entry(pid: i32, parent: i32, runs: bool) -> Option<ProcessEntry> {
+        Some(ProcessEntry { pid: Pid::from_raw(pid).unwrap(), parent: Pid::from_raw(parent).unwrap(), runs })
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use crate::account::Account;
+use crate::account::OsAccount;
 
 /// A temporary folder that only its owner may enter; removed when dropped.
 #[derive(Debug)]
@@ -17,18 +17,18 @@ pub struct PrivateFolder {
 
 impl PrivateFolder {
     /// Creates the folder, named after `server`, for `owner`, or for the current user without one.
-    pub fn create(server: &str, owner: Option<Account>) -> Result<PrivateFolder> {
+    pub fn create(server: &str, owner: Option<OsAccount>) -> Result<PrivateFolder> {
         Self::create_in(&std::env::temp_dir(), server, owner)
     }
 
     /// The same inside another folder.
-    pub fn create_in(parent: &Path, server: &str, owner: Option<Account>) -> Result<PrivateFolder> {
+    pub fn create_in(parent: &Path, server: &str, owner: Option<OsAccount>) -> Result<PrivateFolder> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("oncebox-{server}-"))
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(parent)
             .context("creating a private folder")?;
-        if let Some(Account { uid, gid }) = owner {
+        if let Some(OsAccount { uid, gid }) = owner {
             chown(dir.path(), Some(uid), Some(gid))
                 .with_context(|| format!("giving {} to user {uid}", dir.path().display()))?;
         }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_folder_belongs_to_its_owner_alone_and_goes_away() {
-        let owner = Account::unprivileged(&["nobody"]).unwrap();
+        let owner = OsAccount::unprivileged(&["nobody"]).unwrap();
         let folder = PrivateFolder::create("test", owner).unwrap();
         let path = folder.path().to_owned();
         let metadata = path.metadata().unwrap();

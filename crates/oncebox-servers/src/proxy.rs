@@ -24,12 +24,12 @@ const STARTUP_VERSION_3: [u8; 4] = 196_608_u32.to_be_bytes();
 #[derive(Debug)]
 pub struct FaultyProxy {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ProxyState>,
     accepting: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProxyState {
     cuts_left: AtomicU32,
     silent_commits_left: AtomicU32,
     silent_newcomers_left: AtomicU32,
@@ -42,7 +42,7 @@ struct State {
 }
 
 /// What becomes of a connection that is not passed on any longer.
-enum Fate {
+enum ConnectionFate {
     /// Its client sent a commit of which it is not to hear.
     Unanswered {
         commit: Vec<u8>,
@@ -56,7 +56,7 @@ impl FaultyProxy {
     pub async fn start(server_port: u16) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listening for the proxy")?;
         let address = listener.local_addr().context("the proxy's own address")?;
-        let state = Arc::<State>::default();
+        let state = Arc::<ProxyState>::default();
         let accepting = tokio::spawn({
             let state = state.clone();
             async move {
@@ -123,7 +123,7 @@ impl Drop for FaultyProxy {
     }
 }
 
-impl State {
+impl ProxyState {
     /// Never returns, and keeps the sockets of the caller open.
     async fn be_silent(&self) {
         self.silences.fetch_add(1, Ordering::SeqCst);
@@ -136,7 +136,7 @@ fn take(left: &AtomicU32) -> Option<u32> {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).ok()
 }
 
-async fn pass(client: TcpStream, server_port: u16, state: &State) -> Result<()> {
+async fn pass(client: TcpStream, server_port: u16, state: &ProxyState) -> Result<()> {
     let mut silenced = state.all.subscribe();
     if take(&state.silent_newcomers_left).is_some() {
         state.be_silent().await;
@@ -151,9 +151,9 @@ async fn pass(client: TcpStream, server_port: u16, state: &State) -> Result<()> 
         ended = tokio::io::copy(&mut from_server, &mut to_client) => {
             return ended.map(drop).context("passing answers on");
         }
-        _ = silenced.changed() => Fate::Silent,
+        _ = silenced.changed() => ConnectionFate::Silent,
     };
-    if let Fate::Unanswered { commit, is_cut } = fate {
+    if let ConnectionFate::Unanswered { commit, is_cut } = fate {
         to_server.write_all(&commit).await?;
         // The server has committed once it responds; the client does not receive the response.
         let _ = from_server.read(&mut [0; 64]).await;
@@ -170,8 +170,8 @@ async fn pass(client: TcpStream, server_port: u16, state: &State) -> Result<()> 
 async fn pass_requests(
     client: &mut OwnedReadHalf,
     server: &mut OwnedWriteHalf,
-    state: &State,
-) -> Result<Fate> {
+    state: &ProxyState,
+) -> Result<ConnectionFate> {
     let mut started = false;
     let mut request = Vec::new();
     loop {
@@ -184,12 +184,12 @@ async fn pass_requests(
             continue;
         }
         if is_counted && take(&state.requests_left) == Some(1) {
-            return Ok(Fate::Silent);
+            return Ok(ConnectionFate::Silent);
         }
         if is_commit(&request) {
             let is_cut = take(&state.cuts_left).is_some();
             if is_cut || take(&state.silent_commits_left).is_some() {
-                return Ok(Fate::Unanswered { commit: request, is_cut });
+                return Ok(ConnectionFate::Unanswered { commit: request, is_cut });
             }
         }
         server.write_all(&request).await?;

@@ -70,7 +70,7 @@ pub struct Deliverer {
     random: Random,
     total: u64,
     /// Messages from number 1 on, as far as they are in the window or sent.
-    messages: Vec<Progress>,
+    messages: Vec<MessageProgress>,
     window: Vec<u64>,
     acknowledged: Vec<u64>,
     /// Unsettled deliveries of each worker, by their number.
@@ -83,7 +83,7 @@ pub struct Deliverer {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct MessageProgress {
     copies: u32,
     is_acknowledged: bool,
 }
@@ -173,7 +173,7 @@ impl Deliverer {
             return Vec::new();
         }
         self.total += 1;
-        self.messages.push(Progress::default());
+        self.messages.push(MessageProgress::default());
         (0..copies).map(|_| self.deliver(worker, message)).collect()
     }
 
@@ -223,7 +223,7 @@ impl Deliverer {
     /// Chooses one of the next messages.
     fn next_message(&mut self) -> Option<u64> {
         while self.window.len() < WINDOW && (self.messages.len() as u64) < self.total {
-            self.messages.push(Progress::default());
+            self.messages.push(MessageProgress::default());
             self.window.push(self.messages.len() as u64);
         }
         let may_be_sent = |place: &usize| self.may_be_sent(self.window[*place]);

@@ -36,7 +36,7 @@ async fn a_primary_that_dies_under_load_loses_and_doubles_nothing_stored() {
 
 /// What the sources have been told.
 #[derive(Default)]
-struct Told {
+struct Reported {
     /// Messages that were answered at least once.
     answered: BTreeSet<String>,
     /// Answers, by what they said.
@@ -55,7 +55,7 @@ async fn work_through_failovers(test: &str, role: &'static str) {
     sqlx::query("create table effect (name text not null)").execute(store.pool()).await.unwrap();
     drop(store);
 
-    let (told, stop) = (Arc::<Mutex<Told>>::default(), Arc::<AtomicBool>::default());
+    let (told, stop) = (Arc::<Mutex<Reported>>::default(), Arc::<AtomicBool>::default());
     let mut sources = Vec::new();
     for _ in 0..PROCESSES {
         let worker = LogWorker::start(&pair.url(), role, 0, 2).await;
@@ -122,7 +122,7 @@ async fn work_through_failovers(test: &str, role: &'static str) {
 fn deliver(
     mut worker: LogWorker,
     role: &'static str,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<Reported>>,
     stop: Arc<AtomicBool>,
 ) -> JoinHandle<LogWorker> {
     let ask = if role == "inline" { "process" } else { "accept" };

@@ -26,14 +26,14 @@ const ANSWER: Duration = Duration::from_secs(1);
 const HANDLER: Duration = Duration::from_secs(1);
 
 /// A store behind a proxy, and the database itself.
-struct Behind {
+struct BehindProxy {
     postgres: Postgres,
     proxy: FaultyProxy,
     store: PostgresStore,
 }
 
 /// Runs a test with a pool of this many connections behind a proxy.
-async fn behind_proxy(test: &str, connections: u32, run: impl AsyncFnOnce(&Behind)) {
+async fn behind_proxy(test: &str, connections: u32, run: impl AsyncFnOnce(&BehindProxy)) {
     let Some(postgres) = crate::postgres::as_owner(test).await else { return };
     let options = postgres.store.pool().connect_options();
     let proxy = FaultyProxy::start(options.get_port()).await.unwrap();
@@ -44,11 +44,11 @@ async fn behind_proxy(test: &str, connections: u32, run: impl AsyncFnOnce(&Behin
         .test_before_acquire(false)
         .connect_with(options);
     let store = PostgresStore::new(pool.await.unwrap()).answer_timeout(ANSWER);
-    let behind = Behind { postgres, proxy, store };
+    let behind = BehindProxy { postgres, proxy, store };
     tokio::time::timeout(TEST_LIMIT, run(&behind)).await.expect("a caller waits without end");
 }
 
-impl Behind {
+impl BehindProxy {
     fn builder(&self) -> InboxBuilder<PostgresStore> {
         Inbox::builder(self.store.clone()).handler_timeout(HANDLER).store_timeout(TEST_LIMIT)
     }
@@ -86,7 +86,7 @@ async fn write(order: OrderPaid, Attempt(_): Attempt, db: &mut PgConnection) -> 
     sqlx::query("insert into effect (name) values ($1)").bind(order.order_id).execute(db).await.map(drop)
 }
 
-impl Behind {
+impl BehindProxy {
     /// Delivers until it is done, and known to be: only what has left no effect may have to be tried again.
     async fn deliver_known(&self, inbox: &Inbox<PostgresStore>, id: &str) {
         loop {

@@ -88,7 +88,7 @@ async fn by_key<F: LogFixture>(fixture: &F) -> HashMap<usize, Vec<usize>> {
 }
 
 /// An operator who acts on dead letters; remembers what is never to have an effect.
-struct Operator<'a, F: LogFixture> {
+struct DeadLetterOperator<'a, F: LogFixture> {
     fixture: &'a F,
     inbox: &'a Inbox<F::Store>,
     dropped: HashSet<String>,
@@ -96,7 +96,7 @@ struct Operator<'a, F: LogFixture> {
     died_again: usize,
 }
 
-impl<F: LogFixture> Operator<'_, F> {
+impl<F: LogFixture> DeadLetterOperator<'_, F> {
     /// Does one thing with one dead letter.
     async fn act(&mut self, letter: &DeadLetter, choice: usize) {
         let name = letter.key.as_ref().unwrap().to_string();
@@ -166,7 +166,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
     // More messages, operators and deaths at the same time.
     let (acceptor, all) = (inbox.clone(), keys * ALL);
     let accepting = tokio::spawn(async move { accept(&acceptor, keys, FIRST..ALL).await });
-    let mut operator = Operator {
+    let mut operator = DeadLetterOperator {
         fixture: &fixture,
         inbox: &inbox,
         dropped: HashSet::new(),

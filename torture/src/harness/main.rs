@@ -34,7 +34,7 @@ use oncebox_torture::scenario::Mode;
 use database::StoreName;
 use fault::Fault;
 use finished_seeds::FinishedSeeds;
-use report::Report;
+use report::TortureReport;
 use seed::SeedSettings;
 
 /// The maximum number of faults of one seed.
@@ -106,7 +106,7 @@ async fn torture(options: &Options) -> Result<ExitCode> {
     }
     let mut finished = options.ledger.as_deref().map(FinishedSeeds::open).transpose()?;
     let build = build()?;
-    let mut report = Report::default();
+    let mut report = TortureReport::default();
     for store in StoreName::ALL {
         if options.store.is_some_and(|only| only != store) {
             continue;

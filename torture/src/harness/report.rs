@@ -12,7 +12,7 @@ use crate::verdict::Verdict;
 
 /// The results of all seeds.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct TortureReport {
     stores: BTreeMap<StoreName, Sum>,
     violations: Vec<String>,
     left_out: BTreeSet<String>,
@@ -59,7 +59,7 @@ pub(crate) fn line(settings: &SeedSettings, verdict: &Verdict, took: Duration) -
     )
 }
 
-impl Report {
+impl TortureReport {
     pub(crate) fn add(&mut self, settings: &SeedSettings, verdict: &Verdict, violations: &[String]) {
         let sum = self.stores.entry(settings.store).or_default();
         sum.add(verdict);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_sum_has_every_number_that_programs_read() {
-        let mut report = Report::default();
+        let mut report = TortureReport::default();
         let verdict =
             Verdict { messages: 300, faults: 2, effects: 600, commits_unknown: 1, ..Verdict::default() };
         report.add(&inline(StoreName::Sqlite, 1), &verdict, &[]);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_violation_or_in_ci_a_left_out_fault_is_a_failure() {
-        let mut report = Report::default();
+        let mut report = TortureReport::default();
         report.add(&inline(StoreName::Sqlite, 1), &Verdict { messages: 1, ..Verdict::default() }, &[]);
         report.leave_out("disk_full: no".into());
         assert!(report.is_good(false) && !report.is_good(true));

@@ -15,12 +15,12 @@ use crate::interrupt::Interrupted;
 use crate::postgres::{Provision, provide};
 use crate::steps::Steps;
 use crate::workspace::Workspace;
-use nextest::{Nextest, Ran};
+use nextest::{MutantRun, Nextest};
 use table::{MUTANTS, Mutant};
 
 /// Which mutants to try.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct MutantsOptions {
     /// List the mutants and exit
     #[arg(long)]
     pub(crate) list: bool,
@@ -46,7 +46,7 @@ pub(crate) fn print_list() {
 
 pub(crate) async fn run(
     workspace: &Workspace,
-    options: &Options,
+    options: &MutantsOptions,
     steps: &mut Steps,
 ) -> Result<(), Interrupted> {
     let mutants = match chosen(&options.names) {
@@ -80,7 +80,7 @@ pub(crate) async fn run(
 
 async fn run_on(
     workspace: &Workspace,
-    options: &Options,
+    options: &MutantsOptions,
     server: &PostgresServer,
     mutants: &[&Mutant],
     steps: &mut Steps,
@@ -150,8 +150,8 @@ async fn try_one(nextest: &Nextest<'_>, mutant: &Mutant, log: &Path) -> Result<C
     let mut failed = Vec::new();
     for &tests in mutant.tests {
         match nextest.run_mutated(mutant.name, tests, log).await? {
-            Ran::Passed => return Ok(Caught::NotBy(tests)),
-            Ran::Failed(test) => failed.push(test),
+            MutantRun::Passed => return Ok(Caught::NotBy(tests)),
+            MutantRun::Failed(test) => failed.push(test),
         }
     }
     Ok(Caught::By(failed))

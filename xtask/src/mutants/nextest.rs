@@ -30,7 +30,7 @@ const FAILURES: [&str; 4] = ["FAIL", "TIMEOUT", "SIG", "ABORT"];
 
 /// How a run ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ran {
+pub(super) enum MutantRun {
     Passed,
     /// The first test that failed.
     Failed(String),
@@ -59,7 +59,7 @@ impl Nextest<'_> {
     }
 
     /// Some tests with a mutant, up to the first that fails. What they say goes to `log`.
-    pub(super) async fn run_mutated(&self, mutant: &str, tests: &str, log: &Path) -> Result<Ran> {
+    pub(super) async fn run_mutated(&self, mutant: &str, tests: &str, log: &Path) -> Result<MutantRun> {
         let mut command = self.command(&["--profile", "mutants", "--status-level", "fail", "-E", tests]);
         let file = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let and_errors = file.try_clone().context("sharing a file")?;
@@ -67,8 +67,8 @@ impl Nextest<'_> {
         let status = end_of(command).await?;
         let said = fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
         match (status.code(), first_failure(&said)) {
-            (Some(0), _) => Ok(Ran::Passed),
-            (Some(TESTS_FAILED), Some(test)) => Ok(Ran::Failed(test)),
+            (Some(0), _) => Ok(MutantRun::Passed),
+            (Some(TESTS_FAILED), Some(test)) => Ok(MutantRun::Failed(test)),
             _ => bail!(
                 "the mutant {mutant} could not be tried with {tests}: nextest {}\n{said}",
                 describe(status)

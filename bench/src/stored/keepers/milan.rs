@@ -16,7 +16,7 @@ use super::workers::work;
 use super::{Keeper, chunks};
 use crate::contenders::decode;
 use crate::store::Value;
-use crate::stored::engine::StoredEngine;
+use crate::stored::engine::StoredDatabaseKind;
 use crate::stored::ledger::write;
 use crate::stored::meter::Meter;
 
@@ -25,7 +25,7 @@ pub(crate) const TYPE: &str = "Shop.Orders.OrderPaidIntegrationEvent";
 
 const BATCH: i64 = 1_000;
 
-pub(crate) struct Milan<E: StoredEngine> {
+pub(crate) struct Milan<E: StoredDatabaseKind> {
     pub(crate) consumers: Pool<E>,
     pub(crate) processors: Pool<E>,
     pub(crate) workers: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Milan<E: StoredEngine> {
     pub(crate) meter: Arc<Meter>,
 }
 
-impl<E: StoredEngine> Keeper for Milan<E> {
+impl<E: StoredDatabaseKind> Keeper for Milan<E> {
     fn accept(&self, body: Vec<u8>) -> BoxFuture<'_, Result<()>> {
         async move {
             let id = decode(&body)?.order_id;
@@ -72,7 +72,7 @@ impl<E: StoredEngine> Keeper for Milan<E> {
     }
 }
 
-async fn process<E: StoredEngine>(pool: Pool<E>, in_tx: bool) -> Result<u64> {
+async fn process<E: StoredDatabaseKind>(pool: Pool<E>, in_tx: bool) -> Result<u64> {
     let mut tx = pool.begin_with(E::BEGIN).await?;
     let messages = E::milan_take(&mut tx, BATCH).await?;
     let mut ids = Vec::with_capacity(messages.len());

@@ -15,7 +15,7 @@ use super::{Keeper, chunks};
 use crate::contenders::decode;
 use crate::message::OrderPaid;
 use crate::store::Value;
-use crate::stored::engine::StoredEngine;
+use crate::stored::engine::StoredDatabaseKind;
 use crate::stored::ledger::write;
 use crate::stored::meter::Meter;
 
@@ -23,7 +23,7 @@ const BATCH: i64 = 100;
 const BATCH_OF_SETS: i64 = 500;
 const SAVE: &str = "INSERT INTO row_queue (handler, body) VALUES (0, $1)";
 
-pub(crate) struct RowQueue<E: StoredEngine> {
+pub(crate) struct RowQueue<E: StoredDatabaseKind> {
     pub(crate) callers: Pool<E>,
     pub(crate) consumers: Pool<E>,
     pub(crate) workers: usize,
@@ -33,7 +33,7 @@ pub(crate) struct RowQueue<E: StoredEngine> {
     pub(crate) meter: Arc<Meter>,
 }
 
-impl<E: StoredEngine> Keeper for RowQueue<E> {
+impl<E: StoredDatabaseKind> Keeper for RowQueue<E> {
     fn accept(&self, body: Vec<u8>) -> BoxFuture<'_, Result<()>> {
         async move {
             let mut conn = self.callers.acquire().await?;
@@ -72,7 +72,7 @@ impl<E: StoredEngine> Keeper for RowQueue<E> {
     }
 }
 
-async fn consume<E: StoredEngine>(pool: Pool<E>) -> Result<u64> {
+async fn consume<E: StoredDatabaseKind>(pool: Pool<E>) -> Result<u64> {
     let mut tx = pool.begin_with(E::BEGIN).await?;
     let rows = E::queue_take(&mut tx, BATCH).await?;
     for row in &rows {
@@ -83,7 +83,7 @@ async fn consume<E: StoredEngine>(pool: Pool<E>) -> Result<u64> {
     Ok(rows.len() as u64)
 }
 
-async fn consume_sets<E: StoredEngine>(pool: Pool<E>) -> Result<u64> {
+async fn consume_sets<E: StoredDatabaseKind>(pool: Pool<E>) -> Result<u64> {
     let mut tx = pool.begin_with(E::BEGIN).await?;
     let rows = E::queue_take(&mut tx, BATCH_OF_SETS).await?;
     let mut sets: BTreeMap<usize, Vec<OrderPaid>> = BTreeMap::new();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::super::arena::StoredArena;
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
@@ -12,7 +12,7 @@ const BENCH: &str = "stored-accept";
 const CALLERS: [usize; 2] = [64, 256];
 const NAMES: [Name; 2] = [Name::Oncebox, Name::Milan];
 
-pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     for callers in CALLERS {
         if arena.options.wants_callers(callers) {
@@ -22,7 +22,10 @@ pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Resu
     Ok(all)
 }
 
-async fn compare<E: StoredEngine>(arena: &mut StoredArena<'_, E>, callers: usize) -> Result<Comparison> {
+async fn compare<E: StoredDatabaseKind>(
+    arena: &mut StoredArena<'_, E>,
+    callers: usize,
+) -> Result<Comparison> {
     let labels = NAMES.map(Name::as_str);
     let title = format!("{}: {BENCH}, {callers} callers", E::STORE);
     let rounds = arena.options.rounds();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::super::arena::StoredArena;
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use super::RATE;
 use crate::report::figure;
@@ -22,7 +22,7 @@ const CONTESTS: [(Name, [&str; 2], &str); 2] = [
     (Name::Oncebox, ["oncebox", "oncebox-small"], "backlog-tenths-oncebox"),
 ];
 
-pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     for (name, labels, bench_of_tenths) in CONTESTS {
         let (large, small) = (arena.options.large_backlog(), arena.options.waiting_messages());
@@ -57,7 +57,7 @@ pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Resu
     Ok(all)
 }
 
-fn show<E: StoredEngine>(name: Name, tenths: &[f64]) {
+fn show<E: StoredDatabaseKind>(name: Name, tenths: &[f64]) {
     let figures: Vec<String> = tenths.iter().map(|rate| figure(*rate)).collect();
     eprintln!(
         "{}: {BENCH}: {name} by tenths: {}; from begin to end {:+.1} %",

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 
 use super::super::arena::{Entrant, LONGEST, StoredArena};
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use super::super::per_message;
 use super::CALLERS;
@@ -17,7 +17,7 @@ use crate::store::Ground;
 const BENCHES: [&str; 2] = ["stored-disk", "stored-disk-wal"];
 const NAMES: [Name; 2] = [Name::Oncebox, Name::Milan];
 
-pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
     let Some(ask) = E::DISK_BYTES else { return Ok(Vec::new()) };
     let labels = NAMES.map(Name::as_str);
     let title = format!("{}: {} (bytes per message)", E::STORE, BENCHES[0]);
@@ -38,7 +38,7 @@ pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Resu
     Ok(all.map(comparison).collect())
 }
 
-async fn measure<E: StoredEngine>(
+async fn measure<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
     name: Name,
     ask: &str,
@@ -55,7 +55,7 @@ async fn measure<E: StoredEngine>(
 }
 
 /// On the disk, and in the log.
-async fn bytes<E: StoredEngine>(entrant: &Entrant<E>, ask: &str) -> Result<(u64, u64)> {
+async fn bytes<E: StoredDatabaseKind>(entrant: &Entrant<E>, ask: &str) -> Result<(u64, u64)> {
     let pool = entrant.ground.pool(1).await?;
     let disk = E::number(&mut *pool.acquire().await?, ask.into()).await;
     pool.close().await;

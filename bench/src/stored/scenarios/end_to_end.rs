@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use super::super::arena::{LONGEST, StoredArena};
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use super::super::per_second;
 use super::{CALLERS, RATE};
@@ -17,7 +17,7 @@ use crate::scenarios::rounds::interleave;
 const BENCH: &str = "stored-end-to-end";
 const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::Milan, Name::RowQueue];
 
-pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     let labels = NAMES.map(Name::as_str);
     let title = format!("{}: {BENCH}", E::STORE);
     let rounds = arena.options.rounds();
@@ -26,7 +26,7 @@ pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Resu
     Ok(Comparison { bench: BENCH, store: E::STORE, callers: CALLERS, unit: RATE, series, baselines })
 }
 
-async fn measure<E: StoredEngine>(arena: &mut StoredArena<'_, E>, name: Name) -> Result<f64> {
+async fn measure<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>, name: Name) -> Result<f64> {
     // One writer commits for each message that a baseline takes in.
     let messages = arena.options.waiting_messages() / if E::ONE_WRITER { 4 } else { 1 };
     let mut entrant = arena.enter_for_callers(name).await?;

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::super::arena::{LONGEST, StoredArena};
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use super::RATE;
 use crate::report::figure;
@@ -21,7 +21,7 @@ const CONTESTS: [(Name, [&str; 2]); 3] = [
     (Name::RowQueue, ["row-queue", "row-queue-fresh"]),
 ];
 
-pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
+pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     for (name, labels) in CONTESTS {
         let title = format!("{}: {BENCH}", E::STORE);
@@ -37,7 +37,7 @@ pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Resu
     Ok(all)
 }
 
-async fn held<E: StoredEngine>(arena: &mut StoredArena<'_, E>, name: Name, half: u64) -> Result<f64> {
+async fn held<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>, name: Name, half: u64) -> Result<f64> {
     let mut entrant = arena.enter(name, 1).await?;
     entrant.warm_up(half).await?;
     entrant.fill(2 * half).await?;

@@ -11,7 +11,7 @@ mod work;
 use anyhow::Result;
 
 use super::arena::StoredArena;
-use super::engine::StoredEngine;
+use super::engine::StoredDatabaseKind;
 use crate::options::{Asked, StoredScenario};
 use crate::results::Comparison;
 
@@ -19,7 +19,7 @@ const CALLERS: usize = 64;
 const RATE: &str = "messages/s";
 
 /// Runs all that is asked for on one database.
-pub(crate) async fn run<E: StoredEngine>(asked: &Asked<StoredScenario>) -> Result<Vec<Comparison>> {
+pub(crate) async fn run<E: StoredDatabaseKind>(asked: &Asked<StoredScenario>) -> Result<Vec<Comparison>> {
     let mut arena = StoredArena::<E>::open(&asked.options).await?;
     let mut all = Vec::new();
     if asked.wants(StoredScenario::Accept) {

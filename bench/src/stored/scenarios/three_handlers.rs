@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::super::arena::{LONGEST, StoredArena};
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use super::super::per_message;
 use crate::results::Comparison;
@@ -26,11 +26,11 @@ const WAL: [(&str, Name, usize); 6] = [
     ("row-queue-1", Name::RowQueue, 1),
 ];
 
-pub(super) async fn run<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<[Comparison; 2]> {
+pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<[Comparison; 2]> {
     Ok([rates(arena).await?, wal(arena).await?])
 }
 
-async fn rates<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+async fn rates<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     let labels = NAMES.map(Name::as_str);
     let title = format!("{}: {BENCH}", E::STORE);
     // As many handler runs as the others have, or nearly.
@@ -41,7 +41,7 @@ async fn rates<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Compar
     Ok(Comparison { bench: BENCH, store: E::STORE, callers, unit: "handled/s", series, baselines })
 }
 
-async fn wal<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+async fn wal<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     let labels = WAL.map(|(label, ..)| label);
     let title = format!("{}: {WAL_BENCH} (bytes per message)", E::STORE);
     // Bytes are the same each time, or nearly.
@@ -52,7 +52,7 @@ async fn wal<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparis
 }
 
 /// From the accept to the last handler.
-async fn written<E: StoredEngine>(
+async fn written<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
     name: Name,
     handlers: usize,

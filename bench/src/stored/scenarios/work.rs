@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::super::arena::StoredArena;
-use super::super::engine::StoredEngine;
+use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::Name;
 use super::{CALLERS, RATE};
 use crate::arena::Task;
@@ -16,15 +16,15 @@ const NAMES_OF_SETS: [Name; 4] = [Name::OnceboxSet, Name::Milan, Name::MilanInTx
 /// No inbox: a hundred rows with one insert.
 const BULK: contenders::Name = contenders::Name::Bulk;
 
-pub(super) async fn singles<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+pub(super) async fn singles<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     compare(arena, "stored-work", &NAMES, false).await
 }
 
-pub(super) async fn sets<E: StoredEngine>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
+pub(super) async fn sets<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     compare(arena, "stored-work-set", &NAMES_OF_SETS, true).await
 }
 
-async fn compare<E: StoredEngine>(
+async fn compare<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
     bench: &'static str,
     names: &[Name],

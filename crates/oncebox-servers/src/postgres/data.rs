@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::{PostgresOptions, find};
-use crate::account::Account;
+use crate::account::OsAccount;
 use crate::folder::PrivateFolder;
 use crate::process::{OwnedProcess, Signal, describe};
 
@@ -18,7 +18,7 @@ const LOG_TAIL_LINES: usize = 30;
 #[derive(Debug)]
 pub(super) struct DataFolder {
     folder: PrivateFolder,
-    account: Option<Account>,
+    account: Option<OsAccount>,
     bin: PathBuf,
     settings: Vec<(String, String)>,
 }
@@ -51,7 +51,7 @@ impl DataFolder {
 
     fn empty(bin: PathBuf, settings: Vec<(String, String)>, parent: Option<&Path>) -> Result<DataFolder> {
         // PostgreSQL refuses to run as root.
-        let account = Account::unprivileged(&["postgres", "nobody"])?;
+        let account = OsAccount::unprivileged(&["postgres", "nobody"])?;
         let folder = match parent {
             Some(parent) => PrivateFolder::create_in(parent, "postgres", account)?,
             None => PrivateFolder::create("postgres", account)?,
@@ -82,7 +82,7 @@ impl DataFolder {
 
     fn spawn(&self, command: &mut Command, stop: Signal) -> Result<OwnedProcess> {
         OwnedProcess::spawn(command, stop, Some(self.folder.path())).with_context(|| match self.account {
-            Some(Account { uid, .. }) => format!("running PostgreSQL as user {uid}"),
+            Some(OsAccount { uid, .. }) => format!("running PostgreSQL as user {uid}"),
             None => "running PostgreSQL".into(),
         })
     }

@@ -30,7 +30,7 @@ pub struct PostgresServer {
     port: u16,
 }
 
-enum Start {
+enum StartResult {
     Ready(OwnedProcess),
     PortTaken,
 }
@@ -44,7 +44,7 @@ impl PostgresServer {
     pub(super) async fn on_a_free_port(data: DataFolder) -> Result<PostgresServer> {
         for _ in 0..PORT_ATTEMPTS {
             let port = port::free()?;
-            if let Start::Ready(process) = start_on(&data, port).await? {
+            if let StartResult::Ready(process) = start_on(&data, port).await? {
                 return Ok(PostgresServer { process: Some(process), data, port });
             }
         }
@@ -54,8 +54,8 @@ impl PostgresServer {
 
     pub(super) async fn on_port(data: DataFolder, port: u16) -> Result<PostgresServer> {
         match start_on(&data, port).await? {
-            Start::Ready(process) => Ok(PostgresServer { process: Some(process), data, port }),
-            Start::PortTaken => bail!("another process listens on port {port}:\n{}", data.log_tail()),
+            StartResult::Ready(process) => Ok(PostgresServer { process: Some(process), data, port }),
+            StartResult::PortTaken => bail!("another process listens on port {port}:\n{}", data.log_tail()),
         }
     }
 
@@ -104,8 +104,8 @@ impl PostgresServer {
     pub async fn restart(&mut self) -> Result<()> {
         self.stop()?;
         match start_on(&self.data, self.port).await? {
-            Start::Ready(process) => self.process = Some(process),
-            Start::PortTaken => {
+            StartResult::Ready(process) => self.process = Some(process),
+            StartResult::PortTaken => {
                 let log = self.data.log_tail();
                 bail!("another process took port {} while PostgreSQL was down:\n{log}", self.port)
             }
@@ -120,20 +120,20 @@ impl Drop for PostgresServer {
     }
 }
 
-async fn start_on(data: &DataFolder, port: u16) -> Result<Start> {
+async fn start_on(data: &DataFolder, port: u16) -> Result<StartResult> {
     let mut process = data.spawn_server(port)?;
     let deadline = Instant::now() + START_LIMIT;
     let mut last_error = None;
     while Instant::now() < deadline {
         if let Some(status) = process.ended()? {
             if data.lost_its_port() {
-                return Ok(Start::PortTaken);
+                return Ok(StartResult::PortTaken);
             }
             bail!("PostgreSQL did not start, it {}:\n{}", describe(status), data.log_tail());
         }
         // Another process on the port may accept a connection and stay silent.
         match timeout(ANSWER_LIMIT, answers(data, port)).await {
-            Ok(Ok(())) => return Ok(Start::Ready(process)),
+            Ok(Ok(())) => return Ok(StartResult::Ready(process)),
             Ok(Err(error)) => last_error = Some(error),
             Err(elapsed) => last_error = Some(elapsed.into()),
         }

@@ -45,9 +45,9 @@ async fn is_careful<S: LogStore>(store: &S, handler: HandlerId) -> bool {
 
 /// Says when transactions are about to commit.
 #[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<String>>>);
+struct WorkJournal(Arc<Mutex<Vec<String>>>);
 
-impl Journal {
+impl WorkJournal {
     fn write(&self, entry: &str) {
         self.0.lock().unwrap().push(entry.to_owned());
     }
@@ -57,7 +57,7 @@ impl Journal {
     }
 }
 
-impl Faults for Journal {
+impl Faults for WorkJournal {
     async fn at(&self, point: Point) -> Result<(), Error> {
         if point == Point::BeforeCommit {
             self.write("commit");
@@ -69,8 +69,8 @@ impl Faults for Journal {
 /// An inbox with one lane that keeps a journal.
 async fn with_journal<F: Fixture<Store: LogStore>>(
     fixture: &F,
-) -> (Inbox<Faulty<F::Store, Journal>>, HandlerId, Journal) {
-    let journal = Journal::default();
+) -> (Inbox<Faulty<F::Store, WorkJournal>>, HandlerId, WorkJournal) {
+    let journal = WorkJournal::default();
     let (effects, runs) = (fixture.clone(), journal.clone());
     let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
         runs.write(&sample.id);
@@ -132,7 +132,7 @@ pub async fn where_two_processes_crashed_tasks_run_one_by_one<F: Fixture<Store: 
         effects.effect(conn, &sample.id).await?;
         if n == 1 { Err(Failure::after(LEASE, "at first")) } else { Ok(()) }
     };
-    let journal = Journal::default();
+    let journal = WorkJournal::default();
     let faulty = Faulty::new(store.clone(), journal.clone());
     let inbox = Inbox::builder(faulty).stored().lanes(1).on("ledger", handler).build().await.unwrap();
     let ledger = id_of(&inbox, "ledger").await;

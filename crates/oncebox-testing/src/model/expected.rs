@@ -18,7 +18,7 @@ pub(super) const LATER: Duration = Duration::from_secs(60 * 60);
 
 /// A handler as the model sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Handler {
+pub(super) struct ExpectedHandler {
     pub(super) ordered: Option<DeadHead>,
     pub(super) is_there: bool,
     pub(super) is_paused: bool,
@@ -45,7 +45,7 @@ pub(super) struct Life {
 
 /// A message.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct ExpectedMessage {
     pub(super) key: String,
     pub(super) place: Place,
     pub(super) order: Option<u8>,
@@ -60,8 +60,8 @@ pub(super) struct Message {
 /// All of it.
 pub(super) struct Expected {
     pub(super) now: Duration,
-    pub(super) handlers: Vec<Handler>,
-    pub(super) messages: Vec<Message>,
+    pub(super) handlers: Vec<ExpectedHandler>,
+    pub(super) messages: Vec<ExpectedMessage>,
     pub(super) heads: Vec<i64>,
     shared: Arc<Shared>,
 }
@@ -92,7 +92,7 @@ impl Life {
 
 impl Expected {
     pub(super) fn new(ordered: [Option<DeadHead>; HANDLERS], heads: Vec<i64>, shared: Arc<Shared>) -> Self {
-        let handler = |ordered| Handler {
+        let handler = |ordered| ExpectedHandler {
             ordered,
             is_there: true,
             is_paused: false,
@@ -124,7 +124,7 @@ impl Expected {
         due: Duration,
         steps: &[Vec<Step>; HANDLERS],
     ) {
-        self.append(Message {
+        self.append(ExpectedMessage {
             key,
             place,
             order,
@@ -142,14 +142,14 @@ impl Expected {
     pub(super) fn spill(&mut self, key: String, place: Place, handler: usize, is_dead: bool) {
         let lives = (0..HANDLERS).map(|_| Life::new(Vec::new())).collect();
         let (target, order, due) = (Some(handler), None, Duration::ZERO);
-        self.append(Message { key, place, order, due, target, is_pruned: false, lives });
+        self.append(ExpectedMessage { key, place, order, due, target, is_pruned: false, lives });
         let message = self.messages.len() - 1;
         self.step(handler, message, if is_dead { Event::SpillDead } else { Event::Spill });
         let life = &mut self.messages[message].lives[handler];
         (life.due, life.failures) = (self.now, 1);
     }
 
-    fn append(&mut self, message: Message) {
+    fn append(&mut self, message: ExpectedMessage) {
         let head = &mut self.heads[usize::from(message.place.lane)];
         assert_eq!(message.place.pos, *head + 1, "positions have no gaps");
         *head += 1;
@@ -415,8 +415,9 @@ impl Expected {
 
     /// The message that is next for a lane's worker, and whether its sender's time has come.
     pub(super) fn next_waiting(&self, handler: usize, lane: u16) -> Option<(Place, bool)> {
-        let waiting =
-            |message: &&Message| message.place.lane == lane && message.lives[handler].stage == Stage::Waiting;
+        let waiting = |message: &&ExpectedMessage| {
+            message.place.lane == lane && message.lives[handler].stage == Stage::Waiting
+        };
         let next = self.messages.iter().filter(waiting).min_by_key(|message| message.place)?;
         Some((next.place, next.due <= self.now))
     }

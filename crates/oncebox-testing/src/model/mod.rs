@@ -23,7 +23,7 @@ use proptest::strategy::{Just, Strategy};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use tokio::runtime::Handle;
 
-use self::operations::{Operation, operation};
+use self::operations::{ModelOperation, operation};
 use self::world::World;
 use crate::conformance::Fixture;
 
@@ -83,15 +83,15 @@ pub async fn every_transition_happens<F: Fixture<Store: LogStore>>(fixture: F) {
     assert!(missing.is_empty(), "never seen: {missing:?}");
 }
 
-fn sequence() -> impl Strategy<Value = Vec<Operation>> {
+fn sequence() -> impl Strategy<Value = Vec<ModelOperation>> {
     // A few messages first: without them there is nothing to do.
-    (vec(operations::accept(), 1..6), vec(operation(), 1..OPERATIONS), Just(Operation::Work))
+    (vec(operations::accept(), 1..6), vec(operation(), 1..OPERATIONS), Just(ModelOperation::Work))
         .prop_map(|(first, rest, last)| first.into_iter().chain(rest).chain([last]).collect())
 }
 
 async fn run<F: Fixture<Store: LogStore>>(
     fixture: &F,
-    operations: &[Operation],
+    operations: &[ModelOperation],
     shared: &Arc<Shared>,
 ) -> Result<(), String> {
     let mut world = World::new(fixture, shared.clone()).await;

@@ -22,7 +22,7 @@ pub(super) enum Step {
 
 /// One operation. Messages are named by their number, of as many as there are.
 #[derive(Clone, Debug)]
-pub(super) enum Operation {
+pub(super) enum ModelOperation {
     /// A new message: its ordering key, whether it is due in an hour only, and what each handler does at each attempt; it
     /// succeeds when there is nothing left.
     Accept {
@@ -90,45 +90,49 @@ fn step() -> impl Strategy<Value = Step> + Clone {
     ]
 }
 
-pub(super) fn accept() -> impl Strategy<Value = Operation> + Clone {
+pub(super) fn accept() -> impl Strategy<Value = ModelOperation> + Clone {
     let steps = || vec(step(), 0..4);
     (
         weighted(0.7, 0_u8..3),
         weighted(0.15, proptest::strategy::Just(())),
         [steps(), steps(), steps(), steps()],
     )
-        .prop_map(|(order, later, steps)| Operation::Accept { order, is_later: later.is_some(), steps })
+        .prop_map(|(order, later, steps)| ModelOperation::Accept {
+            order,
+            is_later: later.is_some(),
+            steps,
+        })
 }
 
-pub(super) fn operation() -> impl Strategy<Value = Operation> {
+pub(super) fn operation() -> impl Strategy<Value = ModelOperation> {
     let number = || 0_usize..64;
     prop_oneof![
         8 => accept(),
-        2 => number().prop_map(Operation::AcceptAgain),
-        6 => proptest::strategy::Just(Operation::Work),
-        1 => number().prop_map(Operation::CrashAndWork),
-        3 => proptest::strategy::Just(Operation::Travel),
+        2 => number().prop_map(ModelOperation::AcceptAgain),
+        6 => proptest::strategy::Just(ModelOperation::Work),
+        1 => number().prop_map(ModelOperation::CrashAndWork),
+        3 => proptest::strategy::Just(ModelOperation::Travel),
         3 => (handler(), any::<bool>())
-            .prop_map(|(handler, is_healed)| Operation::Retry { handler, is_healed }),
+            .prop_map(|(handler, is_healed)| ModelOperation::Retry { handler, is_healed }),
         2 => (handler(), any::<bool>())
-            .prop_map(|(handler, is_discarded)| Operation::Settle { handler, is_discarded }),
+            .prop_map(|(handler, is_discarded)| ModelOperation::Settle { handler, is_discarded }),
         2 => (handler(), weighted(0.7, number()))
-            .prop_map(|(handler, from)| Operation::Replay { handler, from }),
-        1 => handler().prop_map(Operation::Pause),
-        2 => handler().prop_map(Operation::Resume),
-        1 => handler().prop_map(Operation::Remove),
-        2 => handler().prop_map(Operation::Revive),
-        1 => proptest::strategy::Just(Operation::Prune),
-        2 => (handler(), any::<bool>()).prop_map(|(handler, is_dead)| Operation::Spill { handler, is_dead }),
-        4 => (any::<bool>(), 0_u16..2).prop_map(|(is_task, lane)| Operation::Lease { is_task, lane }),
-        2 => any::<bool>().prop_map(|is_well| Operation::EndLease { is_well }),
-        1 => proptest::strategy::Just(Operation::LoseLeases),
+            .prop_map(|(handler, from)| ModelOperation::Replay { handler, from }),
+        1 => handler().prop_map(ModelOperation::Pause),
+        2 => handler().prop_map(ModelOperation::Resume),
+        1 => handler().prop_map(ModelOperation::Remove),
+        2 => handler().prop_map(ModelOperation::Revive),
+        1 => proptest::strategy::Just(ModelOperation::Prune),
+        2 => (handler(), any::<bool>()).prop_map(|(handler, is_dead)| ModelOperation::Spill { handler, is_dead }),
+        4 => (any::<bool>(), 0_u16..2).prop_map(|(is_task, lane)| ModelOperation::Lease { is_task, lane }),
+        2 => any::<bool>().prop_map(|is_well| ModelOperation::EndLease { is_well }),
+        1 => proptest::strategy::Just(ModelOperation::LoseLeases),
     ]
 }
 
 /// Sequences in which every transition happens.
-pub(super) fn grand_tour() -> Vec<Vec<Operation>> {
-    use Operation::*;
+pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
+    use ModelOperation::*;
     use Step::*;
     let message = |order: Option<u8>, is_later: bool, steps: &[Step]| Accept {
         order,

@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::Shared;
-use super::expected::{ATTEMPTS, Expected, LATER, Message};
-use super::operations::{APART, HANDLERS, Operation, Step};
+use super::expected::{ATTEMPTS, Expected, ExpectedMessage, LATER};
+use super::operations::{APART, HANDLERS, ModelOperation, Step};
 use crate::conformance::{Fixture, LIMITS};
 use crate::operator;
 
@@ -117,13 +117,13 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         self.expected.handlers[handler].is_there
     }
 
-    pub(super) async fn perform(&mut self, operation: &Operation) -> Result<(), String> {
+    pub(super) async fn perform(&mut self, operation: &ModelOperation) -> Result<(), String> {
         let failed = |error: oncebox_core::Error| format!("{error}: {:?}", std::error::Error::source(&error));
         match operation {
-            Operation::Accept { order, is_later, steps } => {
+            ModelOperation::Accept { order, is_later, steps } => {
                 self.accept(*order, *is_later, steps).await.map_err(failed)?;
             }
-            Operation::AcceptAgain(n) => {
+            ModelOperation::AcceptAgain(n) => {
                 let Some(key) = self.pick(*n).map(|n| self.expected.messages[n].key.clone()) else {
                     return Ok(());
                 };
@@ -133,13 +133,13 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     return Err(format!("a copy of {key} is {again:?}"));
                 }
             }
-            Operation::Work => self.work().await.map_err(failed)?,
-            Operation::CrashAndWork(n) => {
+            ModelOperation::Work => self.work().await.map_err(failed)?,
+            ModelOperation::CrashAndWork(n) => {
                 self.crash(*n).await;
                 self.work().await.map_err(failed)?;
             }
-            Operation::Travel => self.travel(),
-            Operation::Retry { handler, is_healed } if self.is_there(*handler) => {
+            ModelOperation::Travel => self.travel(),
+            ModelOperation::Retry { handler, is_healed } if self.is_there(*handler) => {
                 if *is_healed {
                     self.heal(*handler);
                 }
@@ -147,7 +147,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 self.inbox.operators().retry_dead(select, &operator("model")).await.map_err(failed)?;
                 self.expected.retry(*handler);
             }
-            Operation::Settle { handler, is_discarded } if self.is_there(*handler) => {
+            ModelOperation::Settle { handler, is_discarded } if self.is_there(*handler) => {
                 let select = Select::all().handler(self.name(*handler));
                 match is_discarded {
                     true => self
@@ -165,10 +165,10 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 };
                 self.expected.settle(*handler, *is_discarded);
             }
-            Operation::Replay { handler, from } if self.is_there(*handler) => {
+            ModelOperation::Replay { handler, from } if self.is_there(*handler) => {
                 self.replay(*handler, *from).await.map_err(failed)?;
             }
-            Operation::Pause(handler) if self.is_there(*handler) => {
+            ModelOperation::Pause(handler) if self.is_there(*handler) => {
                 let was = std::mem::replace(&mut self.expected.handlers[*handler].is_paused, true);
                 let paused = self
                     .inbox
@@ -180,7 +180,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     return Err("pausing did not tell what was before".into());
                 }
             }
-            Operation::Resume(handler) if self.is_there(*handler) => {
+            ModelOperation::Resume(handler) if self.is_there(*handler) => {
                 let was = std::mem::replace(&mut self.expected.handlers[*handler].is_paused, false);
                 let resumed = self
                     .inbox
@@ -192,7 +192,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     return Err("resuming did not tell what was before".into());
                 }
             }
-            Operation::Remove(handler) if self.is_there(*handler) => {
+            ModelOperation::Remove(handler) if self.is_there(*handler) => {
                 let there = self.expected.handlers.iter().filter(|handler| handler.is_there).count();
                 if there == 1 {
                     return Ok(());
@@ -206,19 +206,19 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 self.rebuild().await;
             }
             // What was for it alone went with it, and looks done.
-            Operation::Revive(handler) if !self.is_there(*handler) && !self.has_own(*handler) => {
+            ModelOperation::Revive(handler) if !self.is_there(*handler) && !self.has_own(*handler) => {
                 self.expected.revive(*handler);
                 self.rebuild().await;
             }
-            Operation::Prune => self.prune().await?,
-            Operation::Spill { handler, is_dead } if self.is_there(*handler) => {
+            ModelOperation::Prune => self.prune().await?,
+            ModelOperation::Spill { handler, is_dead } if self.is_there(*handler) => {
                 self.spill(*handler, *is_dead).await?;
             }
-            Operation::Lease { is_task, lane } if self.is_there(APART) => {
+            ModelOperation::Lease { is_task, lane } if self.is_there(APART) => {
                 self.lease(*is_task, *lane).await?;
             }
-            Operation::EndLease { is_well } => self.end_lease(*is_well).await?,
-            Operation::LoseLeases => self.lose_leases().await?,
+            ModelOperation::EndLease { is_well } => self.end_lease(*is_well).await?,
+            ModelOperation::LoseLeases => self.lose_leases().await?,
             // Not with a handler that is there, or is not.
             _ => {}
         }
@@ -226,7 +226,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
     }
 
     fn has_own(&self, handler: usize) -> bool {
-        let own = |message: &Message| message.target == Some(handler) && !message.is_pruned;
+        let own = |message: &ExpectedMessage| message.target == Some(handler) && !message.is_pruned;
         self.expected.messages.iter().any(own)
     }
 

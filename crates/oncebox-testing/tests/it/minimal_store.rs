@@ -16,12 +16,12 @@ use oncebox_testing::conformance::TransactionBody;
 use oncebox_testing::{Capabilities, Fixture};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-type Identity = (String, String, StoredKey);
+type MarkerIdentity = (String, String, StoredKey);
 
 /// The whole database. What a transaction writes is a copy, which its commit puts in the place of the original.
 #[derive(Clone, Debug, Default)]
 struct Tables {
-    markers: BTreeMap<Identity, Marker>,
+    markers: BTreeMap<MarkerIdentity, Marker>,
     live: Vec<LiveTime>,
     effects: Vec<String>,
 }
@@ -68,7 +68,7 @@ fn time(ms: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
-fn identity(unit: &Unit) -> Identity {
+fn identity(unit: &Unit) -> MarkerIdentity {
     (unit.handler.clone(), unit.kind.clone(), unit.key.clone())
 }
 
@@ -233,7 +233,8 @@ impl Upkeep for MinimalStore {
     async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         let markers = &mut self.tables.lock().await.markers;
         let due = markers.iter().filter(|(_, marker)| marker.processed_at < time(before_ms));
-        let due: Vec<Identity> = due.map(|(identity, _)| identity.clone()).take(limit as usize).collect();
+        let due: Vec<MarkerIdentity> =
+            due.map(|(identity, _)| identity.clone()).take(limit as usize).collect();
         due.iter().for_each(|identity| drop(markers.remove(identity)));
         Ok(due.len() as u64)
     }
