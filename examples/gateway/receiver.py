@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A service that gets its messages from the gateway. It needs nothing but Python.
+"""A service that gets its messages from the gateway. It needs only Python.
 
-The gateway delivers at least once, and says with each delivery which effect it is for: the header Idempotency-Key is the same
-for every try. Keeping it in the same transaction as the effect makes the effect once, whoever is killed whenever.
+The gateway delivers at least once. The header Idempotency-Key identifies the effect: it is the same on every attempt. The
+service stores it in the same transaction as the effect. So each effect happens once, even if a process is killed at any moment.
 """
 
 import argparse
@@ -15,14 +15,14 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--port", type=int, default=9000)
 parser.add_argument("--database", default="receipts.db")
 parser.add_argument("--flaky", action="store_true", help="fail about every third time, before or after the effect")
-parser.add_argument("--lenient", action="store_true", help='also take cents that are written as text, as in "4200"')
+parser.add_argument("--lenient", action="store_true", help='also accept cents that are written as text, for example "4200"')
 options = parser.parse_args()
 
 
 def open_database():
     database = sqlite3.connect(options.database, timeout=30, isolation_level=None)
     database.execute("create table if not exists handled (effect_id text primary key)")
-    # No constraint: a doubled receipt would show.
+    # Without a unique constraint, so that a second receipt would be visible.
     database.execute("create table if not exists receipt (message text)")
     return database
 
@@ -33,15 +33,15 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode(errors="replace")
         if options.flaky and random.random() < 0.2:
-            return self.answer(503, "not now")
+            return self.respond(503, "unavailable, try again")
         try:
             cents = json.loads(body).get("cents", 0)  # an order without a price is free
         except (ValueError, AttributeError):
-            return self.answer(422, "this is no JSON object")
+            return self.respond(422, "the body is not a JSON object")
         if options.lenient and isinstance(cents, str) and cents.isdigit():
             cents = int(cents)
         if not isinstance(cents, int):
-            return self.answer(422, f"cents is {cents!r}, which is no whole number")
+            return self.respond(422, f"invalid cents {cents!r}: send a whole number")
         database = open_database()
         database.execute("begin immediate")
         effect = (self.headers["Idempotency-Key"],)
@@ -50,12 +50,12 @@ class Receiver(BaseHTTPRequestHandler):
             database.execute("insert into receipt values (?)", (body,))
         database.execute("commit")
         database.close()
-        print("receipt" if fresh else "known  ", "attempt", self.headers["Oncebox-Attempt"], body, flush=True)
+        print("receipt  " if fresh else "duplicate", "attempt", self.headers["Oncebox-Attempt"], body, flush=True)
         if options.flaky and random.random() < 0.2:
-            return self.answer(500, "the effect is there, and the answer is not")
-        self.answer(200, "thank you")
+            return self.respond(500, "failed after the effect")
+        self.respond(200, "thank you")
 
-    def answer(self, status, text):
+    def respond(self, status, text):
         body = text.encode()
         try:
             self.send_response(status)
@@ -63,7 +63,7 @@ class Receiver(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         except OSError:
-            pass  # the gateway is gone: it will deliver again
+            pass  # the gateway has closed the connection: it will deliver again
 
     def log_message(self, *_):
         pass
