@@ -50,7 +50,7 @@ pub(crate) fn invalid_pointer(pointer: &str) -> String {
 
 /// The rules of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct MessageSource {
     pub(crate) name: String,
     /// The location of the key; by default that of HTTP clients, webhooks and CloudEvents.
     pub(crate) key: Option<FieldLocation>,
@@ -71,7 +71,7 @@ pub(crate) enum FieldLocation {
     Pointer(String),
 }
 
-/// The headers that came with a message.
+/// The headers of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestHeaders {
     /// The headers whose value is UTF-8.
@@ -109,7 +109,7 @@ impl fmt::Display for InvalidMessage {
 
 impl std::error::Error for InvalidMessage {}
 
-impl Source {
+impl MessageSource {
     /// A source without rules of its own.
     pub(crate) fn named(name: &str) -> Self {
         Self { name: name.to_owned(), key: None, kind: None, default_kind: name.to_owned(), order: None }
@@ -358,11 +358,11 @@ mod tests {
         headers
     }
 
-    fn take(source: &Source, pairs: &[(&str, &str)], body: &str) -> Result<Envelope, InvalidMessage> {
+    fn take(source: &MessageSource, pairs: &[(&str, &str)], body: &str) -> Result<Envelope, InvalidMessage> {
         source.envelope(headers(pairs), body.into())
     }
 
-    fn key_of(source: &Source, pairs: &[(&str, &str)], body: &str) -> String {
+    fn key_of(source: &MessageSource, pairs: &[(&str, &str)], body: &str) -> String {
         let envelope = take(source, pairs, body).unwrap();
         String::from_utf8(envelope.key().unwrap().as_bytes().to_vec()).unwrap()
     }
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn the_key_is_at_the_usual_location_of_clients_webhooks_and_events() {
-        let shop = Source::named("shop");
+        let shop = MessageSource::named("shop");
         assert_eq!(key_of(&shop, &[("idempotency-key", " a "), ("webhook-id", "b")], ""), "shop/ a ");
         assert_eq!(key_of(&shop, &[("idempotency-key", ""), ("webhook-id", "b")], ""), "shop/b");
         assert_eq!(key_of(&shop, &[("ce-id", "e-1"), ("ce-source", "/shop")], ""), "shop//shop e-1");
@@ -381,7 +381,7 @@ mod tests {
         let spaced = |source: &str, id: &str| key_of(&shop, &[("ce-id", id), ("ce-source", source)], "");
         assert_ne!(spaced("a", "b 1"), spaced("a b", "1"));
         assert_ne!(spaced("a%20b", "1"), spaced("a b", "1"));
-        for (pairs, body, said) in [
+        for (pairs, body, problem) in [
             (&[][..], "{}", "send the header Idempotency-Key"),
             (&[("ce-id", "1")], "", "has no ce-source"),
             (&[("ce-source", "/shop")], "", "has no ce-id"),
@@ -390,7 +390,7 @@ mod tests {
         ] {
             let refused = take(&shop, pairs, body).unwrap_err();
             assert!(matches!(refused, InvalidMessage::MissingKey(_)), "{pairs:?}");
-            assert!(refused.to_string().contains(said), "{refused}");
+            assert!(refused.to_string().contains(problem), "{refused}");
         }
         let cut_off = take(&shop, &[STRUCTURED], &EVENT[..20]).unwrap_err();
         assert!(matches!(cut_off, InvalidMessage::Malformed(_)), "{cut_off}");
@@ -407,8 +407,8 @@ mod tests {
             headers: headers(&[("idempotency-key", "1"), ("webhook-id", "2"), ("x-id", "3")]),
             unreadable: vec![unreadable.to_owned()],
         };
-        let shop = Source::named("shop");
-        let refused = |source: &Source, unreadable| source.envelope(request(unreadable), Vec::new());
+        let shop = MessageSource::named("shop");
+        let refused = |source: &MessageSource, unreadable| source.envelope(request(unreadable), Vec::new());
         let error = refused(&shop, "idempotency-key").unwrap_err();
         assert!(
             matches!(&error, InvalidMessage::BadKey(text) if text.contains("Idempotency-Key")),
@@ -417,11 +417,11 @@ mod tests {
         refused(&shop, "webhook-id").unwrap();
         refused(&shop, "x-other").unwrap();
         let by_header = |part: &str| Some(FieldLocation::Header(part.to_owned()));
-        let keyed = Source { key: by_header("X-Id"), ..shop.clone() };
+        let keyed = MessageSource { key: by_header("X-Id"), ..shop.clone() };
         assert!(matches!(refused(&keyed, "x-id"), Err(InvalidMessage::BadKey(_))));
         refused(&keyed, "idempotency-key").unwrap();
-        let of_kind = Source { kind: by_header("x-kind"), ..shop.clone() };
-        let ordered = Source { order: by_header("x-customer"), ..shop.clone() };
+        let of_kind = MessageSource { kind: by_header("x-kind"), ..shop.clone() };
+        let ordered = MessageSource { order: by_header("x-customer"), ..shop.clone() };
         for (source, unreadable) in
             [(&shop, "ce-type"), (&of_kind, "x-kind"), (&ordered, "x-customer"), (&shop, "oncebox-due-at")]
         {
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn several_values_are_refused() {
-        let shop = Source::named("shop");
+        let shop = MessageSource::named("shop");
         let twice = [("idempotency-key", "1"), ("Idempotency-Key", "2"), ("webhook-id", "3")];
         assert!(matches!(take(&shop, &twice, ""), Err(InvalidMessage::BadKey(_))));
         let the_same = [("idempotency-key", "1"), ("idempotency-key", "1")];
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_configured_location_of_the_key_is_the_only_one() {
-        let by = |part| Source { key: Some(part), ..Source::named("s") };
+        let by = |part| MessageSource { key: Some(part), ..MessageSource::named("s") };
         let header = by(FieldLocation::Header("X-Id".into()));
         assert_eq!(key_of(&header, &[("x-id", "7"), ("idempotency-key", "other")], ""), "s/7");
         assert!(matches!(
@@ -473,29 +473,31 @@ mod tests {
     #[test]
     fn the_kind_is_from_the_message_or_its_source() {
         let key = ("idempotency-key", "1");
-        let shop = Source { default_kind: "paid".into(), ..Source::named("shop") };
+        let shop = MessageSource { default_kind: "paid".into(), ..MessageSource::named("shop") };
         assert_eq!(take(&shop, &[key], "").unwrap().kind(), "paid");
         assert_eq!(take(&shop, &[key, ("ce-type", "refunded")], "").unwrap().kind(), "refunded");
         assert_eq!(take(&shop, &[STRUCTURED], EVENT).unwrap().kind(), "paid");
-        let by_body = Source { kind: Some(FieldLocation::Pointer("/type".into())), ..shop };
+        let by_body = MessageSource { kind: Some(FieldLocation::Pointer("/type".into())), ..shop };
         assert_eq!(take(&by_body, &[key], r#"{"type":"x"}"#).unwrap().kind(), "x");
         assert_eq!(take(&by_body, &[key], "{}").unwrap().kind(), "paid");
     }
 
     #[test]
     fn order_and_times_are_read() {
-        let by_customer =
-            Source { order: Some(FieldLocation::Pointer("/customer".into())), ..Source::named("shop") };
+        let by_customer = MessageSource {
+            order: Some(FieldLocation::Pointer("/customer".into())),
+            ..MessageSource::named("shop")
+        };
         let envelope = take(&by_customer, &[("webhook-id", "1")], r#"{"customer":7}"#).unwrap();
         assert_eq!(envelope.order_by(), Some(&Key::from("shop/7")));
         assert_eq!(envelope.headers().get(SOURCE_HEADER), Some("shop"));
-        let event = take(&Source::named("shop"), &[STRUCTURED], EVENT).unwrap();
+        let event = take(&MessageSource::named("shop"), &[STRUCTURED], EVENT).unwrap();
         assert_eq!(
             event.occurred_at().map(crate::times::rfc3339).as_deref(),
             Some("2026-01-31T12:00:00.000Z")
         );
         let later = take(
-            &Source::named("shop"),
+            &MessageSource::named("shop"),
             &[("webhook-id", "1"), ("oncebox-due-at", "2026-02-01T00:00:00Z")],
             "",
         );
@@ -503,13 +505,17 @@ mod tests {
             later.unwrap().due_at().map(crate::times::rfc3339).as_deref(),
             Some("2026-02-01T00:00:00.000Z")
         );
-        let soon = take(&Source::named("shop"), &[("webhook-id", "1"), ("oncebox-due-at", "soon")], "");
+        let soon =
+            take(&MessageSource::named("shop"), &[("webhook-id", "1"), ("oncebox-due-at", "soon")], "");
         assert!(matches!(soon, Err(InvalidMessage::Malformed(_))));
     }
 
     #[test]
     fn sources_have_key_spaces_of_their_own() {
         let key = [("idempotency-key", "b/1")];
-        assert_ne!(key_of(&Source::named("a"), &key, ""), key_of(&Source::named("a.b"), &key, ""));
+        assert_ne!(
+            key_of(&MessageSource::named("a"), &key, ""),
+            key_of(&MessageSource::named("a.b"), &key, "")
+        );
     }
 }

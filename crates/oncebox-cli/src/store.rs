@@ -35,7 +35,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The purpose for which a database is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum OpenPurpose {
     /// To read. A read-only file is enough.
     Read,
     /// To write once, for a command.
@@ -113,7 +113,7 @@ impl DatabaseTarget {
     }
 
     /// Opens the database. A missing file is an error.
-    pub(crate) async fn open(&self, reason: Purpose) -> Result<Opened> {
+    pub(crate) async fn open(&self, reason: OpenPurpose) -> Result<Opened> {
         if let Some(file) = self.file()
             // A file that this user may not look up may exist.
             && matches!(Path::new(file).try_exists(), Ok(false))
@@ -128,23 +128,23 @@ impl DatabaseTarget {
     }
 
     /// Opens the database. Missing tables, or tables of another version, are an error.
-    pub(crate) async fn open_ready(&self, reason: Purpose) -> Result<Opened> {
+    pub(crate) async fn open_ready(&self, reason: OpenPurpose) -> Result<Opened> {
         let opened = self.open(reason).await?;
         let (found, required) = opened.schema_version().await?;
-        let shown = self.shown();
+        let url = self.redacted_url();
         let message = match found {
             0 => format!(
-                "{shown} has no Oncebox tables{}: run `oncebox migrate up`, {ONLY_SERVE}",
+                "{url} has no Oncebox tables{}: run `oncebox migrate up`, {ONLY_SERVE}",
                 self.in_schema()
             ),
             _ if found < required => {
                 format!(
-                    "{shown} has schema version {found}, but {required} is required: run `oncebox migrate up`, {ONLY_SERVE}"
+                    "{url} has schema version {found}, but {required} is required: run `oncebox migrate up`, {ONLY_SERVE}"
                 )
             }
             _ if found > required => {
                 format!(
-                    "{shown} has schema version {found}, but this program supports {required}: update the program"
+                    "{url} has schema version {found}, but this program supports {required}: update the program"
                 )
             }
             _ => return Ok(opened),
@@ -153,7 +153,7 @@ impl DatabaseTarget {
     }
 
     /// Opens the database for an operator's command. The tables must have the version that this program needs.
-    pub(crate) async fn operators(&self, reason: Purpose) -> Result<Operators> {
+    pub(crate) async fn operators(&self, reason: OpenPurpose) -> Result<Operators> {
         self.open_ready(reason).await?.operators().await
     }
 
@@ -181,8 +181,8 @@ impl DatabaseTarget {
     }
 
     /// Opens the database. A missing file is created.
-    pub(crate) async fn open_or_create(&self, reason: Purpose) -> Result<Opened> {
-        let doing = || format!("opening {}", self.shown());
+    pub(crate) async fn open_or_create(&self, reason: OpenPurpose) -> Result<Opened> {
+        let doing = || format!("opening {}", self.redacted_url());
         match self.scheme() {
             "sqlite" => {
                 if self.schema.is_some() {
@@ -195,8 +195,8 @@ impl DatabaseTarget {
             }
             "postgres" | "postgresql" => {
                 let store = match reason {
-                    Purpose::Run => PostgresStore::connect(&self.url).await,
-                    Purpose::Read | Purpose::Act => PostgresStore::connect_at_once(&self.url).await,
+                    OpenPurpose::Run => PostgresStore::connect(&self.url).await,
+                    OpenPurpose::Read | OpenPurpose::Act => PostgresStore::connect_at_once(&self.url).await,
                 };
                 let mut store = store.with_context(doing)?;
                 if let Some(schema) = &self.schema {
@@ -204,16 +204,12 @@ impl DatabaseTarget {
                 }
                 Ok(Opened::Postgres(store))
             }
-            _ => Err(Usage(format!(
-                "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
-                self.shown()
-            ))
-            .into()),
+            _ => Err(Usage(self.invalid_url()).into()),
         }
     }
 
     /// Opens an SQLite database. Each cause of a failure has its own error text, because SQLite has one for all.
-    async fn open_file(&self, reason: Purpose) -> Result<SqliteStore> {
+    async fn open_file(&self, reason: OpenPurpose) -> Result<SqliteStore> {
         let Some(file) = self.file() else { return Err(Usage(IN_MEMORY.to_owned()).into()) };
         let path = Path::new(file);
         if path.is_dir() {
@@ -238,15 +234,15 @@ impl DatabaseTarget {
             .into());
         }
         let opened = match (self.is_read_only(path), reason) {
-            (true, Purpose::Read) => self.open_to_read(path).await,
-            (true, Purpose::Act | Purpose::Run) => Err(no_write_permission(path).into()),
+            (true, OpenPurpose::Read) => self.open_to_read(path).await,
+            (true, OpenPurpose::Act | OpenPurpose::Run) => Err(no_write_permission(path).into()),
             (false, _) => SqliteStore::connect(&self.url).await.map_err(anyhow::Error::from),
         };
         match opened {
             Err(error) if result_code(&error) == Some(NOT_A_DATABASE) => {
                 Err(Usage(format!("{file} is not an SQLite database: name another file with --store")).into())
             }
-            opened => opened.with_context(|| format!("opening {}", self.shown())),
+            opened => opened.with_context(|| format!("opening {}", self.redacted_url())),
         }
     }
 
@@ -292,7 +288,7 @@ impl DatabaseTarget {
     }
 
     /// The URL without its password.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn redacted_url(&self) -> String {
         // Parameters may have a password too.
         let url = match self.is_postgres() {
             true => self.url.split('?').next().unwrap_or_default(),
@@ -302,6 +298,14 @@ impl DatabaseTarget {
         let Some((user, host)) = rest.rsplit_once('@') else { return url.to_owned() };
         let user = user.split_once(':').map_or(user, |(user, _)| user);
         format!("{scheme}://{user}@{host}")
+    }
+
+    /// The error text for a URL of another database.
+    pub(crate) fn invalid_url(&self) -> String {
+        format!(
+            "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
+            self.redacted_url()
+        )
     }
 
     /// The part before the first colon.
@@ -363,10 +367,10 @@ mod tests {
 
     #[test]
     fn no_password_is_shown() {
-        assert_eq!(target("postgres://ann:s3cret@db/x").shown(), "postgres://ann@db/x");
-        assert_eq!(target("postgres://ann@db/x").shown(), "postgres://ann@db/x");
-        assert_eq!(target("postgres://db/x?user=ann&password=s3cret").shown(), "postgres://db/x");
-        assert_eq!(target("sqlite://oncebox.db").shown(), "sqlite://oncebox.db");
+        assert_eq!(target("postgres://ann:s3cret@db/x").redacted_url(), "postgres://ann@db/x");
+        assert_eq!(target("postgres://ann@db/x").redacted_url(), "postgres://ann@db/x");
+        assert_eq!(target("postgres://db/x?user=ann&password=s3cret").redacted_url(), "postgres://db/x");
+        assert_eq!(target("sqlite://oncebox.db").redacted_url(), "sqlite://oncebox.db");
     }
 
     #[test]
@@ -383,11 +387,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_invalid_url_and_a_missing_file_are_reported() {
-        let error = target("mysql://db/x").open(Purpose::Read).await.unwrap_err();
+        let error = target("mysql://db/x").open(OpenPurpose::Read).await.unwrap_err();
         assert!(error.to_string().contains("write sqlite://FILE or postgres://"), "{error}");
-        let error = target("sqlite://nowhere/at.db").open(Purpose::Read).await.unwrap_err();
+        let error = target("sqlite://nowhere/at.db").open(OpenPurpose::Read).await.unwrap_err();
         assert!(error.is::<NotFound>(), "{error}");
-        let error = target("sqlite::memory:").open_or_create(Purpose::Run).await.unwrap_err();
+        let error = target("sqlite::memory:").open_or_create(OpenPurpose::Run).await.unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("in memory loses"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use crate::config::text::ConfigText;
 use crate::config::{Destination, HandlerConfig, HttpConfig, exposed, file};
 use crate::deliver::{header_problem, is_public};
 use crate::exit::Usage;
-use crate::source::{FieldLocation, Source, invalid_pointer, is_left_out, not_stored};
+use crate::source::{FieldLocation, MessageSource, invalid_pointer, is_left_out, not_stored};
 use crate::times::rough;
 
 /// The only default of this file. The library has those of the engine.
@@ -27,7 +27,7 @@ pub(super) fn is_source_name(name: &str) -> bool {
 }
 
 /// How to write a source's name.
-pub(crate) const SOURCE_NAME_RULE: &str = "use 1 to 64 letters, digits, '-', '_' and '.'";
+pub(super) const SOURCE_NAME_RULE: &str = "use 1 to 64 letters, digits, '-', '_' and '.'";
 const NAME_RULE: &str = "use 1 to 200 bytes without control characters, and no '@' at the start";
 
 /// The engine's rule for names of handlers and kinds.
@@ -75,7 +75,7 @@ pub(super) fn check_source(
     name: &toml::Spanned<String>,
     source: &file::SourceSection,
     text: &ConfigText<'_>,
-) -> Result<(String, Source), Usage> {
+) -> Result<(String, MessageSource), Usage> {
     if !is_source_name(name.get_ref()) {
         return Err(text.at(
             name,
@@ -105,7 +105,7 @@ pub(super) fn check_source(
         (None, Some(pointer)) => Ok(Some(FieldLocation::Pointer(pointer.get_ref().clone()))),
         (None, None) => Ok(None),
     };
-    let checked = Source {
+    let checked = MessageSource {
         kind: location("kind", &source.kind_header, &source.kind_pointer)?,
         key: location("key", &source.key_header, &source.key_pointer)?,
         order: location("order", &source.order_header, &source.order_pointer)?,
@@ -113,7 +113,7 @@ pub(super) fn check_source(
             .kind
             .as_ref()
             .map_or_else(|| name.get_ref().clone(), |kind| kind.get_ref().clone()),
-        ..Source::named(name.get_ref())
+        ..MessageSource::named(name.get_ref())
     };
     Ok((name.get_ref().clone(), checked))
 }

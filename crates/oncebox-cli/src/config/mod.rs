@@ -15,10 +15,12 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 
 use crate::cli::CommonArgs;
-use crate::config::check::{check_handler, check_http, check_program, check_source, is_source_name};
+use crate::config::check::{
+    SOURCE_NAME_RULE, check_handler, check_http, check_program, check_source, is_source_name,
+};
 use crate::config::text::ConfigText;
 use crate::exit::Usage;
-use crate::source::Source;
+use crate::source::MessageSource;
 use crate::store::{DEFAULT_URL, DatabaseTarget, IN_MEMORY};
 use crate::times::rough;
 
@@ -71,16 +73,25 @@ pub(crate) struct HttpConfig {
 /// The sources of messages.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    known: BTreeMap<String, Source>,
+    known: BTreeMap<String, MessageSource>,
     /// Whether every valid name is a source, because none is configured.
     open: bool,
 }
 
 impl Sources {
     /// The source of that name.
-    pub(crate) fn find(&self, name: &str) -> Option<Source> {
-        let unknown = || (self.open && is_source_name(name)).then(|| Source::named(name));
+    pub(crate) fn find(&self, name: &str) -> Option<MessageSource> {
+        let unknown = || (self.open && is_source_name(name)).then(|| MessageSource::named(name));
         self.known.get(name).cloned().or_else(unknown)
+    }
+
+    /// The error text for a name that is no source.
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        let names = self.names();
+        match names.is_empty() {
+            true => format!("invalid source name {name:?}: {SOURCE_NAME_RULE}"),
+            false => format!("unknown source {name:?}: the configured sources are {}", names.join(", ")),
+        }
     }
 
     /// The configured names.
@@ -173,13 +184,7 @@ impl Config {
             && !target.is_sqlite()
             && !target.is_postgres()
         {
-            return Err(text.at(
-                url,
-                &format!(
-                    "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
-                    target.shown()
-                ),
-            ));
+            return Err(text.at(url, &target.invalid_url()));
         }
         if let Some(url) = &file.store.url
             && target.is_in_memory()

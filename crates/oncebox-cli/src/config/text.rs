@@ -26,8 +26,8 @@ impl<'a> ConfigText<'a> {
     pub(super) fn at_span(&self, span: Range<usize>, problem: &str) -> Usage {
         let before = self.content.get(..span.start).unwrap_or_default();
         let line = before.matches('\n').count();
-        let shown = self.content.lines().nth(line).unwrap_or_default();
-        Usage(format!("{}:{}: {problem}\n\n    {}\n", self.path.display(), line + 1, shown.trim()))
+        let line_text = self.content.lines().nth(line).unwrap_or_default();
+        Usage(format!("{}:{}: {problem}\n\n    {}\n", self.path.display(), line + 1, line_text.trim()))
     }
 
     /// An error of the TOML parser.

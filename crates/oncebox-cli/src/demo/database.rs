@@ -14,7 +14,7 @@ use crate::cli::CommonArgs;
 use crate::demo::history;
 use crate::demo::ledger::{LedgerStore, table};
 use crate::exit::Usage;
-use crate::store::{DatabaseTarget, Opened, Purpose, with_store};
+use crate::store::{DatabaseTarget, OpenPurpose, Opened, with_store};
 
 /// The file's name in its folder.
 pub(super) const FILE: &str = "demo.db";
@@ -58,7 +58,7 @@ impl DemoDatabase {
                 (DatabaseTarget { url, schema: common.schema.clone() }, temporary)
             }
         };
-        let opened = target.open_or_create(Purpose::Act).await?;
+        let opened = target.open_or_create(OpenPurpose::Act).await?;
         let owns_schema = target.schema.is_some() && common.schema.is_none();
         Ok(Self { target, opened, keep: keep.map(Path::to_owned), owns_schema, temporary })
     }
@@ -94,7 +94,9 @@ impl DemoDatabase {
     /// A sentence about the files that remain after the demo.
     pub(super) fn remaining(&self) -> Option<String> {
         let database = match (&self.opened, &self.target.schema) {
-            (Opened::Postgres(_), Some(schema)) => format!("schema {schema} of {}", self.target.shown()),
+            (Opened::Postgres(_), Some(schema)) => {
+                format!("schema {schema} of {}", self.target.redacted_url())
+            }
             _ => self.target.file().unwrap_or_default().to_owned(),
         };
         match &self.keep {

@@ -44,7 +44,7 @@ use crate::demo::run::DemoRun;
 use crate::demo::signals::Signals;
 use crate::demo::workers::WorkerProcesses;
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Opened, Purpose, with_store};
+use crate::store::{DatabaseTarget, OpenPurpose, Opened, with_store};
 
 /// The hidden command that makes this program one of the demo's workers.
 pub(crate) const WORKER_COMMAND: &str = "demo-worker";
@@ -159,7 +159,7 @@ fn prepare(output: CommandOutput, options: &DemoArgs, database: &DemoDatabase) -
     let (messages, workers, kills) =
         (u64::from(options.messages), usize::from(options.workers), usize::from(options.kills));
     let mut history = History::begin(database.history_file().as_deref())?;
-    let (store, schema) = (database.target.shown(), database.target.schema.clone());
+    let (store, schema) = (database.target.redacted_url(), database.target.schema.clone());
     output.line(format!(
         "{messages} messages, {workers} workers, {kills} kills, seed {seed}, on {store}{}",
         schema.as_ref().map(|schema| format!(", schema {schema}")).unwrap_or_default()
@@ -194,7 +194,7 @@ async fn audit_again(common: &CommonArgs, folder: &Path) -> Result<ExitCode> {
     };
     let schema = common.schema.clone().or_else(|| counts.schema.clone());
     let target = DatabaseTarget { url, schema };
-    let audit = audit(&counts, &target.open(Purpose::Read).await?, target.schema.as_deref()).await?;
+    let audit = audit(&counts, &target.open(OpenPurpose::Read).await?, target.schema.as_deref()).await?;
     let report = DemoReport { counts, audit };
     print(common.output(), &report)?;
     Ok(if report.is_proof() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

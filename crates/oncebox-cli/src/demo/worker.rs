@@ -17,7 +17,7 @@ use crate::demo::ledger::{LedgerStore, table};
 use crate::demo::plan::MessageMode;
 use crate::demo::protocol::{DeliveryRequest, Setup, WorkerReport};
 use crate::exit;
-use crate::store::{DatabaseTarget, Purpose, with_store};
+use crate::store::{DatabaseTarget, OpenPurpose, with_store};
 
 /// The handler of stored messages.
 pub(super) const STORED: &str = "demo-transfers";
@@ -75,7 +75,7 @@ async fn work() -> Result<()> {
         serde_json::from_str(&setup).context("invalid setup: only `oncebox demo` starts this command");
     let Setup { url, schema } = setup?;
     let table = table(schema.as_deref());
-    let opened = DatabaseTarget { url, schema }.open(Purpose::Run).await?;
+    let opened = DatabaseTarget { url, schema }.open(OpenPurpose::Run).await?;
     with_store!(opened, store => take_deliveries(Inboxes::build(store, &table).await?, lines).await)
 }
 

@@ -14,14 +14,13 @@ use tokio::sync::watch;
 
 use crate::cli::CommonArgs;
 use crate::config::Config;
-use crate::config::check::SOURCE_NAME_RULE;
 use crate::deliver::inbox;
 use crate::exit::Usage;
 use crate::exit::chain_text;
 use crate::output::CommandOutput;
 use crate::serve::{stop_signals, stopped};
-use crate::source::{FieldLocation, InvalidMessage, Source, invalid_pointer, is_left_out, not_stored};
-use crate::store::{Purpose, with_store};
+use crate::source::{FieldLocation, InvalidMessage, MessageSource, invalid_pointer, is_left_out, not_stored};
+use crate::store::{OpenPurpose, with_store};
 
 /// The maximum number of messages in a batch. They share transactions and keep their order.
 const BATCH_MAX: usize = 512;
@@ -68,7 +67,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &AcceptArgs) -> Result<Exi
     let source = source(&config, options)?;
     let headers = headers(&options.headers)?;
     let bar = bar(common.json, &options.file).await;
-    let opened = config.target.open_ready(Purpose::Act).await?;
+    let opened = config.target.open_ready(OpenPurpose::Act).await?;
     let mut counts = AcceptCounts::default();
     let stop = stop_signals()?;
     with_store!(opened, store => {
@@ -100,18 +99,9 @@ fn report(out: CommandOutput, counts: &AcceptCounts) -> Result<ExitCode> {
     Ok(if *refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn source(config: &Config, options: &AcceptArgs) -> Result<Source> {
+fn source(config: &Config, options: &AcceptArgs) -> Result<MessageSource> {
     let Some(mut source) = config.sources.find(&options.source) else {
-        let problem = match config.sources.names()[..] {
-            [] => format!("invalid source name {:?}: {SOURCE_NAME_RULE}", options.source),
-            ref names => {
-                format!(
-                    "unknown source {:?}: the configured sources are {}",
-                    options.source,
-                    names.join(", ")
-                )
-            }
-        };
+        let problem = config.sources.unknown(&options.source);
         return Err(Usage(problem).into());
     };
     for pointer in [&options.key_pointer, &options.kind_pointer].into_iter().flatten() {
@@ -231,7 +221,7 @@ impl LineBatch {
 /// Accepts the lines of an input.
 struct AcceptRun<S: LogStore> {
     inbox: Inbox<S>,
-    source: Source,
+    source: MessageSource,
     headers: Headers,
     bar: ProgressBar,
 }
@@ -250,9 +240,9 @@ impl<S: LogStore> AcceptRun<S> {
         while more {
             let mut batch = LineBatch::default();
             more = self.read(&mut lines, &mut number, &mut batch, counts, stop).await?;
-            let answers = self.inbox.accept_all(batch.envelopes).await;
-            for (line, answer) in batch.numbers.into_iter().zip(answers) {
-                self.note(line, answer, counts)?;
+            let results = self.inbox.accept_all(batch.envelopes).await;
+            for (line, result) in batch.numbers.into_iter().zip(results) {
+                self.record(line, result, counts)?;
             }
             self.bar.set_message(format!("{} accepted, {} duplicates", counts.accepted, counts.duplicates));
         }
@@ -311,8 +301,8 @@ impl<S: LogStore> AcceptRun<S> {
         Ok(true)
     }
 
-    fn note(&self, line: u64, answer: Result<Accept, Error>, counts: &mut AcceptCounts) -> Result<()> {
-        match answer {
+    fn record(&self, line: u64, result: Result<Accept, Error>, counts: &mut AcceptCounts) -> Result<()> {
+        match result {
             Ok(Accept::Accepted(_)) => counts.accepted += 1,
             Ok(Accept::Duplicate { .. } | Accept::KeyReuse { .. }) => counts.duplicates += 1,
             Err(error)

@@ -8,9 +8,9 @@ use oncebox::store::AuditEntry;
 use serde_json::json;
 
 use crate::cli::CommonArgs;
-use crate::operate::place::shown;
+use crate::operate::place::place_text;
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 use crate::table::TextTable;
 use crate::times::{ago, rfc3339};
 
@@ -23,7 +23,7 @@ pub(crate) struct AuditArgs {
 }
 
 pub(crate) async fn run(common: &CommonArgs, options: &AuditArgs) -> Result<ExitCode> {
-    let operators = DatabaseTarget::of(common)?.operators(Purpose::Read).await?;
+    let operators = DatabaseTarget::of(common)?.operators(OpenPurpose::Read).await?;
     list(&operators, options.limit, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -39,7 +39,7 @@ async fn list(operators: &Operators, limit: u32, output: CommandOutput) -> Resul
             operator.clone(),
             action.clone(),
             handler.clone(),
-            place.map_or_else(|| "-".to_owned(), shown),
+            place.map_or_else(|| "-".to_owned(), place_text),
             detail.clone().unwrap_or_default(),
         ]);
     }

@@ -15,7 +15,7 @@ use crate::operate::known::{self, find_handler};
 use crate::operate::place::parse_place;
 use crate::operate::status::{HandlerField, handler_table};
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 use crate::times::parse_time;
 
 /// Options of `handlers`. Without an action it lists.
@@ -96,8 +96,8 @@ impl ReplayStart {
 
 pub(crate) async fn run(common: &CommonArgs, options: &HandlersArgs) -> Result<ExitCode> {
     let reason = match options.action {
-        None | Some(HandlersAction::List { .. }) => Purpose::Read,
-        Some(_) => Purpose::Act,
+        None | Some(HandlersAction::List { .. }) => OpenPurpose::Read,
+        Some(_) => OpenPurpose::Act,
     };
     let operators = DatabaseTarget::of(common)?.operators(reason).await?;
     act(&operators, common, options).await?;

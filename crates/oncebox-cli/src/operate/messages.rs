@@ -14,9 +14,9 @@ use crate::cli::CommonArgs;
 use crate::exit::{NotFound, Usage};
 use crate::operate::bytes::{BodyField, KeyField, body_text, escaped, key_or_none, key_text, parse_key};
 use crate::operate::known::find_handler;
-use crate::operate::place::{parse_place, shown};
+use crate::operate::place::{parse_place, place_text};
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 use crate::table::TextTable;
 use crate::times::{ago, rfc3339};
 
@@ -83,7 +83,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &MessagesArgs) -> Result<E
     if let Some(MessagesAction::Show(ShowMessage { place: None, key: None, .. })) = &options.action {
         return Err(Usage(NO_SELECTION.into()).into());
     }
-    let operators = DatabaseTarget::of(common)?.operators(Purpose::Read).await?;
+    let operators = DatabaseTarget::of(common)?.operators(OpenPurpose::Read).await?;
     let output = common.output();
     match &options.action {
         Some(MessagesAction::Show(options)) => show(&operators, options, output).await,
@@ -103,7 +103,7 @@ async fn list(operators: &Operators, options: &ListMessages, output: CommandOutp
         output.object(&MessageField::new(status))?;
         let message = &status.message;
         table.row([
-            shown(message.place),
+            place_text(message.place),
             message.kind.clone(),
             key_or_none(message.key.as_ref()),
             ago(status.received_at),
@@ -172,7 +172,7 @@ async fn show(operators: &Operators, options: &ShowMessage, output: CommandOutpu
     let Some(status) = operators.message(place).await? else {
         return Err(NotFound(format!(
             "there is no message at {}: it was pruned, or never stored",
-            shown(place)
+            place_text(place)
         ))
         .into());
     };
@@ -232,7 +232,7 @@ fn waits_name(waits: Waits) -> &'static str {
 fn full_text(status: &MessageStatus) -> String {
     let message = &status.message;
     let mut lines = vec![
-        format!("place:     {}", shown(message.place)),
+        format!("place:     {}", place_text(message.place)),
         format!("kind:      {}", message.kind),
         format!("key:       {}", key_or_none(message.key.as_ref())),
         format!("received:  {} ({})", rfc3339(status.received_at), ago(status.received_at)),
@@ -290,7 +290,7 @@ impl<'a> MessageField<'a> {
     fn new(status: &'a MessageStatus) -> Self {
         let message = &status.message;
         Self {
-            place: shown(message.place),
+            place: place_text(message.place),
             lane: message.place.lane,
             position: message.place.pos,
             kind: &message.kind,

@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use crate::cli::CommonArgs;
 use crate::exit::Usage;
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 
 /// Options of `migrate`.
 #[derive(Args, Debug)]
@@ -46,39 +46,39 @@ pub(crate) async fn run(common: &CommonArgs, options: &MigrateArgs) -> Result<Ex
 }
 
 async fn up(target: &DatabaseTarget, output: CommandOutput) -> Result<ExitCode> {
-    let opened = target.open_or_create(Purpose::Act).await?;
+    let opened = target.open_or_create(OpenPurpose::Act).await?;
     let (from, _) = opened.schema_version().await?;
     opened.migrate().await?;
     let (version, _) = opened.schema_version().await?;
     output.object(&json!({ "from": from, "version": version }))?;
-    let shown = target.shown();
+    let url = target.redacted_url();
     match from {
-        _ if from == version => output.line(format_args!("{shown} already has schema version {version}"))?,
-        0 => output.line(format_args!("{shown} has new tables with schema version {version}"))?,
-        _ => output.line(format_args!("{shown} is upgraded from schema version {from} to {version}"))?,
+        _ if from == version => output.line(format_args!("{url} already has schema version {version}"))?,
+        0 => output.line(format_args!("{url} has new tables with schema version {version}"))?,
+        _ => output.line(format_args!("{url} is upgraded from schema version {from} to {version}"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn status(target: &DatabaseTarget, output: CommandOutput) -> Result<ExitCode> {
-    let (version, required) = target.open(Purpose::Read).await?.schema_version().await?;
+    let (version, required) = target.open(OpenPurpose::Read).await?.schema_version().await?;
     output.object(&json!({ "version": version, "required": required, "current": version == required }))?;
-    let shown = target.shown();
+    let url = target.redacted_url();
     let problem = match version {
         _ if version == required => {
-            output.line(format_args!("{shown} has schema version {version}, as required"))?;
+            output.line(format_args!("{url} has schema version {version}, as required"))?;
             return Ok(ExitCode::SUCCESS);
         }
         0 => {
-            format!("{shown} has no Oncebox tables: run `oncebox migrate up`")
+            format!("{url} has no Oncebox tables: run `oncebox migrate up`")
         }
         _ if version < required => {
             format!(
-                "{shown} has schema version {version}, but {required} is required: run `oncebox migrate up`"
+                "{url} has schema version {version}, but {required} is required: run `oncebox migrate up`"
             )
         }
         _ => format!(
-            "{shown} has schema version {version}, but this program supports {required}: update the program"
+            "{url} has schema version {version}, but this program supports {required}: update the program"
         ),
     };
     output.line(problem)?;
@@ -111,11 +111,7 @@ impl DatabaseTarget {
     /// A store without a connection, for printing SQL.
     fn unconnected(&self) -> Result<PostgresStore> {
         if !self.is_postgres() {
-            return Err(Usage(format!(
-                "invalid database URL {:?}: write sqlite://FILE or postgres://USER@HOST/DATABASE",
-                self.shown()
-            ))
-            .into());
+            return Err(Usage(self.invalid_url()).into());
         }
         let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new());
         Ok(PostgresStore::new(pool).with_schema(self.schema_name())?)

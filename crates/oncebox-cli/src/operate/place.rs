@@ -12,7 +12,7 @@ pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
 }
 
 /// Formats a place as `3/17`.
-pub(crate) fn shown(place: Place) -> String {
+pub(crate) fn place_text(place: Place) -> String {
     format!("{}/{}", place.lane, place.pos)
 }
 
@@ -23,7 +23,7 @@ mod tests {
     #[test]
     fn a_place_is_a_lane_and_a_position() {
         assert_eq!(parse_place("3/17"), Ok(Place { lane: 3, pos: 17 }));
-        assert_eq!(shown(Place { lane: 3, pos: 17 }), "3/17");
+        assert_eq!(place_text(Place { lane: 3, pos: 17 }), "3/17");
         for wrong in ["", "3", "3/", "/17", "3/0", "3/-1", "70000/1", "3/17/1", "a/b"] {
             assert!(parse_place(wrong).is_err(), "{wrong}");
         }

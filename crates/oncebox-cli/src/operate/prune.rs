@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cli::CommonArgs;
 use crate::config::Config;
 use crate::output::CommandOutput;
-use crate::store::Purpose;
+use crate::store::OpenPurpose;
 use crate::times::{parse_duration, rfc3339, rough};
 
 /// Options of `prune`. Only time with a live process counts.
@@ -30,7 +30,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &PruneArgs) -> Result<Exit
     let config = Config::load(common)?;
     let period = options.retention.or(config.keep_markers).unwrap_or(Retention::DEFAULT_PERIOD);
     let keep_messages = options.keep_messages.or(config.keep_messages);
-    let opened = config.target.open_ready(Purpose::Act).await?;
+    let opened = config.target.open_ready(OpenPurpose::Act).await?;
     let retention = Retention::new().period(period);
     let operators = opened.operators_keeping(retention, keep_messages).await?;
     prune(&operators, period, common.output()).await?;

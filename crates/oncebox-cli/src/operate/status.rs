@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::CommonArgs;
 use crate::operate::known;
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 use crate::table::TextTable;
 use crate::times::{ago, rfc3339, rough};
 
@@ -21,7 +21,7 @@ pub(crate) struct StatusArgs {}
 
 pub(crate) async fn run(common: &CommonArgs, _options: &StatusArgs) -> Result<ExitCode> {
     let target = DatabaseTarget::of(common)?;
-    let operators = target.operators(Purpose::Read).await?;
+    let operators = target.operators(OpenPurpose::Read).await?;
     report(&operators, &target, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -32,7 +32,7 @@ async fn report(operators: &Operators, target: &DatabaseTarget, output: CommandO
     let peers = operators.processes().await?;
     output.object(&StatusReport::new(operators, target, &handlers, &unhandled, &peers))?;
     let (store, guarantee) = (operators.store_name(), operators.guarantee());
-    output.line(format_args!("{}: {store}, {guarantee}", target.shown()))?;
+    output.line(format_args!("{}: {store}, {guarantee}", target.redacted_url()))?;
     output.line("")?;
     match handlers.is_empty() {
         true => output.line("No handlers yet: programs register them when they start.")?,
@@ -134,7 +134,7 @@ impl<'a> StatusReport<'a> {
         };
         Self {
             store: operators.store_name(),
-            url: target.shown(),
+            url: target.redacted_url(),
             guarantee: operators.guarantee().to_string(),
             handlers: handlers.iter().map(HandlerField::new).collect(),
             unhandled_kinds: unhandled.collect(),

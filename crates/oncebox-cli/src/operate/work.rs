@@ -12,7 +12,7 @@ use crate::deliver;
 use crate::exit::Usage;
 use crate::output::CommandOutput;
 use crate::serve::{log_to_stderr, stop_signals, stopped};
-use crate::store::Purpose;
+use crate::store::OpenPurpose;
 
 /// Options of `work`.
 #[derive(clap::Args, Debug)]
@@ -35,7 +35,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &WorkArgs) -> Result<ExitC
     }
     config.check_programs()?;
     log_to_stderr();
-    let opened = config.target.open_ready(Purpose::Run).await?;
+    let opened = config.target.open_ready(OpenPurpose::Run).await?;
     match deliver::work(opened, &config, options.once, stopped(stop_signals()?)).await? {
         Some(report) => {
             print(common.output(), &report)?;

@@ -19,11 +19,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::config::Config;
-use crate::config::check::SOURCE_NAME_RULE;
 use crate::exit::chain_text;
 use crate::serve::accept_health::AcceptHealth;
 use crate::serve::response::{AcceptStatus, AcceptedResponse, ErrorResponse};
-use crate::source::{RequestHeaders, Source, is_left_out};
+use crate::source::{MessageSource, RequestHeaders, is_left_out};
 use crate::times::rough;
 
 /// The time limit for the body of a request.
@@ -126,7 +125,8 @@ async fn accept<S: LogStore>(
     // A name that is not UTF-8 becomes an invalid one.
     let name = name.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(name)| name);
     let Some(source) = gateway.config.sources.find(&name) else {
-        return Err(unknown_source(&gateway.config, &name));
+        let message = gateway.config.sources.unknown(&name);
+        return Err(ErrorResponse::new(StatusCode::NOT_FOUND, "unknown_source", message));
     };
     let (parts, body) = request.into_parts();
     let max_body_bytes = gateway.inbox.max_body_bytes();
@@ -148,18 +148,9 @@ async fn accept<S: LogStore>(
 }
 
 /// The key as the sender wrote it.
-fn shown_key(source: &Source, stored: &[u8]) -> String {
+fn shown_key(source: &MessageSource, stored: &[u8]) -> String {
     let stored = String::from_utf8_lossy(stored);
     stored.strip_prefix(&source.stored_key("")).unwrap_or(&stored).to_owned()
-}
-
-fn unknown_source(config: &Config, name: &str) -> ErrorResponse {
-    let names = config.sources.names();
-    let message = match names.is_empty() {
-        true => format!("invalid source name {name:?}: {SOURCE_NAME_RULE}"),
-        false => format!("unknown source {name:?}: the configured sources are {}", names.join(", ")),
-    };
-    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown_source", message)
 }
 
 /// Whether a sender announces a body above the limit and waits for `100 Continue`. It gets its response before it sends the body.

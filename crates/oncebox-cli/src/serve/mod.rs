@@ -25,7 +25,7 @@ use crate::config::{Config, exposed};
 use crate::deliver;
 use crate::exit::{Usage, chain_text};
 use crate::serve::http::{Gateway, WorkersEnd};
-use crate::store::{DatabaseTarget, Opened, Purpose, with_store};
+use crate::store::{DatabaseTarget, OpenPurpose, Opened, with_store};
 use crate::times::parse_duration;
 
 /// The maximum duration of a graceful shutdown. Unfinished work is delivered again.
@@ -70,7 +70,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &ServeArgs) -> Result<Exit
     })?;
     let opened = match config.migrate {
         true => migrated(&config.target).await?,
-        false => config.target.open_ready(Purpose::Run).await?,
+        false => config.target.open_ready(OpenPurpose::Run).await?,
     };
     let stop = stop_signals()?;
     if !options.accept_only {
@@ -84,7 +84,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &ServeArgs) -> Result<Exit
 
 /// Opens the database, and creates or upgrades its tables.
 async fn migrated(target: &DatabaseTarget) -> Result<Opened> {
-    let opened = target.open_or_create(Purpose::Run).await?;
+    let opened = target.open_or_create(OpenPurpose::Run).await?;
     opened.migrate().await?;
     Ok(opened)
 }
@@ -148,7 +148,7 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| invalid_listen(text))
 }
 
-/// An address that other machines can reach needs a token, because whoever reaches it may send messages.
+/// An address that other machines can reach needs a token, because any machine that reaches it could send messages.
 fn check_listen(config: &Config) -> Result<(), Usage> {
     let listen = config.http.listen;
     if listen.ip().is_loopback() || config.http.token.is_some() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, DEFAULT_FILE, Destination, HandlerConfig};
 use crate::output::CommandOutput;
-use crate::source::{FieldLocation, Source};
+use crate::source::{FieldLocation, MessageSource};
 
 pub(super) fn print(
     config: &Config,
@@ -24,7 +24,7 @@ pub(super) fn print(
     out.line(format_args!("  messages in   http://{address}/in/SOURCE"))?;
     out.line(format_args!(
         "  database      {} ({store}, each message accepted {guarantee})",
-        config.target.shown()
+        config.target.redacted_url()
     ))?;
     match (&config.handlers[..], with_handlers) {
         ([], _) => out.line("  handlers      none: messages wait for one")?,
@@ -72,7 +72,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 /// A request that fits the configuration: a kind with a handler, and the key at the source's location.
 fn curl(config: &Config, address: SocketAddr) -> String {
     let name = config.sources.names().first().map_or("shop", |name| *name).to_owned();
-    let source = config.sources.find(&name).unwrap_or_else(|| Source::named(&name));
+    let source = config.sources.find(&name).unwrap_or_else(|| MessageSource::named(&name));
     let kind = config.handlers.first().and_then(|handler| handler.kinds.first());
     let (mut headers, mut body) = (String::new(), json!({ "order": 1 }));
     let mut add = |part: &FieldLocation, value: &str| match part {

@@ -34,11 +34,11 @@ fn every_line_is_a_message_and_is_accepted_once() {
     child.stdin.take().unwrap().write_all(input).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let error_text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("line 3: the body of 8 bytes is not JSON")
-            && said.contains("line 4: no value at /id in the body"),
-        "{said}"
+        error_text.contains("line 3: the body of 8 bytes is not JSON")
+            && error_text.contains("line 4: no value at /id in the body"),
+        "{error_text}"
     );
     let tally: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&tally["accepted"], &tally["refused"]), (&3.into(), &3.into()));
@@ -74,16 +74,16 @@ fn an_interrupted_run_can_be_repeated() {
     // A refused line shows that the program reads. The others have left the pipe and could not be sent again.
     let others: String = (0..40).map(|n| format!("{{\"id\":{n}}}\n")).collect();
     input.write_all(format!("nonsense\n{others}").as_bytes()).unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    let mut first_line = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut first_line).unwrap();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     drop(input);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let out = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("40 accepted, 0 duplicates, 1 refused") && said.contains("Run the same command again"),
-        "{said}"
+        out.contains("40 accepted, 0 duplicates, 1 refused") && out.contains("Run the same command again"),
+        "{out}"
     );
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use crate::gateway::{Gateway, json, run};
+use crate::gateway::{TestGateway, json, run};
 
 fn running(script: &str, more: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
@@ -13,7 +13,7 @@ fn running(script: &str, more: &str) -> String {
     )
 }
 
-async fn wait_for_file(gateway: &Gateway, name: &str, lines: usize) -> Vec<String> {
+async fn wait_for_file(gateway: &TestGateway, name: &str, lines: usize) -> Vec<String> {
     loop {
         let content = std::fs::read_to_string(gateway.path().join(name)).unwrap_or_default();
         let found: Vec<String> = content.lines().map(str::to_owned).collect();
@@ -25,7 +25,7 @@ async fn wait_for_file(gateway: &Gateway, name: &str, lines: usize) -> Vec<Strin
 }
 
 /// Waits for this number of dead letters.
-async fn wait_for_dead(gateway: &Gateway, letters: usize) -> Vec<serde_json::Value> {
+async fn wait_for_dead(gateway: &TestGateway, letters: usize) -> Vec<serde_json::Value> {
     loop {
         let dead = json(gateway.path(), &["dead", "list"]);
         if dead.len() >= letters {
@@ -61,7 +61,7 @@ async fn a_command_gets_the_message_as_input_and_its_exit_code_is_the_outcome() 
     // Fails the first time.
     let script = "read body; echo \"$ONCEBOX_ATTEMPT $ONCEBOX_KEY $ONCEBOX_SOURCE $ONCEBOX_KIND $ONCEBOX_HANDLER $body\" >> runs; \
                   echo $ONCEBOX_EFFECT_ID >> ids; test $ONCEBOX_ATTEMPT -gt 1";
-    let gateway = Gateway::start(&running(script, ""));
+    let gateway = TestGateway::start(&running(script, ""));
     gateway.accept("shop", "o-1", "{\"order\":1}\n").await;
     let runs = wait_for_file(&gateway, "runs", 2).await;
     assert_eq!(runs, ["1 o-1 shop shop archive {\"order\":1}", "2 o-1 shop shop archive {\"order\":1}"]);
@@ -71,7 +71,7 @@ async fn a_command_gets_the_message_as_input_and_its_exit_code_is_the_outcome() 
 
 #[tokio::test]
 async fn exit_code_65_is_final_and_the_end_of_standard_error_is_stored() {
-    let gateway = Gateway::start(&running("echo run >> runs; echo 'no such account' >&2; exit 65", ""));
+    let gateway = TestGateway::start(&running("echo run >> runs; echo 'no such account' >&2; exit 65", ""));
     for n in 1..=MESSAGES_MAX {
         gateway.accept("shop", &format!("o-{n}"), "x").await;
         let letters = wait_for_dead(&gateway, n).await;
@@ -89,7 +89,7 @@ async fn exit_code_65_is_final_and_the_end_of_standard_error_is_stored() {
 #[tokio::test]
 async fn a_command_that_runs_too_long_is_killed() {
     let script = "sleep 900 & echo $! >> started; echo $$ >> started; sleep 900";
-    let gateway = Gateway::start(&running(script, "timeout = \"300ms\"\n"));
+    let gateway = TestGateway::start(&running(script, "timeout = \"300ms\"\n"));
     for n in 1..=MESSAGES_MAX {
         gateway.accept("shop", &format!("o-{n}"), &"x".repeat(1 << 20)).await;
         let letters = wait_for_dead(&gateway, n).await;
@@ -115,8 +115,8 @@ async fn a_missing_program_is_reported_at_start_and_on_delivery() {
     for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["work"]] {
         let refused = run(folder.path(), command);
         assert_eq!(refused.status.code(), Some(2));
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(said.contains("oncebox.toml:3: program not found: ./archive"), "{said}");
+        let error_text = String::from_utf8_lossy(&refused.stderr);
+        assert!(error_text.contains("oncebox.toml:3: program not found: ./archive"), "{error_text}");
     }
     // Commands that only read need no programs.
     run(folder.path(), &["migrate", "up"]);
@@ -125,7 +125,7 @@ async fn a_missing_program_is_reported_at_start_and_on_delivery() {
     let program = folder.path().join("archive");
     std::fs::write(&program, "#!/bin/sh\n").unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    let gateway = Gateway::start_in(folder);
+    let gateway = TestGateway::start_in(folder);
     std::fs::remove_file(program).unwrap();
     gateway.accept("shop", "o-1", "x").await;
     let letter = wait_for_dead(&gateway, 1).await.remove(0);
@@ -136,7 +136,7 @@ async fn a_missing_program_is_reported_at_start_and_on_delivery() {
 #[tokio::test]
 async fn processes_that_a_command_leaves_behind_do_not_delay_it() {
     let script = "sleep 900 & echo $! >> started; exit 0";
-    let gateway = Gateway::start(&running(script, "timeout = \"10m\"\n"));
+    let gateway = TestGateway::start(&running(script, "timeout = \"10m\"\n"));
     gateway.accept("shop", "o-1", "x").await;
     let started = wait_for_file(&gateway, "started", 1).await;
     loop {

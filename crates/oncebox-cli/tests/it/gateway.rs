@@ -44,14 +44,14 @@ fn client() -> Client {
     Client::builder().no_proxy().build().unwrap()
 }
 
-pub(crate) struct Gateway {
+pub(crate) struct TestGateway {
     pub(crate) folder: TempDir,
     running: GatewayProcess,
     pub(crate) address: String,
     pub(crate) client: Client,
 }
 
-impl Gateway {
+impl TestGateway {
     /// Starts a gateway with this configuration on a free port.
     pub(crate) fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();

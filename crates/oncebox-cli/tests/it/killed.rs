@@ -8,7 +8,7 @@ use std::time::Duration;
 use oncebox_servers::skip::skip_or_fail;
 use sqlx::SqlitePool;
 
-use crate::gateway::{Gateway, json};
+use crate::gateway::{TestGateway, json};
 
 /// `examples/gateway/receiver.py`, which fails about every third time.
 struct PythonReceiver {
@@ -79,7 +79,7 @@ async fn each_message_takes_effect_once_although_both_sides_are_killed() {
          url = \"http://127.0.0.1:{free}/\"\nallow_private = true\ntimeout = \"5s\"\n\
          retry = {{ max_attempts = 1000, first_delay = \"20ms\", max_delay = \"200ms\" }}\n"
     );
-    let mut gateway = Gateway::start(&config);
+    let mut gateway = TestGateway::start(&config);
     let address = std::sync::Arc::new(std::sync::Mutex::new(gateway.address.clone()));
     let senders: Vec<_> = (0..MESSAGES)
         .map(|n| {
@@ -128,7 +128,7 @@ async fn the_printed_request_fits_the_example() {
     let _receiver = PythonReceiver::start(folder.path(), &free);
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway/oncebox.toml");
     let config = std::fs::read_to_string(example).unwrap().replace(":9000", &format!(":{free}"));
-    let gateway = Gateway::start(&config);
+    let gateway = TestGateway::start(&config);
     let printed = r#"{"customer":"customer-1","order":1,"type":"order.paid"}"#;
     gateway.accept("shop", "order-1", printed).await;
     loop {

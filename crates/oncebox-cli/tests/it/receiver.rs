@@ -91,7 +91,7 @@ async fn receive(
     body: Bytes,
 ) -> Response {
     let body = String::from_utf8(body.to_vec()).unwrap();
-    let answer = {
+    let planned = {
         let mut state = state.lock().unwrap();
         state.requests.push(ReceivedRequest {
             at: Instant::now(),
@@ -101,9 +101,9 @@ async fn receive(
         });
         state.responses.pop_front().unwrap_or_else(|| status(200))
     };
-    tokio::time::sleep(answer.delay).await;
-    let mut response = (StatusCode::from_u16(answer.status).unwrap(), "the response").into_response();
-    for (name, value) in answer.headers {
+    tokio::time::sleep(planned.delay).await;
+    let mut response = (StatusCode::from_u16(planned.status).unwrap(), "the response").into_response();
+    for (name, value) in planned.headers {
         response.headers_mut().insert(name, value.parse().unwrap());
     }
     response

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::gateway::{Gateway, body_of, json as output, run};
+use crate::gateway::{TestGateway, body_of, json as output, run};
 use crate::receiver::{Receiver, ServiceResponse, status};
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -27,7 +27,7 @@ fn posting_to(receiver: &Receiver, more: &str) -> String {
 
 #[tokio::test]
 async fn with_no_configuration_messages_are_accepted_once() {
-    let gateway = Gateway::start("");
+    let gateway = TestGateway::start("");
     let first = gateway.post("shop", "o-1", "{\"order\":1}").await;
     assert_eq!(first.status(), StatusCode::ACCEPTED);
     let first: Value = body_of(first).await;
@@ -90,13 +90,13 @@ async fn with_no_configuration_messages_are_accepted_once() {
     let (code, folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
     // Accepted messages survive a restart.
-    let gateway = Gateway::start_in(folder);
+    let gateway = TestGateway::start_in(folder);
     assert_eq!(gateway.post("shop", "o-1", "{\"order\":1}").await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_request_without_the_token_is_refused() {
-    let gateway = Gateway::start("[http]\ntoken = \"0123456789abcdef\"");
+    let gateway = TestGateway::start("[http]\ntoken = \"0123456789abcdef\"");
     let request = |token: Option<&str>| {
         let request =
             gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "1");
@@ -125,7 +125,7 @@ async fn a_request_without_the_token_is_refused() {
 /// A fallback to another key would merge two messages, or split one.
 #[tokio::test]
 async fn an_unreadable_key_has_no_fallback() {
-    let gateway = Gateway::start("");
+    let gateway = TestGateway::start("");
     let odd = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
     let post =
         || gateway.client.post(format!("http://{}/in/shop", gateway.address)).header("webhook-id", "1");
@@ -145,11 +145,11 @@ async fn an_unreadable_key_has_no_fallback() {
 /// A client that sends nothing, or half of a head, cannot hold a connection.
 #[tokio::test]
 async fn a_connection_without_a_complete_head_is_closed() {
-    let gateway = Gateway::start_with(tempfile::tempdir().unwrap(), &["--head-timeout", "300ms"]);
+    let gateway = TestGateway::start_with(tempfile::tempdir().unwrap(), &["--head-timeout", "300ms"]);
     let request = "POST /in/shop HTTP/1.1\r\nHost: x\r\nwebhook-id: 1\r\nContent-Length: 1\r\n\r\nx";
     let (head, body) = request.split_at(request.len() - 1);
     let slow = [&head.replace(": 1\r", ": 2\r"), &*body.repeat(2)];
-    for (parts, answer) in [
+    for (parts, response) in [
         (["", ""], ""),
         ([&request[..40], ""], ""),
         ([request, ""], "HTTP/1.1 20"),
@@ -157,15 +157,15 @@ async fn a_connection_without_a_complete_head_is_closed() {
         (slow, "HTTP/1.1 20"),
     ] {
         // On a busy machine the time limit may be over before anything is sent.
-        let mut said = Vec::new();
-        while said.last().is_none_or(|said: &Option<String>| {
-            said.as_ref().is_none_or(|said| said.is_empty() != answer.is_empty())
+        let mut received = Vec::new();
+        while received.last().is_none_or(|last: &Option<String>| {
+            last.as_ref().is_none_or(|last| last.is_empty() != response.is_empty())
         }) {
-            assert!(said.len() < 50, "{parts:?}: {said:?}");
-            said.push(exchange(&gateway, parts).await);
+            assert!(received.len() < 50, "{parts:?}: {received:?}");
+            received.push(exchange(&gateway, parts).await);
         }
-        let said = said.pop().flatten().unwrap();
-        assert!(said.starts_with(answer), "{said}");
+        let received = received.pop().flatten().unwrap();
+        assert!(received.starts_with(response), "{received}");
     }
     let (code, _folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
@@ -173,32 +173,32 @@ async fn a_connection_without_a_complete_head_is_closed() {
 
 /// Sends the first part and, after three times the time limit for a head, the second one. Returns everything that the gateway
 /// sends until it closes the connection, or `None` after an error.
-async fn exchange(gateway: &Gateway, [first, second]: [&str; 2]) -> Option<String> {
+async fn exchange(gateway: &TestGateway, [first, second]: [&str; 2]) -> Option<String> {
     let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
     connection.write_all(first.as_bytes()).await.ok()?;
     if !second.is_empty() {
         tokio::time::sleep(Duration::from_millis(900)).await;
         connection.write_all(second.as_bytes()).await.ok()?;
     }
-    let mut said = String::new();
-    let read = timeout(Duration::from_secs(300), connection.read_to_string(&mut said)).await;
+    let mut received = String::new();
+    let read = timeout(Duration::from_secs(300), connection.read_to_string(&mut received)).await;
     read.expect("the connection is still open").ok()?;
-    Some(said)
+    Some(received)
 }
 
 /// A sender that waits for `100 Continue` sends no body that is too large.
 #[tokio::test]
 async fn an_announced_body_that_is_too_large_is_refused_before_it_is_sent() {
-    let gateway = Gateway::start("[http]\nmax_body_bytes = 4");
+    let gateway = TestGateway::start("[http]\nmax_body_bytes = 4");
     for (length, first) in [(5, "HTTP/1.1 413"), (4, "HTTP/1.1 100")] {
         let mut connection = TcpStream::connect(&gateway.address).await.unwrap();
         let head = format!(
             "POST /in/shop HTTP/1.1\r\nHost: x\r\nwebhook-id: 1\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
         );
         connection.write_all(head.as_bytes()).await.unwrap();
-        let mut said = [0; 12];
-        connection.read_exact(&mut said).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&said), first);
+        let mut response = [0; 12];
+        connection.read_exact(&mut response).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&response), first);
     }
 }
 
@@ -212,8 +212,11 @@ fn a_database_in_memory_is_refused() {
         for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["accept", "--source", "s"], &["work"]] {
             let refused = run(folder.path(), &[command, &["--store", url]].concat());
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-            let said = String::from_utf8_lossy(&refused.stderr);
-            assert!(said.contains("in memory loses") && said.contains("sqlite://oncebox.db"), "{said}");
+            let error_text = String::from_utf8_lossy(&refused.stderr);
+            assert!(
+                error_text.contains("in memory loses") && error_text.contains("sqlite://oncebox.db"),
+                "{error_text}"
+            );
         }
     }
 }
@@ -229,8 +232,11 @@ fn a_removed_handler_is_refused_and_can_be_revived() {
     }
     let refused = run(folder.path(), &["work", "--once"]);
     assert_eq!(refused.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("[handlers.archive]") && said.contains("revive = true"), "{said}");
+    let error_text = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        error_text.contains("[handlers.archive]") && error_text.contains("revive = true"),
+        "{error_text}"
+    );
     std::fs::write(folder.path().join("oncebox.toml"), format!("{config}revive = true\n")).unwrap();
     assert!(run(folder.path(), &["work", "--once"]).status.success());
 }
@@ -275,7 +281,7 @@ fn a_wrong_configuration_is_refused_before_anything_is_created() {
 async fn a_message_is_delivered_until_the_service_succeeds() {
     let later = ServiceResponse { headers: vec![("retry-after", "1".to_owned())], ..status(429) };
     let receiver = Receiver::start([status(500), later]).await;
-    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let gateway = TestGateway::start(&posting_to(&receiver, ""));
     let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
     let request = request.header("ce-id", "e-1").header("ce-source", "/orders").header("ce-type", "paid");
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -312,7 +318,7 @@ async fn a_message_is_delivered_until_the_service_succeeds() {
 #[tokio::test]
 async fn headers_of_a_connection_are_not_forwarded_and_a_replay_is_marked() {
     let receiver = Receiver::start([]).await;
-    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let gateway = TestGateway::start(&posting_to(&receiver, ""));
     let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
     let request = request.header("webhook-id", "1").header("ce-type", "paid");
     let request = request.header("connection", "keep-alive, X-Hop").header("x-hop", "1").header("x-end", "2");
@@ -339,15 +345,15 @@ fn headers_that_the_gateway_sets_cannot_be_configured() {
         std::fs::write(folder.path().join("oncebox.toml"), config).unwrap();
         let refused = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
         assert_eq!(refused.status.code(), Some(2), "{name}");
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(said.contains("oncebox.toml:4") || said.contains("line 4"), "{said}");
+        let error_text = String::from_utf8_lossy(&refused.stderr);
+        assert!(error_text.contains("oncebox.toml:4") || error_text.contains("line 4"), "{error_text}");
     }
 }
 
 #[tokio::test]
 async fn a_refused_message_is_a_dead_letter_until_an_operator_retries_it() {
     let receiver = Receiver::start([status(422), status(500), status(500), status(500), status(302)]).await;
-    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let gateway = TestGateway::start(&posting_to(&receiver, ""));
     let folder = gateway.path().to_owned();
     let dead = |id: &str| {
         let (folder, id) = (folder.clone(), id.to_owned());
@@ -381,7 +387,7 @@ async fn a_refused_message_is_a_dead_letter_until_an_operator_retries_it() {
     assert_eq!(requests[5].header("oncebox-attempt"), "1", "all attempts are available again");
 }
 
-async fn send(gateway: &Gateway, key: &str) {
+async fn send(gateway: &TestGateway, key: &str) {
     let request = gateway.client.post(format!("http://{}/in/shop", gateway.address));
     let sent = request.header("webhook-id", key).header("ce-type", "paid").body("{}").send().await.unwrap();
     assert_eq!(sent.status(), StatusCode::ACCEPTED);
@@ -392,8 +398,10 @@ async fn send(gateway: &Gateway, key: &str) {
 async fn an_ordered_handler_gets_messages_in_order() {
     let receiver = Receiver::start([status(503), status(503)]).await;
     let source = "[sources.shop]\nkind = \"paid\"\norder_pointer = \"/customer\"\n";
-    let gateway =
-        Gateway::start(&format!("{source}{}", posting_to(&receiver, "ordered = true\nconcurrency = 1\n")));
+    let gateway = TestGateway::start(&format!(
+        "{source}{}",
+        posting_to(&receiver, "ordered = true\nconcurrency = 1\n")
+    ));
     for (key, body) in
         [("1", "{\"customer\":1}"), ("2", "{\"customer\":1,\"n\":2}"), ("3", "{\"customer\":1,\"n\":3}")]
     {
@@ -409,12 +417,12 @@ async fn an_ordered_handler_gets_messages_in_order() {
 async fn a_graceful_shutdown_finishes_deliveries() {
     let slow = ServiceResponse { delay: Duration::from_secs(1), ..status(200) };
     let receiver = Receiver::start([slow]).await;
-    let gateway = Gateway::start(&posting_to(&receiver, ""));
+    let gateway = TestGateway::start(&posting_to(&receiver, ""));
     send(&gateway, "slow").await;
     receiver.wait_for(1).await;
     let (code, folder) = gateway.stop().await;
     assert_eq!(code, Some(0));
-    let gateway = Gateway::start_in(folder);
+    let gateway = TestGateway::start_in(folder);
     send(&gateway, "next").await;
     let requests = receiver.wait_for(2).await;
     assert_eq!(requests[1].header("oncebox-key"), "next");
@@ -424,7 +432,7 @@ async fn a_graceful_shutdown_finishes_deliveries() {
 /// The database is locked: the sender gets 503 and sends again, and nothing is lost or doubled.
 #[tokio::test]
 async fn a_store_that_does_not_respond_is_no_acknowledgement() {
-    let gateway = Gateway::start("");
+    let gateway = TestGateway::start("");
     gateway.accept("shop", "before", "x").await;
     let url = format!("sqlite://{}", gateway.path().join("oncebox.db").display());
     let other = sqlx::SqlitePool::connect(&url).await.unwrap();
@@ -451,7 +459,7 @@ async fn a_store_that_does_not_respond_is_no_acknowledgement() {
 /// The tables are missing.
 #[tokio::test]
 async fn health_fails_with_the_store() {
-    let gateway = Gateway::start("");
+    let gateway = TestGateway::start("");
     assert_eq!(gateway.get("/healthz").await.status(), StatusCode::OK);
     let url = format!("sqlite://{}", gateway.path().join("oncebox.db").display());
     let other = sqlx::SqlitePool::connect(&url).await.unwrap();

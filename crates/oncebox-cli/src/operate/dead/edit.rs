@@ -12,7 +12,7 @@ use serde_json::json;
 use super::show::none_at;
 use crate::cli::CommonArgs;
 use crate::operate::known::find_handler;
-use crate::operate::place::{parse_place, shown};
+use crate::operate::place::{parse_place, place_text};
 
 #[derive(Args, Debug)]
 pub(super) struct EditDead {
@@ -44,11 +44,11 @@ pub(super) async fn run(operators: &Operators, edit: &EditDead, common: &CommonA
     output.object(&json!({
         "action": "edit",
         "handler": handler,
-        "place": shown(*place),
+        "place": place_text(*place),
         "letters": 1,
         "body_bytes": bytes,
     }))?;
-    output.line(format_args!("{handler} will retry {} with a body of {bytes} bytes", shown(*place)))
+    output.line(format_args!("{handler} will retry {} with a body of {bytes} bytes", place_text(*place)))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {

@@ -8,7 +8,7 @@ use oncebox::Operators;
 use oncebox::store::{Place, Select};
 
 use crate::operate::known::find_handler;
-use crate::operate::place::{parse_place, shown};
+use crate::operate::place::{parse_place, place_text};
 use crate::times::{parse_time, rfc3339};
 
 #[derive(Args, Debug, Default)]
@@ -79,7 +79,7 @@ impl DeadFilters {
             self.error.as_ref().map(|text| format!("--error {text:?}")),
             self.since.map(|time| format!("--since {}", rfc3339(time))),
             self.before.map(|time| format!("--before {}", rfc3339(time))),
-            self.at.map(|place| format!("--at {}", shown(place))),
+            self.at.map(|place| format!("--at {}", place_text(place))),
         ];
         let filters: Vec<String> = filters.into_iter().flatten().collect();
         if filters.is_empty() { "--all".to_owned() } else { filters.join(" ") }

@@ -4,7 +4,7 @@ use oncebox::store::DeadLetter;
 use serde::Serialize;
 
 use crate::operate::bytes::{BodyField, KeyField};
-use crate::operate::place::shown;
+use crate::operate::place::place_text;
 use crate::times::rfc3339;
 
 #[derive(Debug, Serialize)]
@@ -42,7 +42,7 @@ impl<'a> LetterField<'a> {
         });
         Self {
             handler: &letter.handler,
-            place: shown(letter.place),
+            place: place_text(letter.place),
             lane: letter.place.lane,
             position: letter.place.pos,
             kind: &letter.kind,

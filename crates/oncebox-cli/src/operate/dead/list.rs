@@ -7,7 +7,7 @@ use oncebox::Operators;
 use super::filters::DeadFilters;
 use super::letter::LetterField;
 use crate::operate::bytes::{escaped, key_or_none};
-use crate::operate::place::shown;
+use crate::operate::place::place_text;
 use crate::output::CommandOutput;
 use crate::table::{TextTable, shortened};
 use crate::times::ago;
@@ -40,7 +40,7 @@ pub(super) async fn run(operators: &Operators, list: &ListDead, output: CommandO
     for letter in &letters {
         output.object(&LetterField::new(letter))?;
         table.row([
-            shown(letter.place),
+            place_text(letter.place),
             letter.handler.clone(),
             letter.kind.clone(),
             key_or_none(letter.key.as_ref()),

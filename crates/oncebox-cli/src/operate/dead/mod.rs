@@ -16,7 +16,7 @@ use oncebox::Operators;
 use act::BulkAction;
 
 use crate::cli::CommonArgs;
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 
 /// Options of `dead`. Without an action it lists.
 #[derive(Args, Debug)]
@@ -47,8 +47,8 @@ pub(crate) async fn run(common: &CommonArgs, options: &DeadArgs) -> Result<ExitC
         action.check()?;
     }
     let reason = match options.action {
-        None | Some(DeadAction::List(_) | DeadAction::Show(_)) => Purpose::Read,
-        Some(_) => Purpose::Act,
+        None | Some(DeadAction::List(_) | DeadAction::Show(_)) => OpenPurpose::Read,
+        Some(_) => OpenPurpose::Act,
     };
     let operators = target.operators(reason).await?;
     act_on(&operators, &target, common, options).await?;

@@ -9,7 +9,7 @@ use super::letter::LetterField;
 use crate::exit::NotFound;
 use crate::operate::bytes::{body_text, escaped, key_or_none};
 use crate::operate::known::find_handler;
-use crate::operate::place::{parse_place, shown};
+use crate::operate::place::{parse_place, place_text};
 use crate::output::CommandOutput;
 use crate::store::{DEFAULT_URL, DatabaseTarget};
 use crate::times::{ago, rfc3339};
@@ -55,13 +55,13 @@ pub(super) async fn run(
 /// The error for a missing dead letter.
 pub(super) fn none_at(place: Place, handler: Option<&str>) -> anyhow::Error {
     let of = handler.map(|name| format!(" of the handler {name}")).unwrap_or_default();
-    NotFound(format!("there is no dead letter{of} at {}: `oncebox dead list` lists them", shown(place)))
+    NotFound(format!("there is no dead letter{of} at {}: `oncebox dead list` lists them", place_text(place)))
         .into()
 }
 
 fn full_text(letter: &DeadLetter, target: &DatabaseTarget) -> String {
     let mut lines = vec![
-        format!("place:     {}", shown(letter.place)),
+        format!("place:     {}", place_text(letter.place)),
         format!("handler:   {}", letter.handler),
         format!("kind:      {}", letter.kind),
         format!("key:       {}", key_or_none(letter.key.as_ref())),
@@ -84,8 +84,8 @@ fn full_text(letter: &DeadLetter, target: &DatabaseTarget) -> String {
 
 /// Commands to copy into a shell.
 fn next_steps(letter: &DeadLetter, target: &DatabaseTarget) -> Vec<String> {
-    let which = format!("--at {} --handler {}", shown(letter.place), quoted(&letter.handler));
-    let edit = format!("{} --handler {}", shown(letter.place), quoted(&letter.handler));
+    let which = format!("--at {} --handler {}", place_text(letter.place), quoted(&letter.handler));
+    let edit = format!("{} --handler {}", place_text(letter.place), quoted(&letter.handler));
     let rest = connection(target);
     vec![
         format!("  oncebox dead retry {which}{rest}"),
@@ -98,7 +98,7 @@ fn next_steps(letter: &DeadLetter, target: &DatabaseTarget) -> Vec<String> {
 /// The options that select the same database. A URL with a password is left out; it can be in ONCEBOX_STORE.
 fn connection(target: &DatabaseTarget) -> String {
     let mut options = String::new();
-    if target.url != DEFAULT_URL && target.shown() == target.url {
+    if target.url != DEFAULT_URL && target.redacted_url() == target.url {
         options.push_str(&format!(" --store {}", quoted(&target.url)));
     }
     if let Some(schema) = &target.schema {

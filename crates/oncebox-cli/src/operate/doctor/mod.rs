@@ -18,7 +18,7 @@ use crate::cli::CommonArgs;
 use crate::config::Config;
 use crate::exit::{NotFound, error_text};
 use crate::output::CommandOutput;
-use crate::store::{DatabaseTarget, Opened, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose, Opened};
 use crate::times::{parse_duration, rough};
 
 /// The default for `--redelivery`: many webhook senders redeliver for up to three days.
@@ -57,9 +57,9 @@ async fn examine(target: &DatabaseTarget, options: &DoctorArgs) -> Result<Vec<Do
     if let Some(file) = target.file() {
         checks.extend(sqlite::of_the_file(&target.url, file).await);
     }
-    match target.open(Purpose::Read).await {
+    match target.open(OpenPurpose::Read).await {
         Ok(opened) => {
-            checks.push(DoctorCheck::ok("connect", format!("{} responds", target.shown())));
+            checks.push(DoctorCheck::ok("connect", format!("{} responds", target.redacted_url())));
             checks.extend(of_the_database(&opened, target, options).await);
         }
         // Without a database there is nothing to check.

@@ -17,7 +17,7 @@ use screen::Screen;
 
 use crate::cli::CommonArgs;
 use crate::exit::{Usage, is_outage};
-use crate::store::{DatabaseTarget, Purpose};
+use crate::store::{DatabaseTarget, OpenPurpose};
 use crate::times::{parse_duration, rough};
 
 /// Options of `top`.
@@ -76,7 +76,7 @@ impl WatchedDatabase {
     async fn sample(&mut self) -> Result<StatusSample> {
         let operators = match &self.operators {
             Some(operators) => operators,
-            None => self.operators.insert(self.target.operators(Purpose::Read).await?),
+            None => self.operators.insert(self.target.operators(OpenPurpose::Read).await?),
         };
         let no_response = format!("the database did not respond within {}", rough(RESPONSE_TIMEOUT));
         timeout(RESPONSE_TIMEOUT, StatusSample::take(operators)).await.context(no_response)?

@@ -70,7 +70,7 @@ impl Screen {
                 let error = wrapped(&error, size().1);
                 draw(&format!(
                     "oncebox top  {}  {at}\n\n{error}\n\nRetrying. Press Ctrl-C to quit.",
-                    target.shown()
+                    target.redacted_url()
                 ))
             }
         }
@@ -155,7 +155,7 @@ fn whole(sample: &StatusSample, rates: &Rates, target: &DatabaseTarget) -> Strin
     }
     format!(
         "oncebox top  {}  {}\n\naccepted/s {}   dead letters {}   processes {}\n\n{table}\n\nPress Ctrl-C to quit",
-        target.shown(),
+        target.redacted_url(),
         rfc3339(sample.at),
         rate(rates.accepted),
         sample.dead(),

@@ -12,7 +12,7 @@ use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
 
 /// A database that is removed after the test.
-pub(super) struct TestDatabase {
+pub(super) struct InboxDatabase {
     pub(super) folder: TempDir,
     pub(super) url: String,
     pub(super) schema: Option<String>,
@@ -59,7 +59,7 @@ impl ProgramResult {
     }
 }
 
-impl TestDatabase {
+impl InboxDatabase {
     pub(super) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("inbox.db").display());
@@ -219,7 +219,7 @@ macro_rules! on_each_database {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    super::$test(&$crate::operate::database::TestDatabase::sqlite()).await;
+                    super::$test(&$crate::operate::database::InboxDatabase::sqlite()).await;
                 }
             )*
         }
@@ -227,7 +227,7 @@ macro_rules! on_each_database {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    let Some(database) = $crate::operate::database::TestDatabase::postgres() else { return };
+                    let Some(database) = $crate::operate::database::InboxDatabase::postgres() else { return };
                     let database = std::sync::Arc::new(database);
                     let used = database.clone();
                     let ended = tokio::spawn(async move { super::$test(&used).await }).await;

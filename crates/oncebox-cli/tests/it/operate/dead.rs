@@ -2,7 +2,7 @@
 
 use oncebox::store::Place;
 
-use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
+use super::database::{InboxDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(
     filters_select_dead_letters,
@@ -16,7 +16,7 @@ on_each_database!(
 const ORDERS: [(&str, &str); 3] =
     [("o-1", r#"{"order":1}"#), ("o-2", r#"{"order":2,"state":"broken"}"#), ("o-3", "broken \u{1b}[2J")];
 
-async fn filters_select_dead_letters(database: &TestDatabase) {
+async fn filters_select_dead_letters(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         assert_eq!(accept_and_work(&inbox, &ORDERS).await, 1);
     });
@@ -47,7 +47,7 @@ async fn filters_select_dead_letters(database: &TestDatabase) {
     database.oncebox(&["dead", "list", "--at", "3"]).ends_with_code(2).reports("LANE/POSITION");
 }
 
-async fn a_dead_letter_is_shown_with_next_steps(database: &TestDatabase) {
+async fn a_dead_letter_is_shown_with_next_steps(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &ORDERS).await;
     });
@@ -73,7 +73,7 @@ async fn a_dead_letter_is_shown_with_next_steps(database: &TestDatabase) {
     database.oncebox(&["dead", "show", "0/1"]).ends_with_code(4).reports("there is no dead letter at 0/1");
 }
 
-async fn a_retry_is_recorded_with_the_operator(database: &TestDatabase) {
+async fn a_retry_is_recorded_with_the_operator(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &ORDERS).await;
         database.oncebox(&["dead", "retry"]).ends_with_code(2).reports("--all");
@@ -92,7 +92,7 @@ async fn a_retry_is_recorded_with_the_operator(database: &TestDatabase) {
     });
 }
 
-async fn a_body_is_corrected_and_the_log_keeps_the_original(database: &TestDatabase) {
+async fn a_body_is_corrected_and_the_log_keeps_the_original(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &ORDERS).await;
         let edit = ["dead", "edit", "0/2", "--handler", "ledger", "--body"];
@@ -108,7 +108,7 @@ async fn a_body_is_corrected_and_the_log_keeps_the_original(database: &TestDatab
     });
 }
 
-async fn discarding_needs_a_confirmation(database: &TestDatabase) {
+async fn discarding_needs_a_confirmation(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &ORDERS).await;
     });
@@ -125,7 +125,7 @@ async fn discarding_needs_a_confirmation(database: &TestDatabase) {
     assert_eq!(database.count("dead").await, 1);
 }
 
-async fn a_resolved_dead_letter_counts_as_done(database: &TestDatabase) {
+async fn a_resolved_dead_letter_counts_as_done(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &ORDERS).await;
     });

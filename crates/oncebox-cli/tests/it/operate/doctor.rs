@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::database::{
-    ProgramResult, TestDatabase, accept_and_work, on_each_database, unique_name, with_ledger,
+    InboxDatabase, ProgramResult, accept_and_work, on_each_database, unique_name, with_ledger,
 };
 
 on_each_database!(warnings_are_found, a_handler_without_a_process_is_found);
@@ -21,7 +21,7 @@ fn assert_level(result: &ProgramResult, id: &str, level: &str) {
     assert_eq!(check["fix"].is_null(), level == "ok", "{check}");
 }
 
-async fn warnings_are_found(database: &TestDatabase) {
+async fn warnings_are_found(database: &InboxDatabase) {
     database.oncebox(&["migrate", "up"]).ok();
     let well = database.oncebox(&["doctor", "--deep", "--json"]).ok();
     assert_eq!(well.json()[0]["ok"], true);
@@ -47,7 +47,7 @@ async fn warnings_are_found(database: &TestDatabase) {
     assert_level(&worse, "unhandled_kinds", "warning");
 }
 
-async fn a_handler_without_a_process_is_found(database: &TestDatabase) {
+async fn a_handler_without_a_process_is_found(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}")]).await;
         let idle = database.oncebox(&["doctor", "--json"]).ok();
@@ -62,7 +62,7 @@ async fn a_handler_without_a_process_is_found(database: &TestDatabase) {
 
 #[tokio::test]
 async fn a_journal_that_blocks_readers_is_found() {
-    let database = TestDatabase::sqlite();
+    let database = InboxDatabase::sqlite();
     database.oncebox(&["migrate", "up"]).ok();
     database.sql("pragma journal_mode = delete").await;
     assert_level(&database.oncebox(&["doctor", "--json"]), "journal_mode", "warning");
@@ -70,18 +70,19 @@ async fn a_journal_that_blocks_readers_is_found() {
 
 #[test]
 fn a_server_that_does_not_respond_is_a_problem() {
-    let nowhere = TestDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..TestDatabase::sqlite() };
+    let nowhere =
+        InboxDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..InboxDatabase::sqlite() };
     assert_level(&nowhere.oncebox(&["doctor", "--json"]).ends_with_code(1), "connect", "problem");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_asynchronous_commit_is_found() {
-    let Some(database) = TestDatabase::postgres() else { return };
+    let Some(database) = InboxDatabase::postgres() else { return };
     database.oncebox(&["migrate", "up"]).ok();
-    let careless = TestDatabase {
+    let careless = InboxDatabase {
         url: format!("{}?options=-c%20synchronous_commit%3Doff", database.url),
         schema: database.schema.clone(),
-        ..TestDatabase::sqlite()
+        ..InboxDatabase::sqlite()
     };
     let (found, well) = (careless.oncebox(&["doctor", "--json"]), database.oncebox(&["doctor", "--json"]));
     database.end().await;
@@ -91,16 +92,16 @@ async fn an_asynchronous_commit_is_found() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_error_of_a_role_without_privileges_names_the_remedy() {
-    let Some(database) = TestDatabase::postgres() else { return };
+    let Some(database) = InboxDatabase::postgres() else { return };
     let role = unique_name();
     database.oncebox(&["migrate", "up"]).ok();
     database.sql(&format!("create role {role} login")).await;
     let (scheme, rest) = database.url.split_once("://").unwrap();
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    let limited = TestDatabase {
+    let limited = InboxDatabase {
         url: format!("{scheme}://{role}@{host}"),
         schema: database.schema.clone(),
-        ..TestDatabase::sqlite()
+        ..InboxDatabase::sqlite()
     };
     let refused = limited.oncebox(&["status"]);
     let examined = limited.oncebox(&["doctor", "--json"]);

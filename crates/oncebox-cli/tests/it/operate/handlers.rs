@@ -1,6 +1,6 @@
 //! Handlers: paused, resumed, replayed, renamed, removed.
 
-use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
+use super::database::{InboxDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(
     a_paused_handler_takes_no_messages_until_it_is_resumed,
@@ -10,7 +10,7 @@ on_each_database!(
     an_unknown_name_is_reported_with_a_suggestion,
 );
 
-async fn a_paused_handler_takes_no_messages_until_it_is_resumed(database: &TestDatabase) {
+async fn a_paused_handler_takes_no_messages_until_it_is_resumed(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         assert_eq!(accept_and_work(&inbox, &[("o-1", "{}")]).await, 1);
         database.oncebox(&["handlers", "pause", "ledger"]).ok().prints("is paused");
@@ -29,7 +29,7 @@ async fn a_paused_handler_takes_no_messages_until_it_is_resumed(database: &TestD
     });
 }
 
-async fn a_replay_repeats_messages_since_a_time(database: &TestDatabase) {
+async fn a_replay_repeats_messages_since_a_time(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         assert_eq!(accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "{}"), ("o-3", "broken")]).await, 2);
         let replay = |from: &[&str]| {
@@ -53,7 +53,7 @@ async fn a_replay_repeats_messages_since_a_time(database: &TestDatabase) {
         .reports("30m or 2d");
 }
 
-async fn a_renamed_handler_keeps_everything(database: &TestDatabase) {
+async fn a_renamed_handler_keeps_everything(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "broken")]).await;
     });
@@ -64,7 +64,7 @@ async fn a_renamed_handler_keeps_everything(database: &TestDatabase) {
     database.oncebox(&["handlers", "rename", "books", "a\nb"]).ends_with_code(2);
 }
 
-async fn removing_a_handler_needs_a_confirmation(database: &TestDatabase) {
+async fn removing_a_handler_needs_a_confirmation(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "broken")]).await;
     });
@@ -81,7 +81,7 @@ async fn removing_a_handler_needs_a_confirmation(database: &TestDatabase) {
     database.oncebox(&["handlers", "pause", "ledger"]).ends_with_code(4);
 }
 
-async fn an_unknown_name_is_reported_with_a_suggestion(database: &TestDatabase) {
+async fn an_unknown_name_is_reported_with_a_suggestion(database: &InboxDatabase) {
     with_ledger!(database, _inbox => {});
     for arguments in [
         &["handlers", "pause", "ledgr"][..],

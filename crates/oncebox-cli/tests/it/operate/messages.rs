@@ -2,7 +2,7 @@
 
 use oncebox::{Envelope, Key};
 
-use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
+use super::database::{InboxDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(
     a_new_database_has_no_lanes,
@@ -12,13 +12,13 @@ on_each_database!(
     tasks_are_listed_with_waiting_messages
 );
 
-async fn a_new_database_has_no_lanes(database: &TestDatabase) {
+async fn a_new_database_has_no_lanes(database: &InboxDatabase) {
     database.oncebox(&["migrate", "up"]).ok();
     database.oncebox(&["messages", "list"]).ok().prints("No messages.");
     database.oncebox(&["messages", "list", "--lane", "0"]).ends_with_code(4).reports("no lanes yet");
 }
 
-async fn messages_have_a_state_for_each_handler(database: &TestDatabase) {
+async fn messages_have_a_state_for_each_handler(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
         let other = Envelope::new("order.sent", "text").with_key("s-1").with_header("trace", "abc");
@@ -57,7 +57,7 @@ async fn messages_have_a_state_for_each_handler(database: &TestDatabase) {
     database.oncebox(&["messages", "list", "--limit", "0"]).ends_with_code(2);
 }
 
-async fn bytes_that_are_not_text_are_shown_in_hexadecimal(database: &TestDatabase) {
+async fn bytes_that_are_not_text_are_shown_in_hexadecimal(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         let odd = Envelope::new("order.paid", vec![0xff, 0x00, 0x1b]).with_key(Key::new([0xfe, 0x01]));
         inbox.accept(odd).await.unwrap();
@@ -69,7 +69,7 @@ async fn bytes_that_are_not_text_are_shown_in_hexadecimal(database: &TestDatabas
     database.oncebox(&["messages", "show", "--kind", "order.paid", "--key", "0xfe01"]).ok().prints("0/1");
 }
 
-async fn waiting_messages_are_listed(database: &TestDatabase) {
+async fn waiting_messages_are_listed(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}")]).await;
         inbox.accept(Envelope::new("order.paid", "{}").with_key("o-2")).await.unwrap();
@@ -80,7 +80,7 @@ async fn waiting_messages_are_listed(database: &TestDatabase) {
 }
 
 /// Retries and scheduled messages are behind the handler's position in the log, but not done.
-async fn tasks_are_listed_with_waiting_messages(database: &TestDatabase) {
+async fn tasks_are_listed_with_waiting_messages(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         let tomorrow = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
         inbox.accept(Envelope::new("order.paid", "{}").with_key("later").with_due_at(tomorrow)).await.unwrap();

@@ -1,10 +1,10 @@
 //! The tables: created, described, granted.
 
-use super::database::{TestDatabase, on_each_database};
+use super::database::{InboxDatabase, on_each_database};
 
 on_each_database!(the_schema_version_is_reported_and_upgraded, the_printed_sql_creates_the_same_tables);
 
-async fn the_schema_version_is_reported_and_upgraded(database: &TestDatabase) {
+async fn the_schema_version_is_reported_and_upgraded(database: &InboxDatabase) {
     let code = if database.is_sqlite() { 4 } else { 1 };
     let missing = database.oncebox(&["migrate", "status"]).ends_with_code(code);
     assert!(format!("{}{}", missing.out, missing.err).contains("`oncebox migrate up`"));
@@ -22,7 +22,7 @@ async fn the_schema_version_is_reported_and_upgraded(database: &TestDatabase) {
     database.oncebox(&["status"]).ends_with_code(2).reports("update the program");
 }
 
-async fn the_printed_sql_creates_the_same_tables(database: &TestDatabase) {
+async fn the_printed_sql_creates_the_same_tables(database: &InboxDatabase) {
     let printed = database.oncebox(&["migrate", "print"]).ok().out;
     // The SQLite shells of distributions are older than the library. This function is new in 3.42.
     assert!(!printed.contains("subsec"), "{printed}");
@@ -36,7 +36,7 @@ async fn the_printed_sql_creates_the_same_tables(database: &TestDatabase) {
 }
 
 /// The content of the schema, without its name.
-async fn shape(database: &TestDatabase) -> Vec<String> {
+async fn shape(database: &InboxDatabase) -> Vec<String> {
     match &database.schema {
         None => {
             let all = "select coalesce(sql, name) from sqlite_schema union all \
@@ -55,7 +55,7 @@ async fn shape(database: &TestDatabase) -> Vec<String> {
     }
 }
 
-async fn drop_all(database: &TestDatabase) {
+async fn drop_all(database: &InboxDatabase) {
     match &database.schema {
         None => std::fs::remove_file(database.url.strip_prefix("sqlite://").unwrap()).unwrap(),
         Some(schema) => database.sql(&format!("drop schema {schema} cascade")).await,
@@ -64,14 +64,15 @@ async fn drop_all(database: &TestDatabase) {
 
 #[test]
 fn what_is_printed_needs_no_database() {
-    let nowhere = TestDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..TestDatabase::sqlite() };
+    let nowhere =
+        InboxDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..InboxDatabase::sqlite() };
     nowhere
         .oncebox(&["migrate", "print", "--schema", "apart"])
         .ok()
         .prints("create schema if not exists \"apart\"");
     nowhere.oncebox(&["migrate", "grants", "app"]).ok().prints("to \"app\"");
     nowhere.oncebox(&["status"]).ends_with_code(3).reports("check host and port");
-    TestDatabase::sqlite()
+    InboxDatabase::sqlite()
         .oncebox(&["migrate", "grants", "app"])
         .ends_with_code(2)
         .reports("SQLite has no roles");

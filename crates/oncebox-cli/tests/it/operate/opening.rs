@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::database::{TestDatabase, accept_and_work, on_each_database, unique_name, with_ledger};
+use super::database::{InboxDatabase, accept_and_work, on_each_database, unique_name, with_ledger};
 
 on_each_database!(reading_needs_no_write_permission);
 
-fn nowhere() -> TestDatabase {
-    TestDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..TestDatabase::sqlite() }
+fn nowhere() -> InboxDatabase {
+    InboxDatabase { url: "postgres://nobody@127.0.0.1:1/none".into(), ..InboxDatabase::sqlite() }
 }
 
 /// The same server with another user or database.
-fn elsewhere(database: &TestDatabase, user: Option<&str>, name: Option<&str>) -> TestDatabase {
+fn elsewhere(database: &InboxDatabase, user: Option<&str>, name: Option<&str>) -> InboxDatabase {
     let mut url = reqwest::Url::parse(&database.url).unwrap();
     if let Some(user) = user {
         url.set_username(user).unwrap();
@@ -23,7 +23,7 @@ fn elsewhere(database: &TestDatabase, user: Option<&str>, name: Option<&str>) ->
     if let Some(name) = name {
         url.set_path(name);
     }
-    TestDatabase { url: url.into(), schema: database.schema.clone(), ..TestDatabase::sqlite() }
+    InboxDatabase { url: url.into(), schema: database.schema.clone(), ..InboxDatabase::sqlite() }
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_reading_command_connects_once() {
         }
     });
     let url = format!("postgres://nobody@127.0.0.1:{port}/none?sslmode=disable");
-    let starting = TestDatabase { url, ..TestDatabase::sqlite() };
+    let starting = InboxDatabase { url, ..InboxDatabase::sqlite() };
     starting.oncebox(&["status"]).ends_with_code(3).reports("starting up");
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
@@ -72,12 +72,12 @@ fn top_shows_an_outage_and_tries_again() {
     let lines = nowhere().oncebox(&["top", "--json", "--count", "2", "--every", "10ms"]).ok().json();
     assert_eq!(lines.len(), 2);
     assert!(lines[1]["error"].as_str().unwrap().contains("Connection refused"), "{lines:?}");
-    TestDatabase { url: "mysql://db/x".into(), ..nowhere() }.oncebox(&["top"]).ends_with_code(2);
+    InboxDatabase { url: "mysql://db/x".into(), ..nowhere() }.oncebox(&["top"]).ends_with_code(2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_of_the_server_is_reported_once() {
-    let Some(database) = TestDatabase::postgres() else { return };
+    let Some(database) = InboxDatabase::postgres() else { return };
     let stranger = elsewhere(&database, Some(&unique_name()), None).oncebox(&["status"]);
     let missing = elsewhere(&database, None, Some("no_such_database")).oncebox(&["status"]);
     let watched = elsewhere(&database, Some(&unique_name()), None).oncebox(&["top", "--count", "1"]);
@@ -91,7 +91,7 @@ async fn a_refusal_of_the_server_is_reported_once() {
 /// Grants do not help if there are no tables yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_error_of_a_role_that_may_not_create_tables_names_the_remedy() {
-    let Some(database) = TestDatabase::postgres() else { return };
+    let Some(database) = InboxDatabase::postgres() else { return };
     let role = unique_name();
     database.sql(&format!("create role {role} login")).await;
     let limited = elsewhere(&database, Some(&role), None);
@@ -106,8 +106,8 @@ async fn the_error_of_a_role_that_may_not_create_tables_names_the_remedy() {
 
 #[test]
 fn a_folder_and_another_file_are_not_databases() {
-    let database = TestDatabase::sqlite();
-    let at = |url: String| TestDatabase { url, ..TestDatabase::sqlite() };
+    let database = InboxDatabase::sqlite();
+    let at = |url: String| InboxDatabase { url, ..InboxDatabase::sqlite() };
     let folder = at(format!("sqlite://{}", database.folder.path().display()));
     folder.oncebox(&["status"]).ends_with_code(2).reports("is a folder");
     folder.oncebox(&["migrate", "up"]).ends_with_code(2).reports("is a folder");
@@ -121,14 +121,14 @@ fn a_folder_and_another_file_are_not_databases() {
 }
 
 /// On SQLite with a read-only file.
-async fn reading_needs_no_write_permission(database: &TestDatabase) {
+async fn reading_needs_no_write_permission(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
     });
     if !database.is_sqlite() {
         return;
     }
-    let read_only = TestDatabase { url: format!("{}?mode=ro", database.url), ..TestDatabase::sqlite() };
+    let read_only = InboxDatabase { url: format!("{}?mode=ro", database.url), ..InboxDatabase::sqlite() };
     for arguments in [
         &["status"][..],
         &["messages", "list"],

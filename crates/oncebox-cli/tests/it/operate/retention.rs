@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
+use super::database::{InboxDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(expired_messages_are_removed_and_a_dead_letter_stays);
 
-async fn expired_messages_are_removed_and_a_dead_letter_stays(database: &TestDatabase) {
+async fn expired_messages_are_removed_and_a_dead_letter_stays(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken"), ("o-3", "{}"), ("o-4", "{}")]).await;
         // The first heartbeat.
@@ -42,7 +42,7 @@ async fn expired_messages_are_removed_and_a_dead_letter_stays(database: &TestDat
 }
 
 /// The time of the last heartbeat.
-async fn until(database: &TestDatabase) -> Option<String> {
+async fn until(database: &InboxDatabase) -> Option<String> {
     match &database.schema {
         None => {
             let read = "select cast(max(until_ms) as text) from oncebox_live";

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use oncebox::Envelope;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::database::{TestDatabase, accept_and_work, on_each_database, with_ledger};
+use super::database::{InboxDatabase, accept_and_work, on_each_database, with_ledger};
 
 on_each_database!(
     status_shows_handlers_kinds_and_processes,
@@ -16,7 +16,7 @@ on_each_database!(
     the_error_of_a_database_without_tables_names_the_remedy,
 );
 
-async fn status_shows_handlers_kinds_and_processes(database: &TestDatabase) {
+async fn status_shows_handlers_kinds_and_processes(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
         inbox.accept(Envelope::new("order.sent", "{}").with_key("s-1")).await.unwrap();
@@ -41,7 +41,7 @@ async fn status_shows_handlers_kinds_and_processes(database: &TestDatabase) {
 }
 
 /// Reading must not fix the number of lanes, and must not count as live time: markers would expire without a running worker.
-async fn reading_leaves_no_trace(database: &TestDatabase) {
+async fn reading_leaves_no_trace(database: &InboxDatabase) {
     database.oncebox(&["migrate", "up"]).ok();
     for arguments in [
         &["status"][..],
@@ -60,7 +60,7 @@ async fn reading_leaves_no_trace(database: &TestDatabase) {
     }
 }
 
-async fn top_shows_rates_and_exits_after_count(database: &TestDatabase) {
+async fn top_shows_rates_and_exits_after_count(database: &InboxDatabase) {
     with_ledger!(database, inbox => {
         accept_and_work(&inbox, &[("o-1", "{}"), ("o-2", "broken")]).await;
     });
@@ -78,7 +78,7 @@ async fn top_shows_rates_and_exits_after_count(database: &TestDatabase) {
     database.oncebox(&["top", "--count", "0"]).ends_with_code(2);
 }
 
-async fn top_continues_when_the_database_is_back_and_exits_by_ctrl_c(database: &TestDatabase) {
+async fn top_continues_when_the_database_is_back_and_exits_by_ctrl_c(database: &InboxDatabase) {
     with_ledger!(database, _inbox => {});
     let mut top =
         database.program(&["top", "--json", "--every", "10ms"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -100,7 +100,7 @@ async fn top_continues_when_the_database_is_back_and_exits_by_ctrl_c(database: &
     assert_eq!(top.wait().unwrap().code(), Some(0));
 }
 
-async fn the_error_of_a_database_without_tables_names_the_remedy(database: &TestDatabase) {
+async fn the_error_of_a_database_without_tables_names_the_remedy(database: &InboxDatabase) {
     if database.is_sqlite() {
         database.oncebox(&["status"]).ends_with_code(4).reports("database not found");
         database.sql("select 1").await;
