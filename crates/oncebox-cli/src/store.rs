@@ -27,8 +27,9 @@ pub(crate) struct DatabaseTarget {
 /// Refused, because other commands of the program could not see the messages.
 pub(crate) const IN_MEMORY: &str = "a database in memory loses every message when the program ends: use a file, for example sqlite://oncebox.db";
 
-/// Which command creates tables by itself, in errors about missing tables.
-const ONLY_SERVE: &str = "because only `oncebox serve` migrates by itself";
+/// The remedy for missing or old tables. `work` and `accept` need it too.
+const MIGRATE: &str =
+    "run `oncebox migrate up` (only `oncebox serve` does that by itself, unless store.migrate is false)";
 
 /// How long a reader waits for a writer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -93,6 +94,7 @@ async fn build_operators<S: LogStore>(
     retention: Retention,
     keep_messages: Option<Duration>,
 ) -> Result<Operators> {
+    // Without metrics: nothing could scrape a command that exits immediately.
     let mut builder = Inbox::builder(store).for_operators().metrics(false).retention(retention);
     if let Some(time) = keep_messages {
         builder = builder.keep_messages(time);
@@ -133,14 +135,9 @@ impl DatabaseTarget {
         let (found, required) = opened.schema_version().await?;
         let url = self.redacted_url();
         let message = match found {
-            0 => format!(
-                "{url} has no Oncebox tables{}: run `oncebox migrate up`, {ONLY_SERVE}",
-                self.in_schema()
-            ),
+            0 => format!("{url} has no Oncebox tables{}: {MIGRATE}", self.in_schema()),
             _ if found < required => {
-                format!(
-                    "{url} has schema version {found}, but {required} is required: run `oncebox migrate up`, {ONLY_SERVE}"
-                )
+                format!("{url} has schema version {found}, but {required} is required: {MIGRATE}")
             }
             _ if found > required => {
                 format!(
@@ -222,6 +219,7 @@ impl DatabaseTarget {
             let text = format!("folder not found: {}: create it, or name another file", folder.display());
             return Err(NotFound(text).into());
         }
+        // Tried before SQLite, which reports a missing permission and a missing file by the same code.
         if let Err(error) = File::open(path)
             && error.kind() == io::ErrorKind::PermissionDenied
         {
@@ -255,6 +253,7 @@ impl DatabaseTarget {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(READ_TIMEOUT);
         let opened = async {
+            // Without a test before each use: a file does not disconnect as a server does.
             let pool = SqlitePoolOptions::new().test_before_acquire(false).connect_with(options).await?;
             // SQLite reads nothing before the first query.
             sqlx::query("select count(*) from sqlite_schema").execute(&pool).await?;
@@ -274,6 +273,7 @@ impl DatabaseTarget {
     /// Whether the file exists and cannot be written.
     fn is_read_only(&self, path: &Path) -> bool {
         self.has_parameter("mode=ro")
+            // By opening it: permission bits are not the whole truth for root, access lists and read-only mounts.
             || (path.exists() && OpenOptions::new().append(true).open(path).is_err())
     }
 
@@ -295,6 +295,7 @@ impl DatabaseTarget {
             false => &self.url,
         };
         let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+        // The last one: a password may contain an `@`.
         let Some((user, host)) = rest.rsplit_once('@') else { return url.to_owned() };
         let user = user.split_once(':').map_or(user, |(user, _)| user);
         format!("{scheme}://{user}@{host}")
@@ -318,6 +319,7 @@ impl DatabaseTarget {
         let path = self.url.strip_prefix("sqlite:")?;
         let path = path.strip_prefix("//").unwrap_or(path);
         let path = path.split('?').next().unwrap_or(path);
+        // SQLite's own rules. An empty path is a temporary database.
         let is_in_memory = path.is_empty() || path.contains(":memory:") || self.has_parameter("mode=memory");
         (!is_in_memory).then_some(path)
     }

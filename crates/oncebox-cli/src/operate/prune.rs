@@ -27,6 +27,7 @@ pub(crate) struct PruneArgs {
 }
 
 pub(crate) async fn run(common: &CommonArgs, options: &PruneArgs) -> Result<ExitCode> {
+    // By the configuration of the programs, because a shorter retention would delete markers that they still need.
     let config = Config::load(common)?;
     let period = options.retention.or(config.keep_markers).unwrap_or(Retention::DEFAULT_PERIOD);
     let keep_messages = options.keep_messages.or(config.keep_messages);
@@ -62,4 +63,23 @@ async fn prune(operators: &Operators, period: Duration, output: CommandOutput) -
 
 fn time_of(ms: i64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(u64::try_from(ms).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The help of `prune` and `doctor` names the library's default.
+    #[test]
+    fn the_help_names_the_default_retention() {
+        assert_eq!(parse_duration("7d"), Ok(Retention::DEFAULT_PERIOD));
+        for command in ["prune", "doctor"] {
+            let mut cli = crate::cli::Cli::command();
+            let help = cli.find_subcommand_mut(command).unwrap().render_long_help().to_string();
+            let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(help.contains("retention.markers of the configuration, otherwise 7d]"), "{help}");
+        }
+    }
 }
