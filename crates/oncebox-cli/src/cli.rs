@@ -54,6 +54,7 @@ impl CommonArgs {
     pub(crate) fn operator(&self) -> Result<Operator> {
         let named = |variable: &str| std::env::var(variable).ok().filter(|user| !user.is_empty());
         let logged_in = || named("USER").or_else(|| named("LOGNAME"));
+        // Containers often have neither variable.
         let number = || format!("user {}", rustix::process::getuid().as_raw());
         let name = self.operator.clone().or_else(logged_in).unwrap_or_else(number);
         Operator::new(name).map_err(|error| Usage(error.to_string()).into())
@@ -123,6 +124,7 @@ impl Cli {
             Command::DemoWorker => demo::worker::run().await,
             Command::Completions { shell } => {
                 let mut script = Vec::new();
+                // Into memory first: this generator panics if a pipe is closed.
                 clap_complete::generate(shell, &mut visible(), "oncebox", &mut script);
                 common.output().text(&String::from_utf8_lossy(&script))?;
                 Ok(ExitCode::SUCCESS)

@@ -112,14 +112,17 @@ pub(crate) fn database_code(error: &anyhow::Error) -> Option<String> {
 
 /// Whether the database may respond later. A refused password or a missing privilege does not change by waiting.
 pub(crate) fn is_outage(error: &anyhow::Error) -> bool {
+    // Class 28 of SQLSTATE: invalid authorization.
     let is_refusal = |code: String| code.starts_with("28") || code == INSUFFICIENT_PRIVILEGE;
     code(error) == UNAVAILABLE && !database_code(error).is_some_and(is_refusal)
 }
 
 fn code(error: &anyhow::Error) -> u8 {
+    // PostgreSQL reports it while connecting, so the library counts it as an outage. Waiting does not help.
     if database_code(error).as_deref() == Some(NO_SUCH_DATABASE) {
         return NOT_FOUND;
     }
+    // From outside in: the context of this program is more specific than the cause.
     for cause in error.chain() {
         if cause.is::<NotFound>() {
             return NOT_FOUND;

@@ -31,6 +31,7 @@ impl CommandOutput {
 }
 
 fn write(text: &str) -> Result<()> {
+    // Flushed with each call, because `top` and `serve` print line by line into pipes.
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader has closed the pipe, as `head` does: no error.

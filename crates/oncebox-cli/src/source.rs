@@ -122,6 +122,7 @@ impl MessageSource {
         body: Vec<u8>,
     ) -> Result<Envelope, InvalidMessage> {
         let request = headers.into();
+        // Parsed only if a rule needs it: most bodies are stored unread.
         let json = self.reads_body(&request.headers).then(|| parse(&body));
         let parts = IncomingMessage { request: &request, body: &body, json };
         let key = self.key(&parts)?;
@@ -136,6 +137,7 @@ impl MessageSource {
         // Each source has its own key space: no source has a slash in its name.
         let mut envelope = Envelope::new(kind, body).with_key(self.stored_key(&key)).with_headers(headers);
         if let Some(order) = order {
+            // With the source: equal numbers of two sources are different customers.
             envelope = envelope.with_order_by(format!("{}/{order}", self.name));
         }
         if let Some(at) = occurred_at {
@@ -167,6 +169,7 @@ impl MessageSource {
             Some(pointer) => parts.find(pointer)?,
             None => parts.usual_key()?,
         };
+        // An empty key would make all messages duplicates of the first.
         let found = found.filter(|key| !key.is_empty());
         found.ok_or_else(|| {
             InvalidMessage::MissingKey(match &self.key {
@@ -222,6 +225,7 @@ impl IncomingMessage<'_> {
         }
         let mut values = self.request.headers.get_all(name);
         let first = values.next();
+        // Proxies may repeat a header. Different values would make the key depend on their order.
         match values.any(|value| Some(value) != first) {
             true => Err(InvalidHeader(format!("the header {name} has several different values: send one"))),
             false => Ok(first),
@@ -230,6 +234,7 @@ impl IncomingMessage<'_> {
 
     /// The key at the usual location of HTTP clients, webhooks and CloudEvents. The id of an event is unique for its source only.
     fn usual_key(&self) -> Result<Option<String>, InvalidMessage> {
+        // A header is an explicit choice of the sender, so it wins over the id of an event.
         for name in ["Idempotency-Key", "webhook-id"] {
             if let Some(key) =
                 self.header(name).map_err(InvalidHeader::into_bad_key)?.filter(|key| !key.is_empty())

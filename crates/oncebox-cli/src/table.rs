@@ -56,6 +56,7 @@ pub(crate) fn shortened(text: &str, max_chars: usize) -> String {
 impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |column: usize| {
+            // In characters: bytes would misalign columns with non-ASCII letters.
             let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
             cells.chain(self.names.get(column).map(|name| name.len())).max().unwrap_or(0)
         };

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 /// RFC 3339 in UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     match Timestamp::try_from(time) {
+        // Always with milliseconds, so that times align in tables and sort as text.
         Ok(time) => format!("{time:.3}"),
         Err(_) => "(out of range)".to_owned(),
     }
@@ -32,6 +33,7 @@ pub(crate) fn ago(time: SystemTime) -> String {
 /// `500ms`, `30s`, `10m`, `6h`, `7d`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    // The unit is required: a bare number could mean seconds or minutes.
     let (number, unit) = text.split_at(digits);
     let wrong = || {
         format!("invalid duration {text:?}: write a number and a unit, for example 500ms, 30s, 10m, 6h or 7d")

@@ -54,6 +54,7 @@ pub(super) fn check_http(http: &file::HttpSection, text: &ConfigText<'_>) -> Res
             ),
         );
     }
+    // Only remembered: `--listen` may replace the address.
     let is_exposed = !listen.ip().is_loopback() && token.is_none();
     let exposed =
         http.listen.as_ref().filter(|_| is_exposed).map(|written| text.at(written, &exposed(listen)));
@@ -183,6 +184,7 @@ pub(super) fn check_handler(
 }
 
 fn check_retry(retry: &file::RetrySection, text: &ConfigText<'_>) -> Result<Retry, Usage> {
+    // Each value by itself: the others keep the library's defaults.
     let (first, max) = (retry.first_delay.as_ref(), retry.max_delay.as_ref());
     let mut checked = Retry::default();
     if let Some(attempts) = &retry.max_attempts {
@@ -195,6 +197,7 @@ fn check_retry(retry: &file::RetrySection, text: &ConfigText<'_>) -> Result<Retr
         checked = checked.max_delay(delay.get_ref().0);
     }
     let (first_delay, max_delay) = checked.delays();
+    // The error needs a line of the file, and the defaults fit each other.
     match first.or(max) {
         Some(written) if first_delay > max_delay => Err(text.at(
             written,
@@ -216,6 +219,7 @@ pub(super) fn check_program(handler: &file::HandlerSection, text: &ConfigText<'_
     let path = std::env::var_os("PATH").unwrap_or_default();
     let exists = match program.contains('/') {
         true => is_program(&folder.join(program)),
+        // An entry of PATH may be relative. It is relative to the folder in which the command runs.
         false => std::env::split_paths(&path).any(|entry| is_program(&folder.join(entry).join(program))),
     };
     let problem = match program.contains('/') {
@@ -247,6 +251,8 @@ fn check_endpoint(
     if let Some(folder) = &handler.folder {
         return Err(text.at(folder, "folder applies to commands only: remove it"));
     }
+    // Names are checked again on each connection, because they may resolve to another address later.
+    // An IPv6 host has brackets.
     let host = parsed.host_str().unwrap_or_default().trim_matches(['[', ']']);
     if !handler.allow_private && (host == "localhost" || host.parse().is_ok_and(|ip| !is_public(ip))) {
         return Err(text.at(
@@ -266,6 +272,7 @@ fn check_endpoint(
         let mut expanded = HeaderValue::from_str(&text.expand(value)?).map_err(|_| {
             text.at(value, &format!("invalid value of the header {header}: use visible ASCII characters"))
         })?;
+        // The HTTP client leaves sensitive values out of its debug output.
         expanded.set_sensitive(true);
         headers.insert(header, expanded);
     }

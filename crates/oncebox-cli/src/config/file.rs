@@ -137,6 +137,7 @@ impl<'de> Deserialize<'de> for DurationSetting {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DurationSetting, E> {
+                // As text with a unit: a number would not say whether it means seconds or milliseconds.
                 match parse_duration(text) {
                     Ok(Duration::ZERO) => {
                         Err(E::custom(format!("invalid duration {text:?}: it must be greater than 0")))

@@ -150,6 +150,7 @@ impl Config {
             }
         };
         if let Some(url) = &common.store {
+            // Without the schema of the file, which belongs to the database of the file.
             config.target = DatabaseTarget { url: url.clone(), schema: None };
         }
         if common.schema.is_some() {
@@ -211,6 +212,7 @@ impl Config {
         let redelivery = file.sources.values().filter_map(|source| source.redelivers_for.as_ref());
         let redelivery = redelivery.max_by_key(|time| time.get_ref().0);
         let keep_markers = file.retention.markers.map(|time| time.0);
+        // A duplicate that arrives after its marker was deleted would take effect again.
         let kept = keep_markers.unwrap_or(Retention::DEFAULT_PERIOD);
         if let Some(redelivery) = redelivery
             && kept < redelivery.get_ref().0
@@ -223,9 +225,11 @@ impl Config {
             return Err(text.at(redelivery, &problem));
         }
         let redelivery = redelivery.map(|time| time.get_ref().0);
+        // As soon as one source is configured, a misspelt name must be an error.
         let open = file.sources.is_empty();
         let sources = file.sources.iter().map(|(name, source)| check_source(name, source, text));
         let handlers = file.handlers.iter().map(|(name, handler)| check_handler(name, handler, text));
+        // Only remembered: `status` must work on a machine without the programs.
         let missing_program = file.handlers.values().find_map(|handler| check_program(handler, text).err());
         Ok(Self {
             file: None,

@@ -24,6 +24,7 @@ impl<'a> ConfigText<'a> {
     }
 
     pub(super) fn at_span(&self, span: Range<usize>, problem: &str) -> Usage {
+        // `get`, because a span outside of the text must not end the program.
         let before = self.content.get(..span.start).unwrap_or_default();
         let line = before.matches('\n').count();
         let line_text = self.content.lines().nth(line).unwrap_or_default();

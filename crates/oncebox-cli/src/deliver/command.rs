@@ -51,6 +51,7 @@ impl CommandRunner {
         };
         let status = status.map_err(|error| format!("cannot wait for {}: {error}", self.program))?;
         let error_text = stderr.text().await;
+        // A success after a failed write is none: the command has seen a part of the message only.
         if status.success() {
             return written
                 .map_err(|error| format!("cannot write the message to {}: {error}", self.program).into());
@@ -77,6 +78,7 @@ impl CommandRunner {
             .env("ONCEBOX_SOURCE", info.source.as_deref().unwrap_or_default())
             .env("TRACEPARENT", &info.traceparent)
             .stdin(Stdio::piped())
+            // Not a pipe: the command would block when it is full.
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             // A group of its own: Ctrl-C must reach the gateway only, and the whole group can be killed.
@@ -108,6 +110,7 @@ impl Drop for RunningCommand {
 async fn write(input: Option<ChildStdin>, body: &[u8]) -> std::io::Result<()> {
     let Some(mut input) = input else { return Ok(()) };
     match input.write_all(body).await {
+        // The command has closed its input. Its exit code decides.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }

@@ -30,6 +30,7 @@ impl FromDelivery for DeliveryInfo {
         let envelope = delivery.envelope();
         let source = envelope.headers().get(SOURCE_HEADER).map(str::to_owned);
         let key = delivery.key().and_then(|key| std::str::from_utf8(key.as_bytes()).ok());
+        // The stored key begins with the source. The service gets the key as the sender knows it.
         let prefix = source.as_ref().map(|source| format!("{source}/")).unwrap_or_default();
         Ok(Self {
             effect_id: id.to_string(),
@@ -46,6 +47,7 @@ impl FromDelivery for DeliveryInfo {
 
 /// A new span in the sender's trace. Without one the effect id is the trace id, so that all attempts share a trace.
 fn traceparent(received: Option<&str>, id: EffectId) -> String {
+    // The second half of the id is its random part.
     let span = Uuid::now_v7().simple().to_string();
     let span = span.get(16..).unwrap_or_default();
     match received.and_then(trace_and_flags) {

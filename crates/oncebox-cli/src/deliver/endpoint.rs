@@ -59,6 +59,7 @@ impl Endpoint {
     pub(super) fn new(url: Url, headers: HeaderMap, allow_private: bool) -> Result<Self> {
         let mut client = Client::builder()
             .user_agent(concat!("oncebox/", env!("CARGO_PKG_VERSION")))
+            // A redirect could lead to a private address, and many turn a POST into a GET.
             .redirect(redirect::Policy::none())
             // A proxy would resolve names itself, private addresses included.
             .no_proxy()
@@ -84,12 +85,14 @@ impl Endpoint {
             ("oncebox-source", info.source.as_deref()),
             ("traceparent", Some(&*info.traceparent)),
         ] {
+            // A sender must not be able to set these.
             headers.remove(name);
             // A key or a kind with characters that headers cannot have is left out.
             if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
                 headers.insert(HeaderName::from_static(name), value);
             }
         }
+        // Configured headers win over those of the sender.
         headers.extend(self.headers.clone());
         if envelope.body().is_empty() {
             // The client leaves it out for empty bodies, but many services require it.
@@ -150,6 +153,7 @@ fn is_final(status: StatusCode) -> bool {
 /// The delay of a `Retry-After` header: seconds, or a date.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
+    // A number that is too large for 64 bits is a number all the same, not a date.
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let wait = match is_number {
         true => value.parse().map_or(RETRY_AFTER_MAX, Duration::from_secs),
@@ -181,6 +185,7 @@ fn send_error(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
+        // Alone: the outer errors only say that sending failed.
         if let Some(private) = error.downcast_ref::<PrivateAddress>() {
             return private.to_string();
         }

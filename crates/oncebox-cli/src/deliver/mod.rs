@@ -97,6 +97,7 @@ pub(crate) async fn check_removed(opened: &Opened, config: &Config) -> Result<()
 fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &HandlerConfig) -> Result<InboxBuilder<S>> {
     let config = handler.clone();
     let options = move |options: oncebox::HandlerOptions<Envelope>| {
+        // An effect in a service is outside of any transaction, and cannot crash this process.
         let mut options = options.detached().out_of_process().retry(config.retry).start(config.start);
         // What is not configured keeps the library's default.
         if let Some(timeout) = config.timeout {

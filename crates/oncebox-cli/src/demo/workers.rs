@@ -177,6 +177,7 @@ impl WorkerProcess {
     fn send(&self, line: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
+        // An error means that the worker has ended. The demo notices that by its output.
         let _ = self.input.send(line);
         Ok(())
     }

@@ -197,6 +197,7 @@ impl<R: AsyncRead + Unpin> InputLines<R> {
 
     fn line(&mut self) -> InputLine {
         let (bytes, mut line) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.begun));
+        // Line ends of Windows.
         if line.last() == Some(&b'\r') {
             line.pop();
         }
@@ -280,6 +281,7 @@ impl<S: LogStore> AcceptRun<S> {
                 return Ok(false);
             };
             *number += 1;
+            // One more for the line break.
             self.bar.inc(line.bytes as u64 + 1);
             let Some(body) = line.body else {
                 let limit = self.inbox.max_body_bytes();
@@ -290,6 +292,7 @@ impl<S: LogStore> AcceptRun<S> {
                 self.refuse(*number, &reason, counts);
                 continue;
             };
+            // Blank lines are allowed, also at the end of the file.
             if body.is_empty() {
                 continue;
             }
@@ -337,6 +340,7 @@ impl<S: LogStore> AcceptRun<S> {
 
     fn refuse(&self, line: u64, reason: &str, counts: &mut AcceptCounts) {
         counts.refused += 1;
+        // The bar would be drawn over the line.
         self.bar.suspend(|| {
             #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
             {

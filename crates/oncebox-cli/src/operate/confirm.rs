@@ -19,6 +19,7 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
     }
     #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
     {
+        // On standard error, because standard output may be the input of another program.
         eprint!("{question}? [y/N] ");
     }
     std::io::stderr().flush()?;

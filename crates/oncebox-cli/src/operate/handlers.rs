@@ -124,6 +124,7 @@ async fn act(operators: &Operators, common: &CommonArgs, options: &HandlersArgs)
             run_again(operators, replay, &common.operator()?, output).await
         }
         Some(HandlersAction::Remove { name, yes }) => {
+            // The question names what would be lost.
             let status = find_handler(operators, name).await?;
             let (lag, tasks, dead) = (status.lag, status.tasks, status.dead);
             confirm(

@@ -44,6 +44,7 @@ fn no_handler(name: &str, names: &[String]) -> String {
 
 /// The most similar name, if it differs by few letters.
 fn nearest<'n>(name: &str, names: &'n [String]) -> Option<&'n str> {
+    // A third of the letters: more would suggest unrelated names.
     let max = (name.chars().count() / 3).max(1);
     let near = names.iter().map(|known| (distance(name, known), known.as_str()));
     near.filter(|(changes, _)| *changes <= max).min().map(|(_, known)| known)

@@ -124,6 +124,7 @@ async fn in_lanes(operators: &Operators, options: &ListMessages) -> Result<Vec<M
     };
     let mut found = Vec::new();
     for lane in range {
+        // The limit of each lane is the whole limit: all of the oldest may be in one lane.
         found.extend(operators.messages(lane, options.behind, options.limit).await?);
     }
     found.sort_by_key(|status| status.received_at);
@@ -176,6 +177,7 @@ async fn show(operators: &Operators, options: &ShowMessage, output: CommandOutpu
         ))
         .into());
     };
+    // No escaping and no line break: the bytes may be the input of another program.
     if options.raw {
         return Ok(stdout().lock().write_all(&status.message.body)?);
     }

@@ -113,6 +113,7 @@ impl DatabaseTarget {
         if !self.is_postgres() {
             return Err(Usage(self.invalid_url()).into());
         }
+        // A lazy pool never connects, because printing runs no statement.
         let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new());
         Ok(PostgresStore::new(pool).with_schema(self.schema_name())?)
     }

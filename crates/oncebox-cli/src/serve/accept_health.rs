@@ -34,6 +34,7 @@ impl AcceptHealth {
                 }
                 *last = Some((now, chain_text(error)));
             }
+            // The message itself was invalid, which says nothing about the database.
             Err(_) => {}
         }
     }

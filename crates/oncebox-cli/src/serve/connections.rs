@@ -40,6 +40,7 @@ pub(super) async fn serve(
             }
         });
     }
+    // First, so that new senders are refused at once and try another gateway.
     drop(listener);
     open.shutdown().await;
 }

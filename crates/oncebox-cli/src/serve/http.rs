@@ -62,6 +62,7 @@ pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
     Router::new()
         .route("/in/{source}", post(accept))
         .route("/metrics", get(metrics))
+        // Without a token: load balancers rarely can send one.
         .route("/healthz", get(healthz))
         .fallback(async |uri: Uri| {
             let message = format!("no such path: {}: send messages to POST /in/SOURCE", uri.path());
@@ -130,11 +131,13 @@ async fn accept<S: LogStore>(
     };
     let (parts, body) = request.into_parts();
     let max_body_bytes = gateway.inbox.max_body_bytes();
+    // Before the body is read. The sender has not sent it yet.
     if announces_too_large(&parts.headers, max_body_bytes) {
         return Err(too_large(max_body_bytes));
     }
     let body = read(body, max_body_bytes).await?;
     let envelope = source.envelope(headers_to_store(&parts.headers), body)?;
+    // The inbox takes the envelope; the response needs its kind and key.
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
     // After a timeout the message may be stored all the same. Then the next copy is a duplicate.
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
@@ -193,6 +196,7 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
         if total <= limit {
             kept.extend_from_slice(&chunk);
         } else {
+            // Frees the memory of what was read so far.
             kept = Vec::new();
         }
     }
@@ -205,6 +209,7 @@ fn headers_to_store(headers: &HeaderMap) -> RequestHeaders {
     let hop_by_hop = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let hop_by_hop: Vec<&str> = hop_by_hop.flat_map(|value| value.split(',')).map(str::trim).collect();
     for (name, value) in headers {
+        // A header that `Connection` names belongs to this connection only.
         let is_named = hop_by_hop.iter().any(|other| other.eq_ignore_ascii_case(name.as_str()));
         if is_named || is_left_out(name.as_str()) {
             continue;

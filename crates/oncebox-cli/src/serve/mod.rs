@@ -101,6 +101,7 @@ async fn serve<S: LogStore>(
     let address = listener.local_addr().context("cannot read the address of the listener")?;
     start_message::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
     let workers_end = WorkersEnd::default();
+    // Without handlers there are no workers, and no worker whose end could make the gateway unhealthy.
     let has_work = with_handlers && !config.handlers.is_empty();
     let working = has_work.then(|| {
         let (inbox, stop, workers_end) = (inbox.clone(), stopped(stop.clone()), workers_end.clone());
@@ -169,6 +170,7 @@ pub(crate) fn stop_signals() -> Result<watch::Receiver<bool>> {
                 _ = interrupt.recv() => {}
             }
             if times > 0 {
+                // The code by which shells report a program that was interrupted.
                 std::process::exit(130);
             }
             tracing::info!("stopping: finishing in-flight work; press Ctrl-C again to quit now");
@@ -186,6 +188,7 @@ pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
 fn install_metrics() -> Result<PrometheusHandle> {
     const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
     let builder = PrometheusBuilder::new();
+    // Without buckets the exporter writes summaries, which cannot be added up over processes.
     let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS);
     let handle =
         builder.context("cannot set up metrics")?.install_recorder().context("cannot set up metrics")?;

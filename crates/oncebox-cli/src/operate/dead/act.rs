@@ -91,6 +91,7 @@ fn question(letters: &[DeadLetter], filters: &DeadFilters) -> String {
 pub(super) async fn discard(operators: &Operators, discard: &DiscardDead, common: &CommonArgs) -> Result<()> {
     let filters = &discard.which.filters;
     filters.check(operators).await?;
+    // One more than counted, to know whether there are more.
     let letters = operators.dead_letters(filters.select(), COUNT_MAX + 1).await?;
     if letters.is_empty() {
         return Err(none_matches(filters));
@@ -113,6 +114,7 @@ pub(super) async fn run(
         BulkAction::Discard => operators.discard_dead(select, &operator).await?,
         BulkAction::Resolve => operators.resolve_dead(select, &operator).await?,
     };
+    // An error, so that scripts notice a misspelt filter.
     if letters == 0 {
         return Err(none_matches(filters));
     }

@@ -34,6 +34,7 @@ pub(super) async fn run(operators: &Operators, edit: &EditDead, common: &CommonA
     if operators.dead_letters(select.clone(), 1).await?.is_empty() {
         return Err(none_at(*place, Some(handler)));
     }
+    // Only now, so that a wrong place is reported before standard input is read.
     let body = read(body)?;
     let bytes = body.len();
     if operators.edit_dead(select, body, &common.operator()?).await? == 0 {

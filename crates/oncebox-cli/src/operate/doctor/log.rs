@@ -104,6 +104,7 @@ fn handlers_at_work(handlers: &[HandlerStatus], peers: &[Peer]) -> DoctorCheck {
         peers.iter().any(|peer| is_alive(peer) && peer.handlers.contains(&status.handler.id))
     };
     let is_idle = |status: &&HandlerStatus| {
+        // Inline handlers need no worker: they run with their deliveries.
         status.handler.state == HandlerState::Active && status.handler.mode.has_tasks() && !is_running(status)
     };
     let idle: Vec<&HandlerStatus> = handlers.iter().filter(is_idle).collect();

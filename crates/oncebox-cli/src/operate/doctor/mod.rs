@@ -85,6 +85,7 @@ async fn of_the_database(opened: &Opened, target: &DatabaseTarget, options: &Doc
         Opened::Postgres(store) => postgres::of_the_server(store.pool(), target.schema_name()).await,
     };
     let version = log::schema_version(opened.schema_version().await, target.is_sqlite());
+    // Queries on tables of another version would fail, and hide the cause.
     let is_ready = version.level == CheckLevel::Ok;
     checks.push(version);
     if is_ready {

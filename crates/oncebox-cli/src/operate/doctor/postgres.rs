@@ -64,6 +64,7 @@ async fn synchronous_commit(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
             "off: a crash can lose acknowledged messages",
             "set `synchronous_commit = on` for the server, the database and the role",
         ),
+        // Without synchronous standbys `local` means the same as `on`.
         "local" if !standbys.is_empty() => DoctorCheck::problem(
             id,
             "local with synchronous standbys: a failover can lose acknowledged messages",
@@ -103,6 +104,7 @@ async fn old_transactions(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     .fetch_one(pool)
     .await?;
     let oldest = seconds(row.try_get(0)?);
+    // PostgreSQL hides the times of other roles without an error.
     let sees_all: bool = row.try_get(1)?;
     let of = if sees_all { "" } else { " (only of this role: grant pg_read_all_stats to see all)" };
     Ok(match oldest {

@@ -56,6 +56,7 @@ fn writable_file(path: &Path) -> DoctorCheck {
 
 /// SQLite creates its journal beside the file.
 fn writable_folder(folder: &Path) -> DoctorCheck {
+    // By creating a file: permission bits are not the whole truth.
     match tempfile::tempfile_in(folder) {
         Ok(_) => DoctorCheck::ok("folder_writable", format!("{} is writable", folder.display())),
         Err(error) => DoctorCheck::problem(

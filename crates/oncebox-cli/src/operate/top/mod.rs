@@ -105,6 +105,7 @@ async fn watch(
         if options.count.is_some_and(|max| count >= max) {
             return Ok(());
         }
+        // Refreshes that were missed during an outage are skipped.
         next = (next + options.every).max(Instant::now());
         sleep_until(next.into()).await;
         sampled = watched.sample().await;

@@ -41,6 +41,7 @@ enum ScreenKind {
 
 impl Screen {
     pub(super) fn terminal() -> Result<Self> {
+        // The alternate screen keeps the text of the shell, and shows it again at the end.
         write(ENTER)?;
         Ok(Self { kind: ScreenKind::Terminal })
     }
