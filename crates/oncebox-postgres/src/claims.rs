@@ -8,9 +8,9 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row, SqlStr};
 
+use crate::connection::{Held, TimedConnection};
 use crate::fault::failed;
 use crate::inspect::find_marker;
-use crate::line::{Held, Line};
 use crate::statements::Statements;
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
@@ -36,11 +36,11 @@ impl Claims for PostgresStore {
 
     async fn claim_in(&self, conn: &mut PgConnection, unit: &Unit) -> Result<Claimed, Error> {
         // How long it may take is up to whoever lends the connection.
-        let mut line = Line::on(conn, Duration::MAX);
-        if self.insert_marker(&mut line, unit).await? {
+        let mut conn = TimedConnection::on(conn, Duration::MAX);
+        if self.insert_marker(&mut conn, unit).await? {
             return Ok(Claimed::Fresh);
         }
-        self.known_or_claim(&mut line, unit).await
+        self.known_or_claim(&mut conn, unit).await
     }
 
     async fn isolate(&self, tx: &mut PostgresTx) -> Result<(), Error> {
@@ -64,7 +64,7 @@ impl Claims for PostgresStore {
                 .bind(&unit.handler)
                 .bind(&unit.kind)
                 .bind(unit.key.as_bytes());
-            tx.line().execute(unclaim).await.map_err(failed(doing::UNCLAIM))?;
+            tx.timed().execute(unclaim).await.map_err(failed(doing::UNCLAIM))?;
         }
         if next { self.isolate(tx).await } else { Ok(()) }
     }
@@ -75,7 +75,7 @@ impl Claims for PostgresStore {
             .bind(results.iter().map(|(unit, _)| &*unit.kind).collect::<Vec<_>>())
             .bind(results.iter().map(|(unit, _)| unit.key.as_bytes()).collect::<Vec<_>>())
             .bind(results.iter().map(|(_, result)| *result).collect::<Vec<_>>());
-        tx.line().execute(record).await.map_err(failed(doing::RECORD_RESULTS))?;
+        tx.timed().execute(record).await.map_err(failed(doing::RECORD_RESULTS))?;
         Ok(())
     }
 
@@ -87,7 +87,13 @@ impl Claims for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let inserted = self.line(doing).await?.execute(mark).await.map_err(self.failed(doing))?;
+        let inserted = self
+            .connections
+            .open(doing)
+            .await?
+            .execute(mark)
+            .await
+            .map_err(self.connections.failed(doing))?;
         Ok(inserted.rows_affected())
     }
 }
@@ -103,12 +109,12 @@ impl PostgresStore {
             .bind(idle)
             .bind(unit.lock_id())
             .bind(tx.body_lock_timeout_as_setting());
-        let row = tx.line().fetch_one(claim).await.map_err(failed(doing))?;
+        let row = tx.timed().fetch_one(claim).await.map_err(failed(doing))?;
         tx.armed_by(&row).map_err(failed(doing))?;
         if row.try_get("fresh").map_err(failed(doing))? {
             return Ok(Claimed::Fresh);
         }
-        self.known_or_claim(tx.line(), unit).await
+        self.known_or_claim(tx.timed(), unit).await
     }
 
     async fn claim_batch(&self, tx: &mut PostgresTx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
@@ -127,7 +133,7 @@ impl PostgresStore {
             .bind(idle)
             .bind(units.iter().map(Unit::lock_id).collect::<Vec<_>>())
             .bind(tx.body_lock_timeout_as_setting());
-        let row = tx.line().fetch_one(claim).await.map_err(failed(doing))?;
+        let row = tx.timed().fetch_one(claim).await.map_err(failed(doing))?;
         tx.armed_by(&row).map_err(failed(doing))?;
         let Some(fresh) = row.try_get::<Option<Vec<i64>>, _>("fresh").map_err(failed(doing))? else {
             return Ok(vec![Claimed::Fresh; units.len()]);
@@ -140,19 +146,23 @@ impl PostgresStore {
             } else if busy.contains(&ordinal) {
                 Claimed::Busy
             } else {
-                self.known_or_claim(tx.line(), unit).await?
+                self.known_or_claim(tx.timed(), unit).await?
             });
         }
         Ok(claimed)
     }
 
     /// The marker that a claim ran into, read by a later statement; a claim again where a sweep took it meanwhile.
-    async fn known_or_claim(&self, line: &mut Line<impl Held>, unit: &Unit) -> Result<Claimed, Error> {
+    async fn known_or_claim(
+        &self,
+        conn: &mut TimedConnection<impl Held>,
+        unit: &Unit,
+    ) -> Result<Claimed, Error> {
         for _ in 0..refusal::CLAIM_ATTEMPTS {
-            if let Some(marker) = find_marker(&self.statements, line, unit).await? {
+            if let Some(marker) = find_marker(&self.statements, conn, unit).await? {
                 return Ok(Claimed::Known(marker));
             }
-            if self.insert_marker(line, unit).await? {
+            if self.insert_marker(conn, unit).await? {
                 return Ok(Claimed::Fresh);
             }
         }
@@ -160,8 +170,8 @@ impl PostgresStore {
         Err(refusal::unstable_marker())
     }
 
-    async fn insert_marker(&self, line: &mut Line<impl Held>, unit: &Unit) -> Result<bool, Error> {
-        let insert = line.execute(self.insert_of(&self.statements.claim_in, unit)).await;
+    async fn insert_marker(&self, conn: &mut TimedConnection<impl Held>, unit: &Unit) -> Result<bool, Error> {
+        let insert = conn.execute(self.insert_of(&self.statements.claim_in, unit)).await;
         Ok(insert.map_err(failed(doing::CLAIM))?.rows_affected() == 1)
     }
 

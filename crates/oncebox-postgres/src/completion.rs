@@ -6,7 +6,7 @@ use oncebox_core::Error;
 use oncebox_core::store::{Completion, End, FailedAttempt, Unit, doing, row};
 use sqlx::{FromRow, Row};
 
-use crate::line::Line;
+use crate::connection::TimedConnection;
 use crate::store::PostgresStore;
 use crate::work::to_i32;
 
@@ -59,7 +59,8 @@ impl PostgresStore {
             columns.add(completion);
         }
         let ended: Vec<i64> = self
-            .in_transaction(doing::COMPLETE, Duration::ZERO, async |tx: &mut Line| {
+            .connections
+            .in_transaction(doing::COMPLETE, Duration::ZERO, async |tx: &mut TimedConnection| {
                 let lock = sqlx::query(self.statements.lock_lanes.clone())
                     .bind(&columns.handlers)
                     .bind(&columns.lanes);
@@ -91,7 +92,7 @@ impl PostgresStore {
     /// The failed attempts of the tasks that failed once more, with room for that.
     async fn histories(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         columns: &Columns,
     ) -> Result<Vec<Option<String>>, sqlx::Error> {
         let mut histories = vec![None; columns.errors.len()];
@@ -102,7 +103,7 @@ impl PostgresStore {
             .bind(&columns.handlers)
             .bind(&columns.lanes)
             .bind(&columns.positions);
-        for row in &line.fetch_all(read).await? {
+        for row in &conn.fetch_all(read).await? {
             let (n, attempts) = <(i64, String)>::from_row(row)?;
             if let Some(history) = usize::try_from(n - 1).ok().and_then(|n| histories.get_mut(n)) {
                 *history = Some(FailedAttempt::with_room(&attempts).into_owned());

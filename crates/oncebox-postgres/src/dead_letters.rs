@@ -9,8 +9,8 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{FromRow, Postgres, Row, SqlStr};
 
+use crate::connection::TimedConnection;
 use crate::fault::failed;
-use crate::line::Line;
 use crate::store::{LONG, PostgresStore};
 use crate::work::{lane, read_key};
 
@@ -21,7 +21,13 @@ impl DeadLetters for PostgresStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let doing = doing::READ_DEAD_LETTERS;
         let read = select_by(&self.statements.dead_letters, select).bind(i64::from(limit));
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
+        let rows = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_all(read)
+            .await
+            .map_err(self.connections.failed(doing))?;
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -36,54 +42,61 @@ impl DeadLetters for PostgresStore {
         let after_handler = after.map(|(handler, _)| handler.0);
         let after_lane = after.map(|(_, place)| i32::from(place.lane));
         let after_pos = after.map(|(_, place)| place.pos);
-        self.in_transaction(doing::ACT_ON_DEAD_LETTERS, LONG, async |tx: &mut Line| {
-            let plan = action.plan();
-            let lock = select_by(&self.statements.lock_dead, select)
-                .bind(i64::from(limit))
-                .bind(after_handler)
-                .bind(after_lane)
-                .bind(after_pos);
-            let locked = tx.fetch_all(lock).await?;
-            let locked: Vec<Last> = locked.iter().map(Last::from_row).collect::<Result<_, _>>()?;
-            let meant = locked.last().copied();
-            let (handlers, lanes): (Vec<_>, Vec<_>) =
-                locked.into_iter().map(|(handler, lane, ..)| (handler, lane)).unzip();
-            let act = select_by(&self.statements.act_on_dead, select)
-                .bind(plan.action)
-                .bind(operator)
-                .bind(plan.body)
-                .bind(self.clock_offset_ms())
-                .bind(i64::from(limit))
-                .bind(plan.detail_end)
-                .bind(handlers)
-                .bind(lanes)
-                .bind(after_handler)
-                .bind(after_lane)
-                .bind(after_pos)
-                .bind(plan.action_if_done)
-                .bind(plan.runs_again)
-                .bind(plan.markers == MarkerStep::Finish)
-                .bind(plan.markers == MarkerStep::Insert);
-            let acted = tx.fetch_optional(act).await?;
-            let acted = acted.as_ref().map(Last::from_row).transpose()?;
-            let is_full = |&(.., letters): &Last| letters >= i64::from(limit);
-            // Letters of the last moment may have come before some that were meant.
-            let next = acted.filter(is_full).or(meant.filter(is_full));
-            Ok(Acted {
-                letters: acted.map_or(0, |(.., letters)| u64::try_from(letters).unwrap_or(0)),
-                next: next.map(|(handler, lane, pos, _)| {
-                    let lane = u16::try_from(lane).unwrap_or(u16::MAX);
-                    (HandlerId(handler), Place { lane, pos })
-                }),
+        self.connections
+            .in_transaction(doing::ACT_ON_DEAD_LETTERS, LONG, async |tx: &mut TimedConnection| {
+                let plan = action.plan();
+                let lock = select_by(&self.statements.lock_dead, select)
+                    .bind(i64::from(limit))
+                    .bind(after_handler)
+                    .bind(after_lane)
+                    .bind(after_pos);
+                let locked = tx.fetch_all(lock).await?;
+                let locked: Vec<Last> = locked.iter().map(Last::from_row).collect::<Result<_, _>>()?;
+                let meant = locked.last().copied();
+                let (handlers, lanes): (Vec<_>, Vec<_>) =
+                    locked.into_iter().map(|(handler, lane, ..)| (handler, lane)).unzip();
+                let act = select_by(&self.statements.act_on_dead, select)
+                    .bind(plan.action)
+                    .bind(operator)
+                    .bind(plan.body)
+                    .bind(self.clock_offset_ms())
+                    .bind(i64::from(limit))
+                    .bind(plan.detail_end)
+                    .bind(handlers)
+                    .bind(lanes)
+                    .bind(after_handler)
+                    .bind(after_lane)
+                    .bind(after_pos)
+                    .bind(plan.action_if_done)
+                    .bind(plan.runs_again)
+                    .bind(plan.markers == MarkerStep::Finish)
+                    .bind(plan.markers == MarkerStep::Insert);
+                let acted = tx.fetch_optional(act).await?;
+                let acted = acted.as_ref().map(Last::from_row).transpose()?;
+                let is_full = |&(.., letters): &Last| letters >= i64::from(limit);
+                // Letters of the last moment may have come before some that were meant.
+                let next = acted.filter(is_full).or(meant.filter(is_full));
+                Ok(Acted {
+                    letters: acted.map_or(0, |(.., letters)| u64::try_from(letters).unwrap_or(0)),
+                    next: next.map(|(handler, lane, pos, _)| {
+                        let lane = u16::try_from(lane).unwrap_or(u16::MAX);
+                        (HandlerId(handler), Place { lane, pos })
+                    }),
+                })
             })
-        })
-        .await
+            .await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
         let doing = doing::READ_AUDIT;
         let read = sqlx::query(self.statements.audit.clone()).bind(i64::from(limit));
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
+        let rows = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_all(read)
+            .await
+            .map_err(self.connections.failed(doing))?;
         rows.iter().map(read_entry).collect::<Result<_, _>>().map_err(failed(doing))
     }
 }

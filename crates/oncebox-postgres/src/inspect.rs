@@ -5,15 +5,15 @@ use oncebox_core::{Error, Fingerprint};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
+use crate::connection::{Held, TimedConnection};
 use crate::fault::failed;
-use crate::line::{Held, Line};
 use crate::statements::Statements;
 use crate::store::PostgresStore;
 
 impl Inspect for PostgresStore {
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
-        let mut line = self.line(doing::READ_MARKERS).await?;
-        find_marker(&self.statements, &mut line, unit).await
+        let mut conn = self.connections.open(doing::READ_MARKERS).await?;
+        find_marker(&self.statements, &mut conn, unit).await
     }
 
     async fn markers(&self, units: &[Unit]) -> Result<Vec<Option<Marker>>, Error> {
@@ -24,7 +24,13 @@ impl Inspect for PostgresStore {
             .bind(units.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>());
-        let rows = self.line(doing).await?.fetch_all(find).await.map_err(self.failed(doing))?;
+        let rows = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_all(find)
+            .await
+            .map_err(self.connections.failed(doing))?;
         let mut markers = vec![None; units.len()];
         for row in &rows {
             let ordinal: i64 = row.try_get("n").map_err(failed(doing))?;
@@ -38,7 +44,7 @@ impl Inspect for PostgresStore {
 
 pub(crate) async fn find_marker(
     statements: &Statements,
-    line: &mut Line<impl Held>,
+    conn: &mut TimedConnection<impl Held>,
     unit: &Unit,
 ) -> Result<Option<Marker>, Error> {
     let find = sqlx::query(statements.find_marker.clone())
@@ -47,7 +53,7 @@ pub(crate) async fn find_marker(
         .bind(&unit.handler)
         .bind(&unit.kind)
         .bind(unit.key.as_bytes());
-    let row = line.fetch_optional(find).await.map_err(failed(doing::READ_MARKERS))?;
+    let row = conn.fetch_optional(find).await.map_err(failed(doing::READ_MARKERS))?;
     row.map(|row| read_marker(&row)).transpose().map_err(failed(doing::READ_MARKERS))
 }
 

@@ -7,11 +7,12 @@
 
 mod claims;
 mod completion;
+mod connection;
+mod connections;
 mod dead_letters;
 mod fault;
 mod hosts;
 mod inspect;
-mod line;
 mod listen;
 mod log;
 mod migrate;

@@ -12,7 +12,6 @@ use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
 use crate::fault::{classify, failed, is_refused};
-use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::work::{lane as read_lane, to_i32};
 
@@ -26,7 +25,7 @@ impl Log for PostgresStore {
             match self.try_append(lane, messages).await {
                 Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
                 Err(error) if is_refused(&error) => return Err(refusal::no_such_lane(lane.lane())),
-                appended => return appended.map_err(self.failed(doing::APPEND)),
+                appended => return appended.map_err(self.connections.failed(doing::APPEND)),
             }
         }
     }
@@ -39,7 +38,7 @@ impl Log for PostgresStore {
                 Ok(None) => {}
                 Err(error) if classify(&error) == Fault::LockTimeout => return Ok(Spilled::Busy),
                 Err(error) if is_refused(&error) => return Err(refusal::no_tasks_for_handler()),
-                Err(error) => return Err(self.failed(doing)(error)),
+                Err(error) => return Err(self.connections.failed(doing)(error)),
             }
             // It may be gone again.
             if let Some(unit) = &spill.marker
@@ -57,7 +56,13 @@ impl Log for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let inserted = self.line(doing).await?.execute(mark).await.map_err(self.failed(doing))?;
+        let inserted = self
+            .connections
+            .open(doing)
+            .await?
+            .execute(mark)
+            .await
+            .map_err(self.connections.failed(doing))?;
         Ok(inserted.rows_affected())
     }
 
@@ -70,7 +75,13 @@ impl Log for PostgresStore {
             .bind(behind)
             .bind(i32::try_from(positions).unwrap_or(i32::MAX))
             .bind(before_ms);
-        let row = self.line(doing).await?.fetch_one(prune).await.map_err(self.failed(doing))?;
+        let row = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_one(prune)
+            .await
+            .map_err(self.connections.failed(doing))?;
         let (deleted, next) = <(i64, Option<i64>)>::from_row(&row).map_err(failed(doing))?;
         Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
     }
@@ -81,18 +92,30 @@ impl Log for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit));
-        let swept = self.line(doing).await?.execute(sweep).await.map_err(self.failed(doing))?;
+        let swept = self
+            .connections
+            .open(doing)
+            .await?
+            .execute(sweep)
+            .await
+            .map_err(self.connections.failed(doing))?;
         Ok(swept.rows_affected())
     }
 
     async fn announce(&self) -> Result<(), Error> {
         let doing = doing::ANNOUNCE;
         let announce = sqlx::query(self.statements.announce.clone()).bind(self.channel());
-        self.line(doing).await?.execute(announce).await.map(drop).map_err(self.failed(doing))
+        self.connections
+            .open(doing)
+            .await?
+            .execute(announce)
+            .await
+            .map(drop)
+            .map_err(self.connections.failed(doing))
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
-        self.hear(heard).await.map_err(failed(doing::LISTEN))
+        self.connections.hear(&self.channel(), heard).await.map_err(failed(doing::LISTEN))
     }
 }
 
@@ -124,9 +147,9 @@ impl PostgresStore {
             .bind(messages.iter().map(|message| row::duration_to_ms(message.waited)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
             .bind(&new_kinds);
-        let mut line = self.warm_line().await?;
-        let rows = line.fetch_all(append).await?;
-        self.keep_warm(line);
+        let mut conn = self.connections.warm().await?;
+        let rows = conn.fetch_all(append).await?;
+        self.connections.keep_warm(conn);
         self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect()
     }
@@ -154,9 +177,9 @@ impl PostgresStore {
             .bind(spill.is_dead)
             .bind(self.clock_offset_ms())
             .bind(format!("{}ms", lock_timeout.as_millis().max(1)));
-        let mut line = Line::open(&self.servers, self.answer_timeout).await?;
-        line.may_take(lock_timeout);
-        let row = line.fetch_optional(set_apart).await?;
+        let mut conn = self.connections.take().await?;
+        conn.may_take(lock_timeout);
+        let row = conn.fetch_optional(set_apart).await?;
         row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()
     }
 

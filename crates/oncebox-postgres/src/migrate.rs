@@ -7,8 +7,8 @@ use oncebox_core::store::{doing, refusal};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::{AssertSqlSafe, Row};
 
+use crate::connection::TimedConnection;
 use crate::fault::failed;
-use crate::line::Line;
 use crate::mutants::EDITS;
 use crate::store::PostgresStore;
 
@@ -29,7 +29,7 @@ impl PostgresStore {
         let doing = doing::MIGRATE;
         // In a task of its own: a caller that goes away must not leave it half done.
         let migrated = tokio::spawn(async move {
-            let mut tx = store.begin_line(doing).await?;
+            let mut tx = store.connections.begin(doing).await?;
             // As long as the tables are large, or another process migrates.
             tx.may_take(Duration::MAX);
             store.migrate_in(&mut tx).await.map_err(failed(doing))
@@ -41,7 +41,7 @@ impl PostgresStore {
         self.check_version().await
     }
 
-    async fn migrate_in(&self, tx: &mut Line) -> Result<(), sqlx::Error> {
+    async fn migrate_in(&self, tx: &mut TimedConnection) -> Result<(), sqlx::Error> {
         tx.execute(sqlx::query(self.statements.lock_migration.clone())).await?;
         let from = usize::try_from(self.version(tx).await?).unwrap_or(0);
         for (file, step) in MIGRATIONS.iter().skip(from) {
@@ -64,8 +64,8 @@ impl PostgresStore {
 
     /// The version of the schema that is there (0 where there is none), and the one that this crate needs.
     pub async fn schema_version(&self) -> Result<(i64, i64), Error> {
-        let mut line = self.line(doing::CONNECT).await?;
-        let there = self.version(&mut line).await.map_err(failed(doing::READ_VERSION))?;
+        let mut conn = self.connections.open(doing::CONNECT).await?;
+        let there = self.version(&mut conn).await.map_err(failed(doing::READ_VERSION))?;
         Ok((there, MIGRATIONS.len() as i64))
     }
 
@@ -78,9 +78,9 @@ impl PostgresStore {
     /// Says loudly what could lose a commit, and refuses servers that are too old.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
         let doing = doing::READ_SETTINGS;
-        let mut line = self.line(doing).await?;
+        let mut conn = self.connections.open(doing).await?;
         let mut read = async |name: &str| {
-            let row = line.fetch_one(sqlx::query("select current_setting($1)").bind(name.to_owned())).await;
+            let row = conn.fetch_one(sqlx::query("select current_setting($1)").bind(name.to_owned())).await;
             row.and_then(|row| row.try_get::<String, _>(0)).map_err(failed(doing))
         };
         let version = read("server_version_num").await?;
@@ -99,7 +99,7 @@ impl PostgresStore {
                 "a failover can lose acknowledged messages: set `synchronous_commit = on` in PostgreSQL"
             );
         }
-        if !waits && self.servers.are_several() {
+        if !waits && self.connections.servers.are_several() {
             tracing::warn!(
                 "a failover can lose acknowledged messages, unless the servers share their storage: set \
                  `synchronous_standby_names` in PostgreSQL"
@@ -109,14 +109,14 @@ impl PostgresStore {
     }
 
     /// The version that the database has; 0 if it has none.
-    async fn version(&self, line: &mut Line) -> Result<i64, sqlx::Error> {
+    async fn version(&self, conn: &mut TimedConnection) -> Result<i64, sqlx::Error> {
         let has_table =
             sqlx::query(self.statements.has_version_table.clone()).bind(self.schema.name().to_owned());
-        let tables: i64 = line.fetch_one(has_table).await?.try_get(0)?;
+        let tables: i64 = conn.fetch_one(has_table).await?.try_get(0)?;
         if tables == 0 {
             return Ok(0);
         }
-        let row = line.fetch_one(sqlx::query(self.statements.version.clone())).await?;
+        let row = conn.fetch_one(sqlx::query(self.statements.version.clone())).await?;
         Ok(row.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
     }
 }

@@ -8,7 +8,8 @@ use oncebox_core::store::{
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
-use crate::line::Line;
+use crate::connection::TimedConnection;
+use crate::registry::known_handlers;
 use crate::store::{LONG, PostgresStore};
 use crate::survey::count;
 use crate::work::lane;
@@ -23,35 +24,36 @@ impl Operate for PostgresStore {
         operation: &Operation,
         operator: &str,
     ) -> Result<Option<Affected>, Error> {
-        self.in_transaction(operation.doing(), LONG, async |tx: &mut Line| {
-            // Whatever is refused waits for no lock, and whatever takes long is done before the locks.
-            let known = self.known_handlers(&mut *tx, operation.names(handler)).await?;
-            let first = match operation.plan(handler, &known) {
-                Ok(Some(plan)) => self.first_messages(&mut *tx, &plan).await?,
-                Ok(None) => return Ok(Ok(None)),
-                Err(refused) => return Ok(Err(refused)),
-            };
-            tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await?;
-            tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(handler)).await?;
-            // Another operator may have been faster.
-            let known = self.known_handlers(&mut *tx, operation.names(handler)).await?;
-            let plan = match operation.plan(handler, &known) {
-                Ok(Some(plan)) => plan,
-                Ok(None) => return Ok(Ok(None)),
-                Err(refused) => return Ok(Err(refused)),
-            };
-            let affected = self.carry_out(&mut *tx, &plan, first).await?;
-            self.write_entry(tx, operator, &plan.entry(affected)).await?;
-            Ok(Ok(Some(affected)))
-        })
-        .await?
+        self.connections
+            .in_transaction(operation.doing(), LONG, async |tx: &mut TimedConnection| {
+                // Whatever is refused waits for no lock, and whatever takes long is done before the locks.
+                let known = known_handlers(&self.statements, &mut *tx, operation.names(handler)).await?;
+                let first = match operation.plan(handler, &known) {
+                    Ok(Some(plan)) => self.first_messages(&mut *tx, &plan).await?,
+                    Ok(None) => return Ok(Ok(None)),
+                    Err(refused) => return Ok(Err(refused)),
+                };
+                tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await?;
+                tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(handler)).await?;
+                // Another operator may have been faster.
+                let known = known_handlers(&self.statements, &mut *tx, operation.names(handler)).await?;
+                let plan = match operation.plan(handler, &known) {
+                    Ok(Some(plan)) => plan,
+                    Ok(None) => return Ok(Ok(None)),
+                    Err(refused) => return Ok(Err(refused)),
+                };
+                let affected = self.carry_out(&mut *tx, &plan, first).await?;
+                self.write_entry(tx, operator, &plan.entry(affected)).await?;
+                Ok(Ok(Some(affected)))
+            })
+            .await?
     }
 }
 
 impl PostgresStore {
     async fn carry_out(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         plan: &OperationPlan,
         first: FirstMessages,
     ) -> Result<Affected, sqlx::Error> {
@@ -60,14 +62,14 @@ impl PostgresStore {
         match &plan.step {
             OperationStep::SetState(state) => {
                 let set = sqlx::query(statements.set_state.clone()).bind(handler.0).bind(state.name());
-                line.execute(set).await?;
+                conn.execute(set).await?;
                 Ok(Affected::default())
             }
-            OperationStep::Replay(_) => self.go_back(line, handler, first).await,
+            OperationStep::Replay(_) => self.go_back(conn, handler, first).await,
             OperationStep::Rename { from, to } => {
-                line.execute(sqlx::query(statements.free_name.clone()).bind(handler.0).bind(to)).await?;
-                line.execute(sqlx::query(statements.rename_handler.clone()).bind(handler.0).bind(to)).await?;
-                line.execute(sqlx::query(statements.reserve_name.clone()).bind(handler.0).bind(from)).await?;
+                conn.execute(sqlx::query(statements.free_name.clone()).bind(handler.0).bind(to)).await?;
+                conn.execute(sqlx::query(statements.rename_handler.clone()).bind(handler.0).bind(to)).await?;
+                conn.execute(sqlx::query(statements.reserve_name.clone()).bind(handler.0).bind(from)).await?;
                 Ok(Affected::default())
             }
             OperationStep::Remove { origin } => {
@@ -75,19 +77,19 @@ impl PostgresStore {
                     .bind(handler.0)
                     .bind(origin)
                     .bind(self.clock_offset_ms());
-                read_affected(&line.fetch_one(remove).await?)
+                read_affected(&conn.fetch_one(remove).await?)
             }
         }
     }
 
     async fn go_back(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         handler: HandlerId,
         (lanes, first): FirstMessages,
     ) -> Result<Affected, sqlx::Error> {
         let find = sqlx::query(self.statements.replay_lanes.clone()).bind(handler.0).bind(lanes).bind(first);
-        let rows = line.fetch_all(find).await?;
+        let rows = conn.fetch_all(find).await?;
         let epochs = rows.iter().filter_map(|row| read_epoch(row).transpose());
         let epochs = epochs.collect::<Result<Vec<_>, _>>()?;
         let column = |of: fn(&ReplayEpoch) -> i64| epochs.iter().map(of).collect::<Vec<_>>();
@@ -98,39 +100,39 @@ impl PostgresStore {
             .bind(column(|epoch| epoch.pos))
             .bind(column(|epoch| epoch.after))
             .bind(column(|epoch| epoch.until));
-        let dropped = read_affected(&line.fetch_one(replay).await?)?;
+        let dropped = read_affected(&conn.fetch_one(replay).await?)?;
         Ok(Affected { positions: epochs.iter().map(|epoch| epoch.positions).sum(), ..dropped })
     }
 
     /// Where a replay begins; nothing for all other operations.
     async fn first_messages(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         plan: &OperationPlan,
     ) -> Result<FirstMessages, sqlx::Error> {
         match plan.step {
-            OperationStep::Replay(from) => self.find_first_messages(line, from).await,
+            OperationStep::Replay(from) => self.find_first_messages(conn, from).await,
             _ => Ok(FirstMessages::default()),
         }
     }
 
     async fn find_first_messages(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         from: ReplayFrom,
     ) -> Result<FirstMessages, sqlx::Error> {
         let find = sqlx::query(self.statements.first_messages.clone())
             .bind(from.time_ms())
             .bind(from.place().map(|place| i32::from(place.lane)))
             .bind(from.place().map(|place| place.pos));
-        let rows = line.fetch_all(find).await?;
+        let rows = conn.fetch_all(find).await?;
         let first = rows.iter().map(<(i32, i64)>::from_row).collect::<Result<Vec<_>, _>>()?;
         Ok(first.into_iter().unzip())
     }
 
     async fn write_entry(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         operator: &str,
         entry: &OperationEntry,
     ) -> Result<(), sqlx::Error> {
@@ -140,7 +142,7 @@ impl PostgresStore {
             .bind(&entry.handler)
             .bind(&entry.detail)
             .bind(self.clock_offset_ms());
-        line.execute(write).await.map(drop)
+        conn.execute(write).await.map(drop)
     }
 }
 

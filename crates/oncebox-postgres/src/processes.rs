@@ -7,8 +7,8 @@ use oncebox_core::store::{HandlerId, NewProcess, Peer, ProcessId, Processes, doi
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
+use crate::connection::{TimedConnection, within};
 use crate::fault::failed;
-use crate::line::{Line, within};
 use crate::store::PostgresStore;
 use crate::work::to_i32;
 
@@ -22,7 +22,7 @@ impl Processes for PostgresStore {
             .bind(row::duration_to_ms(process.lease))
             .bind(to_i32(process.in_hand))
             .bind(self.clock_offset_ms());
-        self.line(doing).await?.execute(enter).await.map_err(self.failed(doing))?;
+        self.connections.open(doing).await?.execute(enter).await.map_err(self.connections.failed(doing))?;
         Ok(())
     }
 
@@ -32,51 +32,64 @@ impl Processes for PostgresStore {
         let mut kept = self.pulse.lock().await;
         let mut conn = match kept.take() {
             Some(conn) => conn,
-            None => within(self.answer_timeout, self.servers.connect_apart()).await.map_err(failed(doing))?,
+            None => within(self.connections.answer_timeout, self.connections.servers.connect_apart())
+                .await
+                .map_err(failed(doing))?,
         };
         // One that fails, or whose caller does not wait any longer, is not kept.
         let beat = sqlx::query(self.statements.beat_process.clone()).bind(id.0).bind(self.clock_offset_ms());
-        let beat = Line::on(&mut conn, self.answer_timeout).execute(beat).await.map_err(failed(doing))?;
+        let beat = TimedConnection::on(&mut conn, self.connections.answer_timeout)
+            .execute(beat)
+            .await
+            .map_err(failed(doing))?;
         *kept = Some(conn);
         Ok(beat.rows_affected() == 1)
     }
 
     async fn leave(&self, id: ProcessId) -> Result<(), Error> {
         self.pulse.lock().await.take();
-        self.in_transaction(doing::LEAVE, Duration::ZERO, async |tx: &mut Line| {
-            tx.execute(sqlx::query(self.statements.leave.clone()).bind(id.0)).await?;
-            // By a later statement: it sees what was leased while the first one waited.
-            let free = sqlx::query(self.statements.free_tasks.clone()).bind(id.0);
-            tx.execute(free.bind(self.clock_offset_ms())).await?;
-            Ok(())
-        })
-        .await
+        self.connections
+            .in_transaction(doing::LEAVE, Duration::ZERO, async |tx: &mut TimedConnection| {
+                tx.execute(sqlx::query(self.statements.leave.clone()).bind(id.0)).await?;
+                // By a later statement: it sees what was leased while the first one waited.
+                let free = sqlx::query(self.statements.free_tasks.clone()).bind(id.0);
+                tx.execute(free.bind(self.clock_offset_ms())).await?;
+                Ok(())
+            })
+            .await
     }
 
     async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
         let doing = doing::READ_PROCESSES;
         let read = sqlx::query(self.statements.peers.clone()).bind(id.0).bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
+        let rows = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_all(read)
+            .await
+            .map_err(self.connections.failed(doing))?;
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
         let doing = doing::BURY_PROCESS;
-        self.in_transaction(doing, Duration::ZERO, async |tx: &mut Line| {
-            let bury = sqlx::query(self.statements.bury_process.clone()).bind(id.0);
-            let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms()).bind(is_seen)).await?;
-            let Some(buried) = buried else { return Ok(None) };
-            let (handlers, in_hand) = <(Vec<i32>, i32)>::from_row(&buried)?;
-            // By a later statement: it sees what was leased while the first one waited.
-            let note = sqlx::query(self.statements.note_crash.clone())
-                .bind(id.0)
-                .bind(self.clock_offset_ms())
-                .bind(handlers)
-                .bind(in_hand);
-            let tasks: i64 = tx.fetch_one(note).await?.try_get(0)?;
-            Ok(Some(u64::try_from(tasks).unwrap_or(0)))
-        })
-        .await
+        self.connections
+            .in_transaction(doing, Duration::ZERO, async |tx: &mut TimedConnection| {
+                let bury = sqlx::query(self.statements.bury_process.clone()).bind(id.0);
+                let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms()).bind(is_seen)).await?;
+                let Some(buried) = buried else { return Ok(None) };
+                let (handlers, in_hand) = <(Vec<i32>, i32)>::from_row(&buried)?;
+                // By a later statement: it sees what was leased while the first one waited.
+                let note = sqlx::query(self.statements.note_crash.clone())
+                    .bind(id.0)
+                    .bind(self.clock_offset_ms())
+                    .bind(handlers)
+                    .bind(in_hand);
+                let tasks: i64 = tx.fetch_one(note).await?.try_get(0)?;
+                Ok(Some(u64::try_from(tasks).unwrap_or(0)))
+            })
+            .await
     }
 }
 

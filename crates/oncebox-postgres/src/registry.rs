@@ -1,4 +1,6 @@
-//! Which handlers there are.
+//! The handlers of the database.
+
+use std::sync::Arc;
 
 use oncebox_core::store::{
     HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneStep, Lanes, Layout, Leftovers, LogLayout,
@@ -8,30 +10,48 @@ use oncebox_core::{DeadHead, Error, Start};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row, SqlStr};
 
+use crate::connection::TimedConnection;
+use crate::connections::Connections;
 use crate::fault::failed;
-use crate::line::Line;
+use crate::statements::Statements;
 use crate::store::{LONG, PostgresStore};
 
 impl Registry for PostgresStore {
     async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut line = self.line(doing::REGISTER).await?;
-        let there = self.registry_state(&mut line, handlers).await.map_err(failed(doing::REGISTER))?;
+        let registrar = Registrar {
+            connections: self.connections.clone(),
+            statements: self.statements.clone(),
+            clock_offset_ms: self.clock_offset_ms(),
+        };
+        registrar.register(log, handlers).await
+    }
+}
+
+/// Registers handlers: executes the core's plans.
+struct Registrar {
+    connections: Connections,
+    statements: Arc<Statements>,
+    clock_offset_ms: i64,
+}
+
+impl Registrar {
+    async fn register(self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+        let mut conn = self.connections.open(doing::REGISTER).await?;
+        let there = self.registry_state(&mut conn, handlers).await.map_err(failed(doing::REGISTER))?;
         if there.plan(log, handlers)?.is_empty() {
             return Ok(there.layout(handlers));
         }
-        drop(line);
-        let (store, handlers) = (self.clone(), handlers.to_vec());
+        drop(conn);
+        let handlers = handlers.to_vec();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        match tokio::spawn(async move { store.register_anew(log, &handlers).await }).await {
+        match tokio::spawn(async move { self.register_anew(log, &handlers).await }).await {
             Ok(layout) => layout,
             Err(stopped) => Err(refusal::runtime_stops(stopped)),
         }
     }
-}
 
-impl PostgresStore {
     async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
-        let mut tx = self.begin_line(doing::REGISTER).await?;
+        let mut tx = self.connections.begin(doing::REGISTER).await?;
         tx.may_take(LONG);
         let registered = self.register_in(&mut tx, log, handlers).await;
         match registered {
@@ -44,7 +64,7 @@ impl PostgresStore {
 
     async fn register_in(
         &self,
-        tx: &mut Line,
+        tx: &mut TimedConnection,
         log: Option<Lanes>,
         handlers: &[Registration],
     ) -> Result<Layout, Error> {
@@ -70,38 +90,46 @@ impl PostgresStore {
 
     async fn registry_state(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         handlers: &[Registration],
     ) -> Result<RegistryState, sqlx::Error> {
-        let row = line.fetch_optional(sqlx::query(self.statements.find_layout.clone())).await?;
+        let row = conn.fetch_optional(sqlx::query(self.statements.find_layout.clone())).await?;
         let log = row.as_ref().map(<(i32, String)>::from_row).transpose()?;
         let log =
             log.map(|(lanes, hash)| LogLayout { lanes: u16::try_from(lanes).unwrap_or(u16::MAX), hash });
         let names = handlers.iter().map(|handler| &*handler.name).collect();
-        Ok(RegistryState { log, handlers: self.known_handlers(line, names).await? })
+        Ok(RegistryState { log, handlers: known_handlers(&self.statements, conn, names).await? })
     }
 
-    async fn make_log(&self, line: &mut Line, log: &LogLayout) -> Result<(), sqlx::Error> {
+    async fn make_log(&self, conn: &mut TimedConnection, log: &LogLayout) -> Result<(), sqlx::Error> {
         let make = sqlx::query(self.statements.make_layout.clone());
-        line.execute(make.bind(i32::from(log.lanes)).bind(&log.hash)).await.map(drop)
+        conn.execute(make.bind(i32::from(log.lanes)).bind(&log.hash)).await.map(drop)
     }
 
     /// Whether a handler may leave its mode, if it is to. Nobody works for it from now on.
-    async fn check_leftovers(&self, line: &mut Line, handler: &HandlerPlan<'_>) -> Result<(), Error> {
+    async fn check_leftovers(
+        &self,
+        conn: &mut TimedConnection,
+        handler: &HandlerPlan<'_>,
+    ) -> Result<(), Error> {
         let Some(id) = handler.leaves_mode() else { return Ok(()) };
         let lock = sqlx::query(self.statements.lock_handler_lanes.clone()).bind(&handler.wanted.name);
-        line.execute(lock).await.map_err(failed(doing::REGISTER))?;
+        conn.execute(lock).await.map_err(failed(doing::REGISTER))?;
         let find = sqlx::query(self.statements.find_leftovers.clone()).bind(id.0);
-        let row = line.fetch_one(find).await.map_err(failed(doing::REGISTER))?;
+        let row = conn.fetch_one(find).await.map_err(failed(doing::REGISTER))?;
         handler.check_leftovers(read_leftovers(&row).map_err(failed(doing::REGISTER))?)
     }
 
-    async fn carry_out_registration(&self, line: &mut Line, handler: &HandlerPlan<'_>) -> Result<(), Error> {
-        let Some(id) = self.write_row(line, handler).await.map_err(failed(doing::REGISTER))? else {
-            return self.check_faster(line, handler.wanted).await;
+    async fn carry_out_registration(
+        &self,
+        conn: &mut TimedConnection,
+        handler: &HandlerPlan<'_>,
+    ) -> Result<(), Error> {
+        let Some(id) = self.write_row(conn, handler).await.map_err(failed(doing::REGISTER))? else {
+            return self.check_faster(conn, handler.wanted).await;
         };
         for step in &handler.lanes {
-            self.change_lanes(line, id, *step).await.map_err(failed(doing::REGISTER))?;
+            self.change_lanes(conn, id, *step).await.map_err(failed(doing::REGISTER))?;
         }
         Ok(())
     }
@@ -109,7 +137,7 @@ impl PostgresStore {
     /// The handler's number; `None` if another process has just added one of that name.
     async fn write_row(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         handler: &HandlerPlan<'_>,
     ) -> Result<Option<HandlerId>, sqlx::Error> {
         let (statements, wanted) = (&self.statements, handler.wanted);
@@ -118,28 +146,33 @@ impl PostgresStore {
             RowStep::Add => {
                 let add = sqlx::query(statements.add_handler.clone()).bind(&wanted.name);
                 let add = add.bind(&wanted.kinds).bind(mode).bind(ordered);
-                let row = line.fetch_optional(add).await?;
+                let row = conn.fetch_optional(add).await?;
                 return row.map(|row| row.try_get(0).map(HandlerId)).transpose();
             }
             RowStep::Revive(id) => (id, &statements.revive_handler),
             RowStep::Update(id) => (id, &statements.change_handler),
         };
         let update = sqlx::query(update.clone()).bind(id.0).bind(&wanted.kinds).bind(mode).bind(ordered);
-        line.execute(update).await?;
+        conn.execute(update).await?;
         Ok(Some(id))
     }
 
     /// Where there is no log there are no locks: what another process has just added counts, if it is what is wanted.
-    async fn check_faster(&self, line: &mut Line, wanted: &Registration) -> Result<(), Error> {
+    async fn check_faster(&self, conn: &mut TimedConnection, wanted: &Registration) -> Result<(), Error> {
         let wanted = std::slice::from_ref(wanted);
-        let there = self.registry_state(line, wanted).await.map_err(failed(doing::REGISTER))?;
+        let there = self.registry_state(conn, wanted).await.map_err(failed(doing::REGISTER))?;
         if there.plan(None, wanted)?.is_empty() {
             return Ok(());
         }
         Err(refusal::handler_changes(&wanted[0].name))
     }
 
-    async fn change_lanes(&self, line: &mut Line, id: HandlerId, step: LaneStep) -> Result<(), sqlx::Error> {
+    async fn change_lanes(
+        &self,
+        conn: &mut TimedConnection,
+        id: HandlerId,
+        step: LaneStep,
+    ) -> Result<(), sqlx::Error> {
         let statements = &self.statements;
         let change = match step {
             LaneStep::Open => sqlx::query(statements.open_lanes.clone()).bind(id.0),
@@ -147,23 +180,23 @@ impl PostgresStore {
                 sqlx::query(statements.begin_lanes.clone()).bind(id.0).bind(start == Start::Now)
             }
             LaneStep::BackfillMarkers => {
-                sqlx::query(statements.backfill_markers.clone()).bind(id.0).bind(self.clock_offset_ms())
+                sqlx::query(statements.backfill_markers.clone()).bind(id.0).bind(self.clock_offset_ms)
             }
             LaneStep::End => sqlx::query(statements.end_lanes.clone()).bind(id.0),
             LaneStep::Close => sqlx::query(statements.close_lanes.clone()).bind(id.0),
         };
-        line.execute(change).await.map(drop)
+        conn.execute(change).await.map(drop)
     }
+}
 
-    /// What the database has under these names.
-    pub(crate) async fn known_handlers(
-        &self,
-        line: &mut Line,
-        names: Vec<&str>,
-    ) -> Result<Vec<KnownHandler>, sqlx::Error> {
-        let find = sqlx::query(self.statements.find_handlers.clone()).bind(names);
-        line.fetch_all(find).await?.iter().map(read_handler).collect()
-    }
+/// The handlers that the database has under these names.
+pub(crate) async fn known_handlers(
+    statements: &Statements,
+    conn: &mut TimedConnection,
+    names: Vec<&str>,
+) -> Result<Vec<KnownHandler>, sqlx::Error> {
+    let find = sqlx::query(statements.find_handlers.clone()).bind(names);
+    conn.fetch_all(find).await?.iter().map(read_handler).collect()
 }
 
 fn read_leftovers(row: &PgRow) -> Result<Leftovers, sqlx::Error> {

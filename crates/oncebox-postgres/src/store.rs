@@ -6,17 +6,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use oncebox_core::Error;
 use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store, TestTime, doing, refusal};
-use oncebox_core::{AsyncFunc, Error};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
-use crate::fault::{
-    begins_no_writes, classify, failed, is_about_data, is_starting, refused_to_write, takes_no_writes,
-};
+use crate::connection::depth;
+use crate::connections::Connections;
+use crate::fault::{classify, failed, is_about_data, is_starting};
 use crate::hosts::{Hosts, place};
-use crate::line::{Line, depth};
 use crate::log::Kinds;
 use crate::servers::Servers;
 use crate::sessions::{SessionSettings, Sessions};
@@ -32,9 +31,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// What operators and new programs ask for waits for handlers at work, and may read or write a whole log.
 pub(crate) const LONG: Duration = Duration::from_secs(10 * 60);
 
-/// A pool replaces connections that are old when they come back: after this time one is not kept warm any more.
-const WARM_FOR: Duration = Duration::from_secs(1);
-
 /// How long to wait before a server that is starting is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -43,22 +39,19 @@ const UNREACHABLE: &str = "PostgreSQL cannot be reached: check host, port, user,
 /// Oncebox on PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
-    pub(crate) servers: Servers,
+    pub(crate) connections: Connections,
     pub(crate) schema: Schema,
     pub(crate) statements: Arc<Statements>,
     pub(crate) kinds: Arc<Kinds>,
     clock_offset_ms: Arc<AtomicI64>,
     session: Session,
-    pub(crate) answer_timeout: Duration,
-    /// On which the process says that it is alive.
+    /// The connection for this process's heartbeats.
     pub(crate) pulse: Arc<Mutex<Option<PgConnection>>>,
     sessions: Arc<Sessions>,
     /// How the pool sets its sessions; known when the store was checked.
     session_settings: Arc<OnceLock<SessionSettings>>,
     /// Transactions that were begun along with the commit of the one before.
     begun: Lingering<PostgresBegun>,
-    /// Connections on which messages were appended.
-    appenders: Lingering<Line>,
 }
 
 /// Whether a connection of the pool is one session of the server.
@@ -84,18 +77,16 @@ impl PostgresStore {
         let schema = Schema::new(SCHEMA).unwrap_or_else(|error| unreachable!("{error}"));
         let statements = Arc::new(Statements::new(&schema));
         Self {
-            servers,
+            connections: Connections::new(servers, ANSWER_TIMEOUT, statements.clone()),
             schema,
             statements,
             kinds: Arc::default(),
             clock_offset_ms: Arc::default(),
             session: Session::Own,
-            answer_timeout: ANSWER_TIMEOUT,
             pulse: Arc::default(),
             sessions: Arc::default(),
             session_settings: Arc::default(),
             begun: Lingering::new(),
-            appenders: Lingering::new(),
         }
     }
 
@@ -152,7 +143,8 @@ impl PostgresStore {
         let schema = Schema::new(schema)?;
         let statements = Arc::new(Statements::new(&schema));
         // What was begun for the other schema stays there.
-        Ok(Self { schema, statements, kinds: Arc::default(), begun: Lingering::new(), ..self })
+        let connections = self.connections.with_statements(statements.clone());
+        Ok(Self { connections, schema, statements, kinds: Arc::default(), begun: Lingering::new(), ..self })
     }
 
     /// For connections through a transaction pooler, such as PgBouncer in transaction mode: leaves the settings of the
@@ -170,87 +162,14 @@ impl PostgresStore {
     /// The call goes on as if the connection had broken. Handlers have `handler_timeout` instead, and [`migrate`](Self::migrate)
     /// takes as long as it takes.
     #[must_use]
-    pub fn answer_timeout(self, timeout: Duration) -> Self {
-        Self { answer_timeout: timeout, ..self }
+    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.connections.answer_timeout = timeout;
+        self
     }
 
     /// The pool underneath.
     pub fn pool(&self) -> &PgPool {
-        self.servers.pool()
-    }
-
-    /// Wraps an error of a statement that stands alone, and leaves a server that takes no writes.
-    pub(crate) fn failed(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-        move |error| self.left_if(takes_no_writes(&error), doing, error)
-    }
-
-    /// Wraps an error of a statement that begins a transaction, and leaves a server that takes no writes.
-    pub(crate) fn not_begun(&self, doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-        move |error| self.left_if(begins_no_writes(&error), doing, error)
-    }
-
-    fn left_if(&self, takes_no_writes: bool, doing: &'static str, error: sqlx::Error) -> Error {
-        if !takes_no_writes {
-            return failed(doing)(error);
-        }
-        self.servers.distrust();
-        refused_to_write(doing)(error)
-    }
-
-    /// A connection of the pool, for one statement or a few.
-    pub(crate) async fn line(&self, doing: &'static str) -> Result<Line, Error> {
-        Line::open(&self.servers, self.answer_timeout).await.map_err(failed(doing))
-    }
-
-    /// A connection that was kept, or one of the pool. What a pool does with a connection that comes back, a question to the server
-    /// and its answer, costs as much as a small statement. A connection on which a statement has failed is not kept.
-    pub(crate) async fn warm_line(&self) -> Result<Line, sqlx::Error> {
-        match self.appenders.take() {
-            Some(line) if self.servers.trust(line.since()) => return Ok(line),
-            // It leads to a server that was left behind.
-            Some(line) => line.hang_up(),
-            None => {}
-        }
-        Line::open(&self.servers, self.answer_timeout).await
-    }
-
-    /// Keeps a connection for the next statement, unless it is old or others need it.
-    pub(crate) fn keep_warm(&self, line: Line) {
-        if line.since().elapsed() < WARM_FOR && !line.is_bad() && self.servers.have_room() {
-            self.appenders.keep(line);
-        }
-    }
-
-    /// A transaction that reads what is newer than the locks that it takes, whatever the default is.
-    pub(crate) async fn begin_line(&self, doing: &'static str) -> Result<Line, Error> {
-        let (servers, answer, begin) =
-            (self.servers.clone(), self.answer_timeout, self.statements.begin_shared.clone());
-        // In a task of its own: a caller that goes away must not leave a transaction half begun.
-        let begun = tokio::spawn(async move {
-            let mut line = Line::open(&servers, answer).await?;
-            line.begin(begin).await.map(|()| line)
-        });
-        begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(self.not_begun(doing))
-    }
-
-    /// Runs statements in one transaction, each of which the server may take this long for.
-    pub(crate) async fn in_transaction<R, F>(
-        &self,
-        doing: &'static str,
-        each: Duration,
-        statements: F,
-    ) -> Result<R, Error>
-    where
-        for<'t> F: AsyncFnOnce(&'t mut Line) -> Result<R, sqlx::Error>
-            + AsyncFunc<&'t mut Line, Result<R, sqlx::Error>, Fut: Send>
-            + Send,
-        R: Send,
-    {
-        let mut tx = self.begin_line(doing).await?;
-        tx.may_take(each);
-        let result = statements(&mut tx).await.map_err(failed(doing))?;
-        tx.commit().await.map_err(failed(doing))?;
-        Ok(result)
+        self.connections.servers.pool()
     }
 
     /// Keeps a transaction that was begun ahead.
@@ -260,17 +179,12 @@ impl PostgresStore {
         }
     }
 
-    /// Whether a connection that came from the pool then may go on: others get one even so, and it leads to the right server.
-    pub(crate) fn may_go_on(&self, since: Instant) -> bool {
-        self.servers.have_room() && self.servers.trust(since)
-    }
-
     /// Reads how the pool sets its sessions, once.
     async fn note_session_settings(&self) -> Result<(), Error> {
         let doing = doing::READ_SETTINGS;
         if self.session_settings.get().is_none() {
             let read = sqlx::query(self.statements.session_settings.clone()).persistent(false);
-            let row = self.line(doing).await?.fetch_one(read).await.map_err(failed(doing))?;
+            let row = self.connections.open(doing).await?.fetch_one(read).await.map_err(failed(doing))?;
             let settings = SessionSettings::new(row.try_get(0).map_err(failed(doing))?);
             // Another inbox of this store may have been faster, and has read the same.
             let _ = self.session_settings.set(settings);
@@ -364,16 +278,15 @@ impl Store for PostgresStore {
         if let Some(begun) = self.begun.take() {
             return Ok(begun.with(limits));
         }
-        let (servers, statements, session) = (self.servers.clone(), self.statements.clone(), self.session);
-        let answer = self.answer_timeout;
+        let (connections, statements, session) =
+            (self.connections.clone(), self.statements.clone(), self.session);
         let settings = self.session_settings.clone();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
         let begun = tokio::spawn(async move {
-            PostgresTx::begin(Line::open(&servers, answer).await?, session, settings, statements, limits)
-                .await
+            PostgresTx::begin(connections.take().await?, session, settings, statements, limits).await
         });
         match begun.await {
-            Ok(begun) => begun.map_err(self.not_begun(doing::BEGIN)),
+            Ok(begun) => begun.map_err(self.connections.not_begun(doing::BEGIN)),
             Err(stopped) => Err(refusal::runtime_stops(stopped)),
         }
     }
@@ -392,7 +305,7 @@ impl Store for PostgresStore {
 
     /// The next transaction begins in the same round trip.
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), Error> {
-        if !self.may_go_on(tx.since()) {
+        if !self.connections.may_go_on(tx.since()) {
             return tx.commit().await;
         }
         let begun = tx.commit_and_begin().await?;
@@ -414,8 +327,8 @@ impl Store for PostgresStore {
         let Some(backend) = tx.abandon() else { return };
         let doing = "end a backend that overstayed";
         let end = sqlx::query(self.statements.terminate_backend.clone()).bind(backend);
-        let ended = match self.line(doing).await {
-            Ok(mut line) => line.execute(end).await.map(drop).map_err(failed(doing)),
+        let ended = match self.connections.open(doing).await {
+            Ok(mut conn) => conn.execute(end).await.map(drop).map_err(failed(doing)),
             Err(error) => Err(error),
         };
         if let Err(error) = ended {

@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr, SqlStr};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::connection::TimedConnection;
 use crate::fault::{failed, refused};
-use crate::line::Line;
 use crate::sessions::{SessionSettings, Sessions, UNKNOWN, Verdict};
 use crate::statements::Statements;
 use crate::store::Session;
@@ -25,7 +25,7 @@ const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// An open transaction. Dropping it rolls back.
 pub struct PostgresTx {
     /// `None` once the transaction has ended.
-    line: Option<Line>,
+    conn: Option<TimedConnection>,
     session: Session,
     settings: Arc<OnceLock<SessionSettings>>,
     statements: Arc<Statements>,
@@ -48,7 +48,7 @@ impl PostgresBegun {
     pub(crate) fn with(self, limits: Limits) -> PostgresTx {
         let Self(mut tx) = self;
         tx.limits = limits;
-        tx.line().may_take(limits.lock_timeout);
+        tx.timed().may_take(limits.lock_timeout);
         tx
     }
 }
@@ -61,7 +61,7 @@ struct Identity {
 
 impl PostgresTx {
     pub(crate) async fn begin(
-        mut line: Line,
+        mut conn: TimedConnection,
         session: Session,
         settings: Arc<OnceLock<SessionSettings>>,
         statements: Arc<Statements>,
@@ -71,10 +71,10 @@ impl PostgresTx {
             Session::Own => &statements.begin,
             Session::Shared => &statements.begin_shared,
         };
-        line.begin(begin.clone()).await?;
-        line.may_take(limits.lock_timeout);
+        conn.begin(begin.clone()).await?;
+        conn.may_take(limits.lock_timeout);
         Ok(Self {
-            line: Some(line),
+            conn: Some(conn),
             session,
             settings,
             statements,
@@ -87,21 +87,21 @@ impl PostgresTx {
     }
 
     /// On which the store itself sends its statements.
-    pub(crate) fn line(&mut self) -> &mut Line {
-        match &mut self.line {
-            Some(line) => line,
+    pub(crate) fn timed(&mut self) -> &mut TimedConnection {
+        match &mut self.conn {
+            Some(conn) => conn,
             None => unreachable!("only what consumes the transaction takes its connection"),
         }
     }
 
     /// What handlers are lent.
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
-        self.line().connection()
+        self.timed().connection()
     }
 
     /// Whether an answer is missing.
     pub(crate) fn is_lost(&self) -> bool {
-        self.line.as_ref().is_some_and(Line::is_lost)
+        self.conn.as_ref().is_some_and(TimedConnection::is_lost)
     }
 
     /// The time limits as PostgreSQL's settings take them: lock, statement, idle.
@@ -124,7 +124,7 @@ impl PostgresTx {
         self.identity = Some(Identity { transaction_id, backend: row.try_get("backend")? });
         // The handler's limit holds for our own statements too.
         let told = self.limits.handler_timeout.max(self.limits.lock_timeout);
-        self.line().may_take(told);
+        self.timed().may_take(told);
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl PostgresTx {
         }
         let (_, statement, idle) = self.limits_as_settings();
         let arm = sqlx::query(self.statements.arm.clone()).bind(statement).bind(idle);
-        let row = self.line().fetch_one(arm).await.map_err(failed(doing::ARM))?;
+        let row = self.timed().fetch_one(arm).await.map_err(failed(doing::ARM))?;
         self.armed_by(&row).map_err(failed(doing::ARM))
     }
 
@@ -143,7 +143,7 @@ impl PostgresTx {
         let settings = self.settings.get().unwrap_or(&UNKNOWN).json().as_bytes().to_vec();
         let guard =
             sqlx::query(self.statements.guard.clone()).bind(transaction_id.to_string()).bind(settings);
-        self.line().execute(guard).await.map_err(refused(doing::GUARD))?;
+        self.timed().execute(guard).await.map_err(refused(doing::GUARD))?;
         self.guarded = true;
         Ok(())
     }
@@ -156,7 +156,7 @@ impl PostgresTx {
 
     /// Whether a handler left a transaction open inside of ours, or another connection in place of ours.
     pub(crate) fn check_nested(&mut self) -> Result<(), Error> {
-        refusal::check_depth(self.line().depth())
+        refusal::check_depth(self.timed().depth())
     }
 
     /// Notes what the end of a body says about the session.
@@ -164,11 +164,11 @@ impl PostgresTx {
         let Some(identity) = &self.identity else { return };
         match sessions.body_ended(identity.backend, ended) {
             Verdict::Good => {}
-            Verdict::Unknown => self.line().prepare_anew(),
+            Verdict::Unknown => self.timed().prepare_anew(),
             Verdict::Suspect => self.suspect = true,
             Verdict::Bad => {
                 self.suspect = true;
-                self.line().close_later();
+                self.timed().close_later();
             }
         }
     }
@@ -181,7 +181,7 @@ impl PostgresTx {
     /// Runs one of the savepoint statements; all of them are the engine's own text.
     pub(crate) async fn run(&mut self, statements: &str) -> Result<(), Error> {
         let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
-        self.line().execute(statements).await.map(drop).map_err(refused(doing::SAVEPOINT))
+        self.timed().execute(statements).await.map(drop).map_err(refused(doing::SAVEPOINT))
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
@@ -191,18 +191,18 @@ impl PostgresTx {
             self.arm().await?;
         }
         match self.unproved()? {
-            None => self.line().commit().await.map_err(failed(doing::COMMIT))?,
+            None => self.timed().commit().await.map_err(failed(doing::COMMIT))?,
             Some(transaction_id) => {
                 self.commit_with(self.statements.commit.clone(), transaction_id).await?;
             }
         }
-        self.line = None;
+        self.conn = None;
         Ok(())
     }
 
     /// When its connection was taken from the pool.
     pub(crate) fn since(&mut self) -> Instant {
-        self.line().since()
+        self.timed().since()
     }
 
     /// Commits, and begins the next transaction on the same connection, unless it has been in use for long.
@@ -249,7 +249,7 @@ impl PostgresTx {
         if ours {
             return Ok(Some(self.begun()));
         }
-        self.line = None;
+        self.conn = None;
         Ok(None)
     }
 
@@ -268,7 +268,7 @@ impl PostgresTx {
             .replace("{session}", settings.digits());
         // Safe: what is put in are digits.
         let commit = sqlx::raw_sql(AssertSqlSafe(commit));
-        self.line().execute(commit).await.map_err(refused(doing::COMMIT)).map(drop)
+        self.timed().execute(commit).await.map_err(refused(doing::COMMIT)).map(drop)
     }
 
     pub(crate) async fn rollback(mut self) {
@@ -280,14 +280,14 @@ impl PostgresTx {
     /// Rolls back in a task of its own: whoever waits for it may go away, and the connection is given back clean all the
     /// same.
     fn start_rollback(&mut self) -> Option<JoinHandle<()>> {
-        let line = self.line.take()?;
+        let conn = self.conn.take()?;
         let (session, statements) = (self.session, self.statements.clone());
         match Handle::try_current() {
-            Ok(runtime) if !line.is_lost() => {
-                Some(runtime.spawn(async move { rollback(line, session, &statements).await }))
+            Ok(runtime) if !conn.is_lost() => {
+                Some(runtime.spawn(async move { rollback(conn, session, &statements).await }))
             }
             _ => {
-                line.hang_up();
+                conn.hang_up();
                 None
             }
         }
@@ -296,8 +296,8 @@ impl PostgresTx {
     /// Closes the connection. The backend that was there is to be ended too, whatever it is doing: a server does not notice that
     /// a client is gone before its statement has ended, and holds all locks until then.
     pub(crate) fn abandon(mut self) -> Option<i32> {
-        if let Some(line) = self.line.take() {
-            line.hang_up();
+        if let Some(conn) = self.conn.take() {
+            conn.hang_up();
         }
         self.identity.as_ref().map(|identity| identity.backend)
     }
@@ -309,20 +309,20 @@ fn setting(time: Duration) -> String {
 }
 
 /// Ends a transaction with nothing kept, and gives the connection back as it was.
-async fn rollback(mut line: Line, session: Session, statements: &Statements) {
-    let rolled_back = match line.depth() {
+async fn rollback(mut conn: TimedConnection, session: Session, statements: &Statements) {
+    let rolled_back = match conn.depth() {
         1 if session == Session::Shared => Ok(()),
-        1 => line.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
+        1 => conn.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
         // A nested transaction that was forgotten: not worth taking apart.
         _ => Err(sqlx::Error::InvalidSavePointStatement),
     };
     let rolled_back = match rolled_back {
-        Ok(()) => line.forget_prepared().await,
+        Ok(()) => conn.forget_prepared().await,
         failed => failed,
     };
     if let Err(error) = rolled_back {
         tracing::debug!(%error, "a connection that cannot roll back is closed");
-        line.hang_up();
+        conn.hang_up();
     }
 }
 

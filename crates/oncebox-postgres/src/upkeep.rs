@@ -16,14 +16,20 @@ impl Upkeep for PostgresStore {
         let beat = sqlx::query(self.statements.beat.clone())
             .bind(row::duration_to_ms(tolerance))
             .bind(self.clock_offset_ms());
-        self.line(doing).await?.execute(beat).await.map_err(self.failed(doing))?;
+        self.connections.open(doing).await?.execute(beat).await.map_err(self.connections.failed(doing))?;
         Ok(())
     }
 
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
         let doing = doing::READ_LIVE_TIME;
         let read = sqlx::query(self.statements.live_time.clone()).bind(self.clock_offset_ms());
-        let rows = self.line(doing).await?.fetch_all(read).await.map_err(self.failed(doing))?;
+        let rows = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_all(read)
+            .await
+            .map_err(self.connections.failed(doing))?;
         let rows: Result<Vec<LiveTimeRow>, _> = rows.iter().map(LiveTimeRow::from_row).collect();
         rows.map(row::live_time).map_err(failed(doing))
     }
@@ -35,7 +41,13 @@ impl Upkeep for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit));
-        let row = self.line(doing).await?.fetch_one(sweep).await.map_err(self.failed(doing))?;
+        let row = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_one(sweep)
+            .await
+            .map_err(self.connections.failed(doing))?;
         let swept: i64 = row.try_get(0).map_err(failed(doing))?;
         Ok(swept.cast_unsigned())
     }
@@ -43,7 +55,7 @@ impl Upkeep for PostgresStore {
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
         let doing = doing::FORGET_LIVE_TIME;
         let forget = sqlx::query(self.statements.forget_live_time.clone()).bind(before_ms);
-        self.line(doing).await?.execute(forget).await.map_err(self.failed(doing))?;
+        self.connections.open(doing).await?.execute(forget).await.map_err(self.connections.failed(doing))?;
         Ok(())
     }
 }

@@ -13,8 +13,8 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
 
+use crate::connection::TimedConnection;
 use crate::fault::failed;
-use crate::line::Line;
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
 
@@ -26,8 +26,8 @@ impl Work for PostgresStore {
             .persistent(false)
             .bind(handlers.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let mut line = self.line(doing).await?;
-        let rows = line.fetch_all(look).await.map_err(failed(doing))?;
+        let mut conn = self.connections.open(doing).await?;
+        let rows = conn.fetch_all(look).await.map_err(failed(doing))?;
         let mut waiting = Vec::with_capacity(rows.len());
         let mut next_due = None;
         let mut ordered = Vec::new();
@@ -41,7 +41,7 @@ impl Work for PostgresStore {
         }
         if !ordered.is_empty() {
             for (handler, lane, tasks, due_in) in
-                self.look_ordered(&mut line, &ordered).await.map_err(failed(doing))?
+                self.look_ordered(&mut conn, &ordered).await.map_err(failed(doing))?
             {
                 note_due(&mut next_due, due_in.filter(|_| !tasks));
                 let place = waiting.iter_mut().find(|place| (place.handler, place.lane) == (handler, lane));
@@ -75,7 +75,7 @@ impl Work for PostgresStore {
             .bind(self.clock_offset_ms())
             .bind(statement)
             .bind(idle);
-        let rows = tx.line().fetch_all(take).await.map_err(failed(doing))?;
+        let rows = tx.timed().fetch_all(take).await.map_err(failed(doing))?;
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
         let batch = read_batch(first, &rows, taker.lane, limits).map_err(failed(doing))?;
@@ -102,7 +102,7 @@ impl Work for PostgresStore {
             .bind(self.clock_offset_ms())
             .bind(statement)
             .bind(idle);
-        let rows = tx.line().fetch_all(take).await.map_err(failed(doing))?;
+        let rows = tx.timed().fetch_all(take).await.map_err(failed(doing))?;
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
         let read = |row| {
@@ -148,7 +148,7 @@ impl Work for PostgresStore {
                     continue;
                 }
             };
-            tx.line().execute(write).await.map_err(failed(doing))?;
+            tx.timed().execute(write).await.map_err(failed(doing))?;
         }
         Ok(())
     }
@@ -162,12 +162,12 @@ impl Work for PostgresStore {
     ) -> Result<Option<Fence>, Error> {
         let doing = doing::LEASE;
         let lease = self.write_apart(&self.statements.lease, taker, messages).bind(process.0);
-        let row = tx.line().fetch_optional(lease).await.map_err(failed(doing))?;
+        let row = tx.timed().fetch_optional(lease).await.map_err(failed(doing))?;
         row.map(|row| row.try_get(0).map(Fence)).transpose().map_err(failed(doing))
     }
 
     async fn finish(&self, mut tx: PostgresTx, progress: Option<Progress>) -> Result<(), Error> {
-        let may_go_on = self.may_go_on(tx.since());
+        let may_go_on = self.connections.may_go_on(tx.since());
         let begun = tx.finish(progress, may_go_on).await?;
         self.keep_begun(begun);
         Ok(())
@@ -191,7 +191,13 @@ impl Care for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0);
-        let row = self.line(doing).await?.fetch_optional(note).await.map_err(self.failed(doing))?;
+        let row = self
+            .connections
+            .open(doing)
+            .await?
+            .fetch_optional(note)
+            .await
+            .map_err(self.connections.failed(doing))?;
         let crashes: Option<i32> = row.map(|row| row.try_get(0)).transpose().map_err(failed(doing))?;
         Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
     }
@@ -208,12 +214,24 @@ impl Care for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0);
-        self.line(doing).await?.execute(give_back).await.map(drop).map_err(self.failed(doing))
+        self.connections
+            .open(doing)
+            .await?
+            .execute(give_back)
+            .await
+            .map(drop)
+            .map_err(self.connections.failed(doing))
     }
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
         let end = sqlx::query(self.statements.end_care.clone()).bind(handler.0).bind(i32::from(lane));
-        self.line(doing::END_CARE).await?.execute(end).await.map(drop).map_err(self.failed(doing::END_CARE))
+        self.connections
+            .open(doing::END_CARE)
+            .await?
+            .execute(end)
+            .await
+            .map(drop)
+            .map_err(self.connections.failed(doing::END_CARE))
     }
 }
 
@@ -221,7 +239,7 @@ impl PostgresStore {
     /// When the next task can run in lanes of ordered handlers.
     async fn look_ordered(
         &self,
-        line: &mut Line,
+        conn: &mut TimedConnection,
         lanes: &[(HandlerId, u16)],
     ) -> Result<Vec<(HandlerId, u16, bool, Option<Duration>)>, sqlx::Error> {
         let look = sqlx::query(self.statements.look_ordered.clone())
@@ -229,7 +247,7 @@ impl PostgresStore {
             .bind(lanes.iter().map(|(handler, _)| handler.0).collect::<Vec<_>>())
             .bind(lanes.iter().map(|(_, lane)| i32::from(*lane)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let rows = line.fetch_all(look).await?;
+        let rows = conn.fetch_all(look).await?;
         let read = |row: &PgRow| {
             let due_in: Option<i64> = row.try_get("due_in_ms")?;
             Ok((

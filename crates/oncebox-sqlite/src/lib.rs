@@ -28,11 +28,11 @@ mod store;
 mod survey;
 mod tasks;
 mod transaction;
-mod turn;
 mod upkeep;
 mod work;
 mod write;
 mod writer;
+mod writer_queue;
 
 pub use store::SqliteStore;
 pub use transaction::SqliteTx;

@@ -14,8 +14,8 @@ use sqlx::{SqliteConnection, SqlitePool};
 use crate::fault::{classify, failed, is_about_data};
 use crate::file::DatabaseFile;
 use crate::transaction::{SqliteTx, depth};
-use crate::turn::Line;
 use crate::writer::{Kept, Writer};
+use crate::writer_queue::WriterQueue;
 
 /// How long SQLite itself waits for the writer of another process before the store asks again.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub struct SqliteStore {
     pub(crate) pool: SqlitePool,
     file: DatabaseFile,
     /// SQLite has one writer.
-    pub(crate) line: Line,
+    queue: WriterQueue,
     kept: Kept,
     clock_offset_ms: Arc<AtomicI64>,
 }
@@ -44,9 +44,9 @@ impl SqliteStore {
         // The driver names databases in memory so.
         let in_memory = file.to_string_lossy().starts_with("file:");
         let file = DatabaseFile::new((!in_memory).then_some(file));
-        let line = Line::new(file.path());
+        let queue = WriterQueue::new(file.path());
         let kept = Kept::new(pool.clone());
-        Self { pool, file, line, kept, clock_offset_ms: Arc::default() }
+        Self { pool, file, queue, kept, clock_offset_ms: Arc::default() }
     }
 
     /// A store on a database file, which is created if need be, or in memory: `sqlite://orders.db`,
@@ -105,7 +105,7 @@ impl SqliteStore {
         patience: Duration,
         handler_timeout: Duration,
     ) -> Result<SqliteTx, Error> {
-        let turn = self.line.wait(patience).await?;
+        let turn = self.queue.wait(patience).await?;
         self.file.check()?;
         let (pool, kept) = (self.pool.clone(), self.kept.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use crate::fault::failed;
 use crate::seal::Seal;
-use crate::turn::Turn;
 use crate::writer::{Kept, Writer};
+use crate::writer_queue::Turn;
 
 /// The driver's thread can die with a question in its hand, for example of a cached `SELECT *` on a table with a new column. Then
 /// nobody answers. A thread that is only slow still ends the transaction, and whoever comes next waits for SQLite's own lock.

@@ -1,9 +1,9 @@
-//! A line to the server: a connection on which nobody waits for ever.
+//! A connection with a time limit for every response of the server.
 //!
-//! A peer that is gone without a word, or a firewall that swallows packets, leaves a connection half open. Whoever waits for an
-//! answer there waits without end, and so does the pool, which asks a connection once more when it comes back. So every
-//! statement of the store goes through here. One that is not answered in time fails as on a connection that broke; that
-//! connection is closed at once, with no farewell that would have to be answered.
+//! A server that disappears, or a firewall that drops packets, leaves a connection half open. A statement waits there for ever, and
+//! so does the pool, which sends a ping when a connection comes back. So every statement of the store goes through here. One that
+//! gets no response in time fails like on a broken connection. That connection is closed at once, without the usual farewell,
+//! which would need a response.
 
 use std::fmt;
 use std::io;
@@ -35,15 +35,15 @@ pub(crate) fn depth(conn: &PgConnection) -> usize {
     Manager::get_transaction_depth(conn)
 }
 
-/// As if the connection had broken: nobody knows what the server has done.
+/// As on a broken connection: it is unknown what the server has done.
 fn silent(limit: Duration) -> sqlx::Error {
-    let message = format!("no answer within {limit:?}: the connection is taken for dead, and closed");
+    let message = format!("no response within {limit:?}: the connection is closed");
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, message))
 }
 
 /// A connection, and how long to wait for its answers. Dropping it gives a connection of a pool back, with what is left of a
 /// transaction rolled back.
-pub(crate) struct Line<C: Held = PoolConnection<Postgres>> {
+pub(crate) struct TimedConnection<C: Held = PoolConnection<Postgres>> {
     /// `None` only while it is being dropped.
     conn: Option<C>,
     answer: Duration,
@@ -59,20 +59,20 @@ pub(crate) struct Line<C: Held = PoolConnection<Postgres>> {
     prepared_is_old: bool,
 }
 
-/// A connection of a pool, or one that somebody else looks after.
+/// A connection of a pool, or one that the caller owns.
 pub(crate) trait Held: AsMut<PgConnection> + Send {
     /// Lets it go: closes it if it is lost, and else waits this long at most until it is as others expect it.
     fn let_go(self, lost: bool, limit: Duration);
 }
 
-impl Line {
+impl TimedConnection {
     /// Takes a connection from the pool, which has its own limit for that, connecting included.
     pub(crate) async fn open(servers: &Servers, answer: Duration) -> Result<Self, sqlx::Error> {
         Ok(Self::on(servers.acquire().await?, answer))
     }
 }
 
-impl<C: Held> Line<C> {
+impl<C: Held> TimedConnection<C> {
     pub(crate) fn on(conn: C, answer: Duration) -> Self {
         Self {
             conn: Some(conn),
@@ -134,7 +134,7 @@ impl<C: Held> Line<C> {
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
         match &mut self.conn {
             Some(conn) => conn.as_mut(),
-            None => unreachable!("only dropping a line takes its connection"),
+            None => unreachable!("only dropping takes the inner connection"),
         }
     }
 
@@ -221,7 +221,7 @@ impl<C: Held> Line<C> {
     }
 }
 
-impl<C: Held> Drop for Line<C> {
+impl<C: Held> Drop for TimedConnection<C> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             // Whatever the server may take for a statement, it takes none of that to say that it is there.
@@ -253,9 +253,13 @@ impl Held for &mut PgConnection {
     fn let_go(self, _lost: bool, _limit: Duration) {}
 }
 
-impl<C: Held> fmt::Debug for Line<C> {
+impl<C: Held> fmt::Debug for TimedConnection<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { answer, told, lost, .. } = self;
-        f.debug_struct("Line").field("answer", answer).field("told", told).field("lost", lost).finish()
+        f.debug_struct("TimedConnection")
+            .field("answer", answer)
+            .field("told", told)
+            .field("lost", lost)
+            .finish()
     }
 }

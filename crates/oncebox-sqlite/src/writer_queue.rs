@@ -1,11 +1,11 @@
-//! Turns: SQLite has one writer, and everybody who wants to write waits in line for it.
+//! The queue for SQLite's one writer.
 //!
-//! SQLite itself lets waiting processes look again and again, and a busy one that comes right back wins every time. So
-//! processes take turns with two lock files beside the database before they begin. Whoever waits for the turn holds the
-//! place at the head of the line; the one who has just had its turn finds that place taken, and queues behind.
+//! SQLite lets waiting processes poll, and a busy process that comes back at once wins every time. So processes take turns with
+//! two lock files beside the database before they begin a transaction. A process that waits for its turn holds the place at the
+//! head of the queue. A process that has just had its turn finds this place taken, and queues behind.
 //!
-//! A process stands in line once. Whoever loses patience leaves the place to the next one of its process: places that nobody
-//! wants any more would keep everybody waiting, their own process most of all.
+//! A process is in the queue once. A caller that times out leaves the place to the next caller of its process: abandoned places
+//! would block all processes, their own most of all.
 
 use std::fs::File;
 use std::io;
@@ -19,9 +19,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::fault::writer_busy;
 
-/// The line for the writer of one database.
+/// The queue for the writer of one database.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct WriterQueue {
     /// One permit: within the process, first come, first served.
     own: Arc<Semaphore>,
     /// Between processes; none for a database in memory.
@@ -32,15 +32,15 @@ pub(crate) struct Line {
 struct LockFiles {
     head: PathBuf,
     turn: PathBuf,
-    place: Mutex<Place>,
+    place: Mutex<QueuePlace>,
 }
 
-/// This process's place in the line.
+/// This process's place in the queue.
 #[derive(Debug, Default)]
-struct Place {
-    /// Whether a thread stands there.
+struct QueuePlace {
+    /// Whether a thread waits there.
     taken: bool,
-    /// Who gets the turn.
+    /// The caller that gets the turn.
     wanted: Option<oneshot::Sender<io::Result<File>>>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Turn {
     _file: Option<File>,
 }
 
-impl Line {
-    /// The line for a database file, or for one in memory.
+impl WriterQueue {
+    /// The queue for a database file, or for a database in memory.
     pub(crate) fn new(database: Option<&Path>) -> Self {
         let beside = |database: &Path, ending: &str| {
             let mut name = database.as_os_str().to_owned();
@@ -73,11 +73,11 @@ impl Line {
 
     async fn take(&self) -> Result<Turn, Error> {
         let own = self.own.clone().acquire_owned().await;
-        let own = own.map_err(|closed| Error::unavailable("the writer's line is closed", closed))?;
+        let own = own.map_err(|closed| Error::unavailable("the queue for the writer is closed", closed))?;
         let Some(files) = &self.files else { return Ok(Turn { _own: own, _file: None }) };
         let failed = |error: io::Error| {
             Error::unavailable(
-                "the lock files beside the SQLite database cannot be used: check the folder's rights",
+                "SQLite's lock files cannot be used: check that the program may write to the folder of the database",
                 error,
             )
         };
@@ -93,11 +93,11 @@ impl Line {
 }
 
 impl LockFiles {
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, QueuePlace> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turn, after all who came before. One of a process waits at a time.
+    /// The turn, after all earlier callers. One caller of a process waits at a time.
     async fn wait(self: &Arc<Self>) -> Result<io::Result<File>, oneshot::error::RecvError> {
         let (give, given) = oneshot::channel();
         let is_taken = {
@@ -114,14 +114,14 @@ impl LockFiles {
                     place.taken = false;
                     place.wanted.take()
                 };
-                // If nobody wants it any more, the file is dropped, and the turn goes on.
+                // If no caller is left, the file is dropped, which gives the turn to the next process.
                 wanted.map(|give| give.send(file))
             });
         }
         given.await
     }
 
-    /// The turn, if nobody has it and nobody waits.
+    /// The turn, if it is free and no process waits for it.
     fn try_take(&self) -> io::Result<Option<File>> {
         if self.place().taken {
             return Ok(None);
@@ -134,7 +134,7 @@ impl LockFiles {
         Ok(turn.try_lock().is_ok().then_some(turn))
     }
 
-    /// The turn, after all who came before.
+    /// The turn, after all earlier processes.
     fn take(&self) -> io::Result<File> {
         let head = open(&self.head)?;
         head.lock()?;
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Those who stand in line at a file, in all processes.
+    /// The number of waiters for the lock of a file, in all processes.
     fn waiting_at(file: &Path) -> usize {
         let number = format!(":{} ", file.metadata().unwrap().ino());
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
@@ -163,33 +163,33 @@ mod tests {
     }
 
     /// As two processes have them.
-    fn two_lines(folder: &Path) -> [Line; 2] {
+    fn two_queues(folder: &Path) -> [WriterQueue; 2] {
         let database = folder.join("inbox.db");
-        [(); 2].map(|()| Line::new(Some(&database)))
+        [(); 2].map(|()| WriterQueue::new(Some(&database)))
     }
 
     #[tokio::test]
-    async fn whoever_has_just_had_its_turn_queues_behind() {
+    async fn a_process_that_has_just_had_its_turn_queues_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let [mut one, mut other] = two_lines(folder.path());
+        let [mut one, mut other] = two_queues(folder.path());
         let turns = one.files.clone().unwrap();
-        let in_line = |line: &Line| {
-            let line = line.clone();
-            tokio::spawn(async move { line.wait(Duration::from_secs(600)).await.unwrap() })
+        let in_queue = |queue: &WriterQueue| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.wait(Duration::from_secs(600)).await.unwrap() })
         };
-        let mut turn = in_line(&one).await.unwrap();
-        let mut next = in_line(&other);
+        let mut turn = in_queue(&one).await.unwrap();
+        let mut next = in_queue(&other);
         for _ in 0..50 {
             while waiting_at(&turns.turn) == 0 {
                 tokio::task::yield_now().await;
             }
             // It wants another one at once.
-            let mut again = in_line(&one);
+            let mut again = in_queue(&one);
             tokio::task::yield_now().await;
             drop(turn);
             turn = tokio::select! {
                 turn = &mut next => turn.unwrap(),
-                _ = &mut again => panic!("it did not queue behind the one who waits"),
+                _ = &mut again => panic!("it did not queue behind the one that waits"),
             };
             next = again;
             std::mem::swap(&mut one, &mut other);
@@ -197,9 +197,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_loses_patience_leaves_its_place_to_the_next() {
+    async fn a_caller_that_times_out_leaves_its_place_to_the_next() {
         let folder = tempfile::tempdir().unwrap();
-        let [one, other] = two_lines(folder.path());
+        let [one, other] = two_queues(folder.path());
         let turn = one.wait(Duration::from_secs(60)).await.unwrap();
         for _ in 0..20 {
             other.wait(Duration::from_millis(2)).await.unwrap_err();
@@ -215,7 +215,7 @@ mod tests {
         let (turn, other) = next.await.unwrap().unwrap();
         drop(turn);
 
-        // A place that nobody wants any more goes on by itself.
+        // An abandoned place gives the turn on by itself.
         let turn = one.wait(Duration::from_secs(60)).await.unwrap();
         other.wait(Duration::from_millis(2)).await.unwrap_err();
         drop(turn);
