@@ -35,7 +35,7 @@ impl Claims for PostgresStore {
     }
 
     async fn claim_in(&self, conn: &mut PgConnection, unit: &Unit) -> Result<Claimed, Error> {
-        // How long it may take is up to whoever lends the connection.
+        // The owner of the connection sets the time limit.
         let mut conn = TimedConnection::on(conn, Duration::MAX);
         if self.insert_marker(&mut conn, unit).await? {
             return Ok(Claimed::Fresh);

@@ -2,8 +2,8 @@
 //!
 //! A server that disappears, or a firewall that drops packets, leaves a connection half open. A statement waits there for ever, and
 //! so does the pool, which sends a ping when a connection comes back. So every statement of the store goes through here. One that
-//! gets no response in time fails like on a broken connection. That connection is closed at once, without the usual farewell,
-//! which would need a response.
+//! gets no response in time fails like on a broken connection. That connection is closed at once, without the usual
+//! terminate message, which would wait for a response.
 
 use std::fmt;
 use std::io;
@@ -51,7 +51,7 @@ pub(crate) struct TimedConnection<C: Held = PoolConnection<Postgres>> {
     told: Duration,
     /// When it came from its pool.
     since: Instant,
-    /// Whether nobody knows what is going on there: then it is closed, not given back.
+    /// Whether the state of the session is unknown: then the connection is closed, not returned to the pool.
     lost: bool,
     /// Whether its session is of no use to others: then it is closed too, when its transaction has ended.
     bad: bool,
@@ -130,7 +130,7 @@ impl<C: Held> TimedConnection<C> {
         self.lost = true;
     }
 
-    /// The connection itself, for those who have limits of their own.
+    /// The connection itself, for callers with their own time limits.
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
         match &mut self.conn {
             Some(conn) => conn.as_mut(),
@@ -144,7 +144,7 @@ impl<C: Held> TimedConnection<C> {
     }
 
     pub(crate) async fn begin(&mut self, begin: SqlStr) -> Result<(), sqlx::Error> {
-        // Unless it is answered nobody knows how far the message was carried out, and the driver least of all.
+        // Without a response it is unknown how far the server got, also for the driver.
         self.lost = true;
         within(self.answer, Manager::begin(self.connection(), Some(begin))).await?;
         self.lost = false;
@@ -237,7 +237,7 @@ impl Held for PoolConnection<Postgres> {
             Ok(runtime) if !lost && Manager::get_transaction_depth(&self) <= 1 => runtime,
             _ => return drop(self.detach()),
         };
-        // Sent when the pool takes the connection back; nobody waits for it.
+        // Sent when the pool takes the connection back, without waiting for the response.
         Manager::start_rollback(&mut self);
         // What the pool itself does with a connection that is dropped, for ever if need be.
         let back = self.return_to_pool();

@@ -1,6 +1,6 @@
 //! Oncebox on PostgreSQL, version 13 or newer.
 //!
-//! It leaves no state in a session between two transactions. Behind a transaction pooler say so with
+//! It leaves no state in a session between two transactions. Behind a transaction pooler use
 //! [`PostgresStore::behind_pooler`], and switch the pool's statement cache off.
 
 #![forbid(unsafe_code)]

@@ -9,9 +9,9 @@ use crate::connections::Connections;
 
 impl Connections {
     /// Listens on a channel until the connection is lost or gives no response.
-    pub(crate) async fn hear(&self, channel: &str, heard: impl Fn() + Send) -> Result<(), sqlx::Error> {
-        // Beside the store's pool, which is for those who work: a listener gives its connection back only when it has said
-        // farewell and was answered.
+    pub(crate) async fn listen(&self, channel: &str, heard: impl Fn() + Send) -> Result<(), sqlx::Error> {
+        // Not from the store's pool: a listener returns its connection only after a last statement and its response, which may
+        // never come.
         let beside = PgPoolOptions::new()
             .max_connections(1)
             .acquire_timeout(self.answer_timeout)
@@ -19,13 +19,13 @@ impl Connections {
             .idle_timeout(None)
             .connect_lazy_with(self.servers.pool().connect_options().as_ref().clone());
         let mut listener = PgListener::connect_with(&beside).await?;
-        let hearing = self.hear_on(&mut listener, channel, heard);
-        let ended = self.servers.pool().close_event().do_until(hearing).await.and_then(|ended| ended);
-        self.part_from(listener).await;
+        let listening = self.listen_on(&mut listener, channel, heard);
+        let ended = self.servers.pool().close_event().do_until(listening).await.and_then(|ended| ended);
+        self.drop_listener(listener).await;
         ended
     }
 
-    async fn hear_on(
+    async fn listen_on(
         &self,
         listener: &mut PgListener,
         channel: &str,
@@ -39,7 +39,7 @@ impl Connections {
                     received?;
                     heard();
                 }
-                // Is there nothing to hear, or nobody to hear it from?
+                // No message for a while, or a dead connection? A ping tells.
                 Err(_quiet) => {
                     let ping = async { listener.acquire().await?.ping().await };
                     within(self.answer_timeout, ping).await?;
@@ -48,8 +48,8 @@ impl Connections {
         }
     }
 
-    /// Gives a listener another connection to say farewell on: on one that is silent it would wait for ever.
-    async fn part_from(&self, mut listener: PgListener) {
+    /// Gives a listener a fresh connection for its last statement: on a dead one it would wait for ever.
+    async fn drop_listener(&self, mut listener: PgListener) {
         let replace = async {
             let fresh = self.servers.pool().connect_options().connect().await?;
             *listener.acquire().await? = fresh;

@@ -15,15 +15,15 @@ use crate::fault::{classify, failed, is_refused};
 use crate::store::PostgresStore;
 use crate::work::{lane as read_lane, to_i32};
 
-/// Whoever loses one race after the other is told in the end.
+/// The number of times that an append may lose against another one with the same key.
 const RACES_MAX: u32 = 100;
 
 impl Log for PostgresStore {
     async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
-        let mut tries = 0;
+        let mut races = 0;
         loop {
             match self.try_append(lane, messages).await {
-                Err(error) if is_known_by_now(&error) && tries < RACES_MAX => tries += 1,
+                Err(error) if is_known_by_now(&error) && races < RACES_MAX => races += 1,
                 Err(error) if is_refused(&error) => return Err(refusal::no_such_lane(lane.lane())),
                 appended => return appended.map_err(self.connections.failed(doing::APPEND)),
             }
@@ -115,7 +115,7 @@ impl Log for PostgresStore {
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {
-        self.connections.hear(&self.channel(), heard).await.map_err(failed(doing::LISTEN))
+        self.connections.listen(&self.channel(), heard).await.map_err(failed(doing::LISTEN))
     }
 }
 
@@ -199,7 +199,7 @@ fn is_known_by_now(error: &sqlx::Error) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Kinds(Mutex<HashSet<String>>);
 
-/// Whoever sends ever new kinds is told them to the database each time, and nothing more.
+/// A program with more kinds than this writes the others to the database each time.
 const KINDS_MAX: usize = 10_000;
 
 impl Kinds {

@@ -51,7 +51,7 @@ impl PostgresStore {
         tx.commit().await
     }
 
-    /// The SQL that `migrate` runs on an empty database, for those who migrate by other means.
+    /// The SQL that `migrate` runs on an empty database, for migration tools.
     pub fn migration_sql(&self) -> String {
         let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, step)| *step).collect();
         self.schema.within(&steps.join("\n"))
@@ -75,7 +75,7 @@ impl PostgresStore {
         refusal::check_version(there, needed, &tables, "store.migration_sql()")
     }
 
-    /// Says loudly what could lose a commit, and refuses servers that are too old.
+    /// Logs settings that could lose a commit, and refuses servers that are too old.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
         let doing = doing::READ_SETTINGS;
         let mut conn = self.connections.open(doing).await?;
@@ -85,7 +85,7 @@ impl PostgresStore {
         };
         let version = read("server_version_num").await?;
         if version.parse::<u32>().is_ok_and(|version| version < 130_000) {
-            let message = format!("PostgreSQL {version} is too old: version 13 or newer is needed");
+            let message = format!("PostgreSQL {version} is too old: upgrade it to version 13 or newer");
             return Err(Error::new(ErrorKind::Schema, message));
         }
         for name in ["fsync", "synchronous_commit", "full_page_writes"] {

@@ -56,7 +56,7 @@ impl Registrar {
         let registered = self.register_in(&mut tx, log, handlers).await;
         match registered {
             Ok(_) => tx.commit().await.map_err(failed(doing::REGISTER))?,
-            // Not later: whoever is refused finds its lanes free. If this fails, the connection is closed.
+            // At once: the locks of the lanes are free when the caller gets its refusal. If this fails, the connection is closed.
             Err(_) => drop(tx.rollback().await),
         }
         registered
@@ -106,7 +106,7 @@ impl Registrar {
         conn.execute(make.bind(i32::from(log.lanes)).bind(&log.hash)).await.map(drop)
     }
 
-    /// Whether a handler may leave its mode, if it is to. Nobody works for it from now on.
+    /// Whether a handler may leave its mode, if the plan says so. Locks its lanes: no process works for it from now on.
     async fn check_leftovers(
         &self,
         conn: &mut TimedConnection,

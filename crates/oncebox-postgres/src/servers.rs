@@ -1,13 +1,14 @@
 //! Where the pool connects to: one server, or whichever of several is the one to write to.
 //!
-//! The driver's pool knows one address at a time. Whoever needs a connection and does not get one soon looks at all servers,
-//! and turns the pool to the one that will do; the others follow by using the same pool.
+//! The driver's pool knows one address at a time. A caller that gets no connection soon asks all servers, and turns
+//! the pool to the one that is suitable. All other callers follow, because they use the same pool.
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use oncebox_core::store::Retries;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres};
@@ -17,9 +18,9 @@ use tokio::task::JoinSet;
 use crate::hosts::place;
 use crate::target::{Answer, Target, Timeline};
 
-/// A connection that takes longer than this is worth a look at the servers.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// Whoever waits for a busy pool must not keep the servers busy too.
+/// After this time without a connection, a caller asks all servers.
+const LOOK_AFTER: Duration = Duration::from_millis(200);
+/// The servers are asked at this interval only, however many callers wait for a busy pool.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a server may take to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
@@ -53,13 +54,13 @@ impl Servers {
             looking: tokio::sync::Mutex::default(),
             refused: Notify::new(),
         });
-        let limit = Instant::now() + pool.get_acquire_timeout();
-        // A server that is just starting, or being promoted, is waited for as the driver would.
+        let mut retries = Retries::within(pool.get_acquire_timeout()).with_longest_pause(LOOK_AFTER);
+        // A server that starts, or is being promoted, gets the same time as with the driver.
         let at = loop {
             match several.look().await {
                 Ok(at) => break at,
-                Err(nobody) if Instant::now() >= limit => return Err(nobody.into()),
-                Err(_) => tokio::time::sleep(PATIENCE).await,
+                Err(not_found) if retries.is_over() => return Err(not_found.into()),
+                Err(_) => retries.pause().await,
             }
         };
         let (admitting, trusting) = (several.clone(), several.clone());
@@ -134,7 +135,7 @@ impl Servers {
                     Err(sqlx::Error::PoolClosed) => return Err(sqlx::Error::PoolClosed),
                     Err(error) => {
                         if !several.turn(&self.pool, since).await {
-                            return Err(several.state().nobody.clone().map_or(error, Into::into));
+                            return Err(several.state().not_found.clone().map_or(error, Into::into));
                         }
                     }
                     opened => return opened,
@@ -166,8 +167,8 @@ struct State {
     /// Connections from before this are not used again.
     trusted_since: Option<Instant>,
     looked_at: Option<Instant>,
-    /// What the last look found, if nobody would do.
-    nobody: Option<Nobody>,
+    /// Why the last look found no suitable server.
+    not_found: Option<NotFound>,
     turned_at: Option<Instant>,
 }
 
@@ -203,7 +204,7 @@ impl Several {
     async fn turn_in_time(&self, pool: &PgPool, since: Instant) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(PATIENCE) => {}
+                () = tokio::time::sleep(LOOK_AFTER) => {}
                 () = self.refused.notified() => {}
             }
             if self.turn(pool, since).await {
@@ -212,7 +213,7 @@ impl Several {
         }
     }
 
-    /// Looks at the servers, unless somebody has done so since; says whether the pool was turned since.
+    /// Looks at the servers, unless another caller has done so since; whether the pool was turned since.
     async fn turn(&self, pool: &PgPool, since: Instant) -> bool {
         let _one_for_all = self.looking.lock().await;
         let before = {
@@ -242,7 +243,7 @@ impl Several {
     }
 
     /// Which server is the one to write to: of those that will do, one of the newest history.
-    async fn look(&self) -> Result<usize, Nobody> {
+    async fn look(&self) -> Result<usize, NotFound> {
         let mut asked = JoinSet::new();
         for (n, options) in self.options.iter().enumerate() {
             let (options, target) = (options.clone(), self.target);
@@ -263,11 +264,11 @@ impl Several {
         state.looked_at = Some(Instant::now());
         let chosen = choose(&answers, state.at, state.newest);
         state.at = chosen.unwrap_or(state.at);
-        state.nobody = chosen.is_none().then(|| self.nobody(&answers, state.newest));
-        chosen.ok_or_else(|| state.nobody.clone().unwrap_or_default())
+        state.not_found = chosen.is_none().then(|| self.not_found(&answers, state.newest));
+        chosen.ok_or_else(|| state.not_found.clone().unwrap_or_default())
     }
 
-    fn nobody(&self, answers: &[Option<Result<Answer, sqlx::Error>>], newest: Timeline) -> Nobody {
+    fn not_found(&self, answers: &[Option<Result<Answer, sqlx::Error>>], newest: Timeline) -> NotFound {
         let why = |answer: &Option<Result<Answer, sqlx::Error>>| match answer {
             None => "does not answer".to_owned(),
             Some(Err(error)) => format!("cannot be reached ({error})"),
@@ -278,7 +279,7 @@ impl Several {
             let place = place(options);
             format!("{place} {}", why(answer))
         });
-        Nobody(each.collect::<Vec<_>>().join(", "))
+        NotFound(each.collect::<Vec<_>>().join(", "))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -301,7 +302,7 @@ impl fmt::Debug for Several {
 async fn ask(options: &PgConnectOptions, target: Target) -> Result<Answer, sqlx::Error> {
     let mut conn = options.connect().await?;
     let answer = target.ask(&mut conn).await?;
-    // It has answered; whether it hears the good-bye does not matter.
+    // It has responded: closing may fail.
     let _ = conn.close().await;
     Ok(answer)
 }
@@ -321,10 +322,10 @@ fn left_behind(timeline: Timeline, newest: Timeline) -> String {
 
 /// No server will do; why, for each.
 #[derive(Clone, Debug, Default)]
-struct Nobody(String);
+struct NotFound(String);
 
-impl From<Nobody> for sqlx::Error {
-    fn from(Nobody(why): Nobody) -> Self {
+impl From<NotFound> for sqlx::Error {
+    fn from(NotFound(why): NotFound) -> Self {
         sqlx::Error::Io(io::Error::new(
             io::ErrorKind::NotConnected,
             format!("no server can be written to: {why}"),
@@ -371,7 +372,7 @@ mod tests {
         };
         let printed = format!("{several:?}");
         assert!(printed.contains("one:1") && !printed.contains("secret"), "{printed}");
-        let error = sqlx::Error::from(several.nobody(&[None], Timeline::UNKNOWN)).to_string();
+        let error = sqlx::Error::from(several.not_found(&[None], Timeline::UNKNOWN)).to_string();
         assert!(error.contains("one:1 does not answer") && !error.contains("secret"), "{error}");
     }
 }

@@ -49,9 +49,9 @@ pub(crate) static UNKNOWN: LazyLock<SessionSettings> =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Good,
-    /// Nobody knows: what the driver has prepared there is prepared anew.
+    /// Unknown: the driver prepares its statements there again.
     Unknown,
-    /// The next try should have another one.
+    /// The next attempt should have another one.
     Suspect,
     /// It is closed.
     Bad,

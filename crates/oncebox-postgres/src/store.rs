@@ -4,10 +4,10 @@ use std::error::Error as StdError;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oncebox_core::Error;
-use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Store, TestTime, doing, refusal};
+use oncebox_core::store::{Fault, Guarantee, Limits, Lingering, Retries, Store, TestTime, doing, refusal};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
@@ -31,7 +31,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// What operators and new programs ask for waits for handlers at work, and may read or write a whole log.
 pub(crate) const LONG: Duration = Duration::from_secs(10 * 60);
 
-/// How long to wait before a server that is starting is asked again.
+/// The longest pause before a server that is starting is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 const UNREACHABLE: &str = "PostgreSQL cannot be reached: check host, port, user, password and database";
@@ -98,18 +98,18 @@ impl PostgresStore {
     ///
     /// Away from this machine the connection is encrypted, unless the URL says `sslmode=` something else.
     ///
-    /// A server that is just starting is waited for, 5 s at most.
+    /// A server that is starting gets 5 s.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::open(url, ACQUIRE_TIMEOUT).await
     }
 
-    /// As [`connect`](Self::connect), but a single server that refuses the connection is not waited for: for tools that rather say at
-    /// once what is wrong.
+    /// As [`connect`](Self::connect), but fails at once if a single server refuses the connection: for tools that report errors
+    /// rather than wait.
     pub async fn connect_at_once(url: &str) -> Result<Self, Error> {
         Self::open(url, Duration::ZERO).await
     }
 
-    async fn open(url: &str, patience: Duration) -> Result<Self, Error> {
+    async fn open(url: &str, wait: Duration) -> Result<Self, Error> {
         let Hosts { mut options, target } = Hosts::parse(url)?;
         let said =
             url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
@@ -126,7 +126,7 @@ impl PostgresStore {
             // A round trip less: a dead connection shows with the next statement, and the unit is tried again.
             .test_before_acquire(false);
         let servers = match (options.pop(), target) {
-            (Some(only), None) => match reach(&only, patience).await {
+            (Some(only), None) => match reach(&only, wait).await {
                 Ok(()) => Ok(Servers::of(pool.connect_lazy_with(only))),
                 Err(error) => return Err(not_connected(&only, error)),
             },
@@ -156,9 +156,9 @@ impl PostgresStore {
         Self { session: Session::Shared, begun: Lingering::new(), ..self }
     }
 
-    /// How long to wait for an answer of the server, beyond what it was allowed to take for it. 15 s.
+    /// The maximum time to wait for a response of the server, beyond the time limit of the statement itself. 15 s.
     ///
-    /// A connection on which nothing comes back in that time is taken for dead and closed: its peer may be gone without a word.
+    /// A connection without a response in that time is closed: the server or the network may be gone.
     /// The call goes on as if the connection had broken. Handlers have `handler_timeout` instead, and [`migrate`](Self::migrate)
     /// takes as long as it takes.
     #[must_use]
@@ -206,20 +206,18 @@ fn is_local(options: &PgConnectOptions) -> bool {
         || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Connects once, or until a server that is starting has started. The pool would do the same, and not tell why it gave up.
-async fn reach(options: &PgConnectOptions, patience: Duration) -> Result<(), sqlx::Error> {
-    let started = Instant::now();
+/// Connects once, or until a server that is starting has started. The pool would do the same, without the reason when it gives up.
+async fn reach(options: &PgConnectOptions, wait: Duration) -> Result<(), sqlx::Error> {
+    let mut retries = Retries::within(wait).with_longest_pause(ASK_AGAIN);
     loop {
         let connected = tokio::time::timeout(ACQUIRE_TIMEOUT, options.connect()).await;
         match connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
             Ok(conn) => {
-                // It has answered; whether it hears the good-bye does not matter.
+                // It has responded: closing may fail.
                 let _ = tokio::time::timeout(ASK_AGAIN, conn.close()).await;
                 return Ok(());
             }
-            Err(error) if is_starting(&error) && started.elapsed() < patience => {
-                tokio::time::sleep(ASK_AGAIN).await;
-            }
+            Err(error) if is_starting(&error) && !retries.is_over() => retries.pause().await,
             Err(error) => return Err(error),
         }
     }
@@ -315,7 +313,7 @@ impl Store for PostgresStore {
 
     async fn rollback(&self, tx: PostgresTx) {
         if tx.is_lost() {
-            // Nobody waits for what may not answer either.
+            // In the background: this may get no response either.
             let store = self.clone();
             tokio::spawn(async move { store.abandon(tx).await });
         } else {
@@ -325,14 +323,14 @@ impl Store for PostgresStore {
 
     async fn abandon(&self, tx: PostgresTx) {
         let Some(backend) = tx.abandon() else { return };
-        let doing = "end a backend that overstayed";
+        let doing = "end the backend of a handler that ran too long";
         let end = sqlx::query(self.statements.terminate_backend.clone()).bind(backend);
         let ended = match self.connections.open(doing).await {
             Ok(mut conn) => conn.execute(end).await.map(drop).map_err(failed(doing)),
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
-            tracing::warn!(%error, backend, "a backend that overstayed could not be ended; its own time limit will do it");
+            tracing::warn!(%error, backend, "could not end the backend of a handler that ran too long; its own time limit ends it");
         }
     }
 

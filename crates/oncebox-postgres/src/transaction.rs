@@ -185,7 +185,7 @@ impl PostgresTx {
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), Error> {
-        // On failure dropping `self` ends whatever is left. Where no handler ran nobody has armed it, and without the guard the
+        // On failure dropping `self` ends what is left. Where no handler ran it is not armed, and without the guard the
         // session would stay read-only.
         if self.session == Session::Own {
             self.arm().await?;
@@ -277,8 +277,7 @@ impl PostgresTx {
         }
     }
 
-    /// Rolls back in a task of its own: whoever waits for it may go away, and the connection is given back clean all the
-    /// same.
+    /// Rolls back in a task of its own: a caller that goes away leaves a clean connection all the same.
     fn start_rollback(&mut self) -> Option<JoinHandle<()>> {
         let conn = self.conn.take()?;
         let (session, statements) = (self.session, self.statements.clone());

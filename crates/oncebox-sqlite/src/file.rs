@@ -1,7 +1,6 @@
 //! The database's file: whether it is still the one that was opened.
 //!
-//! A file that is removed or replaced while it is open takes everything that is written, and keeps nothing of it: it is gone with
-//! the last one who has it open.
+//! A file that is removed or replaced while it is open still accepts writes. They are lost when the last process closes it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,7 +39,7 @@ impl DatabaseFile {
         let is_same = match Identity::of(&file.path) {
             Ok(identity) => *file.opened.get_or_init(|| identity) == identity,
             Err(error) if error.kind() == io::ErrorKind::NotFound => file.opened.get().is_none(),
-            // Whoever may not look cannot tell.
+            // Without the right to look, the file counts as the same.
             Err(_) => true,
         };
         match is_same {

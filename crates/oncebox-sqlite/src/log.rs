@@ -15,7 +15,7 @@ use crate::many::{Many, Rows};
 use crate::statements;
 use crate::store::SqliteStore;
 
-/// So many keys are looked up by one statement.
+/// The number of keys that one statement looks up.
 const KEYS_PER_LOOKUP: usize = 256;
 
 static APPEND: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append()));
@@ -23,8 +23,7 @@ static APPEND_MARKER: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::ap
 static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(statements::import_accepted()));
 
 impl Log for SqliteStore {
-    /// The one connection that writes is the store's.
-    /// There is one writer: no lane is free when another is not.
+    /// SQLite has one writer, so no lane is free when another is not: the preferred one is always taken.
     async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
         let lane = lane.lane();
         let offset_ms = self.clock_offset_ms();

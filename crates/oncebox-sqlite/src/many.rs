@@ -11,7 +11,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{AssertSqlSafe, Executor, Sqlite, SqliteConnection};
 
-/// So many statements go in one message.
+/// The number of statements that go in one message.
 const PER_MESSAGE: usize = 16;
 
 type Statements<'r> = Query<'r, Sqlite, SqliteArguments>;
@@ -48,7 +48,7 @@ impl Many {
     }
 }
 
-/// An insert of so many rows is one statement: few sizes, so that all of them stay prepared.
+/// The numbers of rows that one insert has: few sizes, so that all of them stay prepared.
 const ROWS: [usize; 4] = [64, 16, 4, 1];
 
 /// An insert of rows that are new for sure, which ends with the values of one row, for each size. Faster than

@@ -31,7 +31,7 @@ impl SqliteStore {
         self.check_version().await
     }
 
-    /// The SQL that `migrate` runs on an empty database, for those who migrate by other means.
+    /// The SQL that `migrate` runs on an empty database, for migration tools.
     pub fn migration_sql() -> String {
         MIGRATIONS.join("\n")
     }
@@ -48,7 +48,7 @@ impl SqliteStore {
         refusal::check_version(there, needed, "Oncebox tables", "SqliteStore::migration_sql()")
     }
 
-    /// Says loudly what could lose a commit. Not an error: the user may know better, for example in tests.
+    /// Logs settings that could lose a commit. Not an error: some are right in tests.
     pub(crate) async fn check_durability(&self) -> Result<(), Error> {
         let mut conn = self.pool.acquire().await.map_err(failed(doing::CONNECT))?;
         let journal: String = sqlx::query_scalar("pragma journal_mode")

@@ -1,6 +1,6 @@
 //! What operators do with handlers: each operation in one transaction with its entry in the audit.
 //!
-//! There is one writer: nobody else works in a transaction meanwhile.
+//! SQLite has one writer, so no other transaction runs meanwhile.
 
 use oncebox_core::Error;
 use oncebox_core::store::{

@@ -81,7 +81,7 @@ impl Processes for SqliteStore {
     }
 }
 
-/// Whoever works with a clock that is right does not wait for what one that is ahead has written.
+/// Corrects due times that a process wrote whose clock was ahead: others would wait too long.
 async fn correct_due_times(conn: &mut SqliteConnection, offset_ms: i64) -> Result<(), sqlx::Error> {
     sqlx::query(statements::correct_due_times()).bind(offset_ms).execute(conn).await?;
     Ok(())

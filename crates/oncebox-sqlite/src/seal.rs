@@ -1,7 +1,7 @@
 //! The seal: as long as it is closed, nothing commits on the connection.
 //!
 //! A handler could run `COMMIT` itself, or `ROLLBACK` and then write on in autocommit mode. SQLite asks a hook
-//! before every commit; while a handler runs, that hook says no. A second hook hears of every rollback, so that a
+//! before every commit; while a handler runs, that hook says no. A second hook notices every rollback, so that a
 //! transaction can be told from another one after it. The same object carries the handler's deadline for a third, which
 //! interrupts statements that run too long.
 

@@ -23,7 +23,7 @@ impl SqliteStore {
             .await;
         match spilled {
             Ok(spilled) => spilled,
-            // Whoever has the writer may be running another copy.
+            // The transaction that has the writer may be running a duplicate.
             Err(error) if classify(&error) == Fault::LockTimeout => Ok(Spilled::Busy),
             Err(error) => Err(error),
         }
@@ -49,7 +49,7 @@ async fn write(
     if let Some(unit) = &spill.marker
         && !mark_spilled(&mut *conn, unit, offset_ms).await?
     {
-        // Nobody sweeps in this transaction: the marker in the way is there to be read.
+        // The one writer is ours: no sweep deletes the marker before it is read.
         let known = find_marker(conn, unit).await;
         return Ok(known.map(|known| known.map_or(Spilled::Busy, Spilled::Known)));
     }

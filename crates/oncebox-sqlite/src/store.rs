@@ -4,9 +4,9 @@ use std::error::Error as StdError;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use oncebox_core::store::{Fault, Guarantee, Limits, Store, TestTime, doing, refusal};
+use oncebox_core::store::{Fault, Guarantee, Limits, Retries, Store, TestTime, doing, refusal};
 use oncebox_core::{Error, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
@@ -19,8 +19,8 @@ use crate::writer_queue::WriterQueue;
 
 /// How long SQLite itself waits for the writer of another process before the store asks again.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long connecting goes on while another process sets the file up.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
+/// The maximum time to connect while another process creates the file.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 const CONNECTIONS: u32 = 4;
 
 /// Oncebox on SQLite.
@@ -72,18 +72,16 @@ impl SqliteStore {
         } else {
             SqlitePoolOptions::new().max_connections(CONNECTIONS)
         };
-        // There is no server that could have gone away. And whoever is cancelled in the middle of the test takes the
-        // connection along, with everything that a database in memory has.
+        // There is no server that can go away. And a caller that is cancelled during the test would drop the connection, with
+        // all contents of a database in memory.
         let pool = pool.test_before_acquire(false);
-        let started = Instant::now();
+        let mut retries = Retries::within(CONNECT_LIMIT);
         loop {
             match pool.clone().connect_with(options.clone()).await {
                 Ok(pool) => return Ok(Self::new(pool)),
                 // Processes that start at once all switch the new file to WAL; SQLite does not queue them.
-                Err(error)
-                    if classify(&error) == Fault::LockTimeout && started.elapsed() < CONNECT_PATIENCE =>
-                {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                Err(error) if classify(&error) == Fault::LockTimeout && !retries.is_over() => {
+                    retries.pause().await;
                 }
                 Err(error) => {
                     let message =
@@ -102,10 +100,10 @@ impl SqliteStore {
     /// Begins a transaction as the writer, unless that takes longer than this.
     pub(crate) async fn begin_within(
         &self,
-        patience: Duration,
+        limit: Duration,
         handler_timeout: Duration,
     ) -> Result<SqliteTx, Error> {
-        let turn = self.queue.wait(patience).await?;
+        let turn = self.queue.wait(limit).await?;
         self.file.check()?;
         let (pool, kept) = (self.pool.clone(), self.kept.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
@@ -150,7 +148,7 @@ impl Store for SqliteStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<SqliteTx, Error> {
-        // The writer serves all keys: whoever does not want to wait for a copy still waits for others.
+        // All keys share the writer: a unit that must not wait for its duplicate still waits for other units.
         self.begin_within(limits.lock_timeout.max(BUSY_TIMEOUT), limits.handler_timeout).await
     }
 

@@ -17,7 +17,7 @@ use crate::writer::{Kept, Writer};
 use crate::writer_queue::Turn;
 
 /// The driver's thread can die with a question in its hand, for example of a cached `SELECT *` on a table with a new column. Then
-/// nobody answers. A thread that is only slow still ends the transaction, and whoever comes next waits for SQLite's own lock.
+/// no response comes. A thread that is only slow still ends the transaction, and the next one waits for SQLite's own lock.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -119,12 +119,12 @@ impl SqliteTx {
         }
     }
 
-    /// Rolls back in a task of its own: whoever waits for it may go away, and the connection is given back clean all the
-    /// same, before the next in line gets its turn.
+    /// Rolls back in a task of its own: a caller that goes away leaves a clean connection all the same, before the next
+    /// in the queue gets its turn.
     fn start_rollback(&mut self) -> Option<JoinHandle<()>> {
         let mut held = self.held.take()?;
         let seal = self.seal.clone();
-        // A statement may still be running: nobody waits for its result any more.
+        // A statement may still be running: its result is not needed any more.
         seal.expire();
         match Handle::try_current() {
             Ok(runtime) => Some(runtime.spawn(async move {

@@ -286,7 +286,7 @@ async fn find_standing(
     row.map(read).transpose()
 }
 
-/// Whether a handler has so many tasks in a lane already that nothing is to be added.
+/// Whether a handler has reached the maximum number of tasks in a lane.
 async fn is_full(
     conn: &mut SqliteConnection,
     taker: Taker<'_>,

@@ -11,7 +11,7 @@ use crate::store::SqliteStore;
 use crate::transaction::SqliteTx;
 
 /// How long such a write waits for the writer; handlers may hold it for a while.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WRITER_LIMIT: Duration = Duration::from_secs(60);
 /// The time of handlers: none runs in such a write.
 const NO_HANDLER: Duration = Duration::ZERO;
 
@@ -24,13 +24,13 @@ impl SqliteStore {
             + Send,
         R: Send,
     {
-        self.write_within(PATIENCE, doing, statements).await
+        self.write_within(WRITER_LIMIT, doing, statements).await
     }
 
     /// The same, waiting for the writer no longer than so.
     pub(crate) async fn write_within<R, F>(
         &self,
-        patience: Duration,
+        limit: Duration,
         doing: &'static str,
         statements: F,
     ) -> Result<R, Error>
@@ -40,7 +40,7 @@ impl SqliteStore {
             + Send,
         R: Send,
     {
-        let mut tx = self.begin_write(patience).await?;
+        let mut tx = self.begin_write(limit).await?;
         match statements(tx.connection()).await {
             Ok(result) => tx.commit().await.map(|()| result),
             Err(error) => {
@@ -50,13 +50,13 @@ impl SqliteStore {
         }
     }
 
-    /// Goes on for as long as there is patience: a program that is none of ours may hold the writer too.
-    async fn begin_write(&self, patience: Duration) -> Result<SqliteTx, Error> {
+    /// Asks again until the limit: another program may hold the writer without our queue.
+    async fn begin_write(&self, limit: Duration) -> Result<SqliteTx, Error> {
         let started = Instant::now();
         loop {
-            let left = patience.saturating_sub(started.elapsed());
+            let left = limit.saturating_sub(started.elapsed());
             match self.begin_within(left, NO_HANDLER).await {
-                Err(error) if classify(&error) == Fault::LockTimeout && started.elapsed() < patience => {}
+                Err(error) if classify(&error) == Fault::LockTimeout && started.elapsed() < limit => {}
                 begun => return begun,
             }
         }

@@ -74,7 +74,7 @@ impl Select {
         self
     }
 
-    /// Those whose last error contains this text, in any case.
+    /// Those whose last error contains this text, in upper or lower case.
     pub fn error(mut self, text: impl Into<String>) -> Self {
         self.error = Some(text.into());
         self

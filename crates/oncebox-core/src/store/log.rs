@@ -33,7 +33,7 @@ pub struct NewMessage {
 pub enum LaneChoice {
     /// This one: wait for it.
     Only(u16),
-    /// One that nobody else appends to at the moment; this one if all are taken.
+    /// Any lane that no other transaction appends to at the moment; this one if there is none.
     Prefer(u16),
 }
 

@@ -119,13 +119,13 @@ pub enum Fault {
     Session,
     /// The store is out of disk or of connections: an outage, whichever statement meets it. No message is to blame.
     Outage,
-    /// The database asks for another try: deadlock, serialization failure, a busy file.
+    /// Another attempt may succeed: deadlock, serialization failure, a busy file.
     Transient,
-    /// A lock was not to be had in time.
+    /// A lock was not available in time.
     LockTimeout,
     /// A statement ran longer than it may.
     StatementTimeout,
-    /// Anything else: the fault of whoever sent the statement.
+    /// Anything else: the statement or its caller is at fault.
     Other,
 }
 
@@ -176,7 +176,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn guard(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Commits, with the proof of [`guard`](Store::guard) right before it, unless that was given already. An error with
-    /// [`Fault::Connection`] means that nobody knows.
+    /// [`Fault::Connection`] means that the outcome is unknown.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Rolls back; the connection stays in use.

@@ -190,7 +190,7 @@ impl OperationPlan {
     }
 }
 
-/// What operators may do with handlers. Each operation waits until nobody works in a transaction of the handler.
+/// What operators may do with handlers. Each operation waits until no transaction runs the handler.
 pub trait Operate: Store {
     /// Carries out what [`Operation::plan`] says, and writes [`OperationPlan::entry`] to the audit, in one transaction that holds
     /// the locks of the handler's lanes. `None` if there was nothing to do.

@@ -1,4 +1,4 @@
-//! Processes: who is at work, and who has died at it.
+//! Processes: heartbeats, leases, and what happens when a lease expires.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use uuid::Uuid;
 use crate::Error;
 use crate::store::{HandlerId, Store};
 
-/// One process at work, for as long as it is not taken for dead.
+/// A running process, until its lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub Uuid);
 
-/// A process that begins to work.
+/// A process that starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewProcess {
     /// Its id.
@@ -20,9 +20,9 @@ pub struct NewProcess {
     pub name: String,
     /// The handlers that it has.
     pub handlers: Vec<HandlerId>,
-    /// It is taken for dead after being silent for so long.
+    /// Its lease expires after this time without a heartbeat.
     pub lease: Duration,
-    /// The most messages that it has in hand in one lane.
+    /// The maximum number of messages that it has in flight in one lane.
     pub in_hand: u32,
 }
 
@@ -35,23 +35,23 @@ pub struct Peer {
     pub name: String,
     /// The handlers that it has.
     pub handlers: Vec<HandlerId>,
-    /// How often it has been heard of; more than before means that it is alive.
+    /// The number of its heartbeats; more than before means that it is alive.
     pub beats: i64,
-    /// How long it has been silent, by the database's clock.
+    /// The time since its last heartbeat, by the database's clock.
     pub silent_for: Duration,
-    /// It is taken for dead after being silent for so long.
+    /// Its lease expires after this time without a heartbeat.
     pub lease: Duration,
 }
 
-/// Knows the processes at work. All times are the database's.
+/// Keeps the running processes. All times are the database's.
 pub trait Processes: Store {
-    /// A process begins to work.
+    /// Adds a process.
     fn enter(&self, process: &NewProcess) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// A process is alive; whether it was still taken for that. On a connection that waits for no other one, where the store can.
+    /// Writes a heartbeat; whether the process was still there. On a connection that waits for no other one, where the store can.
     fn beat_process(&self, id: ProcessId) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// A process ends as it should: what it had in hand is free at once, and nobody needs to be careful.
+    /// Removes a process that ends normally: its messages in flight are free at once, and no crash is noted.
     fn leave(&self, id: ProcessId) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// All processes but this one.

@@ -12,7 +12,7 @@ pub fn time_to_ms(time: SystemTime) -> i64 {
     utc::to_ms(time)
 }
 
-/// The time of so many milliseconds since 1970. A time that the system cannot represent is 1970.
+/// The time from milliseconds since 1970. A time that the system cannot represent is 1970.
 pub fn time_from_ms(ms: i64) -> SystemTime {
     let distance = Duration::from_millis(ms.unsigned_abs());
     let time = if ms < 0 {
@@ -28,7 +28,7 @@ pub fn duration_to_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The duration of so many milliseconds; zero if the number is negative.
+/// The duration from milliseconds; zero if they are negative.
 pub fn duration_from_ms(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

@@ -136,6 +136,6 @@ pub trait Survey: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Task>, Error>> + Send;
 
-    /// Kinds of which messages were ever accepted, and that nobody takes.
+    /// Unhandled kinds: messages of them were accepted, and no handler takes them.
     fn unhandled_kinds(&self) -> impl Future<Output = Result<Vec<UnhandledKind>, Error>> + Send;
 }

@@ -28,9 +28,9 @@ pub struct StoredMessage {
     pub due_in: Duration,
     /// How long ago it was received.
     pub waited: Duration,
-    /// How often this handler has failed on it.
+    /// The number of failed attempts of this handler.
     pub failures: u32,
-    /// What a task carries along: the failed tries so far, in the store's own form.
+    /// The failed attempts so far, as the store keeps them: of tasks only.
     pub attempts: Option<String>,
     /// Whether the body is an operator's correction.
     pub edited: bool,
@@ -39,7 +39,7 @@ pub struct StoredMessage {
     pub held: bool,
     /// Whether an operator has the handler run on it again.
     pub replay: bool,
-    /// How many processes have died while they ran it outside of a transaction.
+    /// The number of processes that crashed while they ran it outside a transaction.
     pub crashes: u32,
     /// Whether the handler's own marker says that it is known and not done: of tasks only.
     pub spilled: bool,
@@ -56,7 +56,7 @@ pub struct Waiting {
     pub messages: bool,
     /// Whether tasks are due that nothing holds back.
     pub tasks: bool,
-    /// Whether a process has died at work there of late: messages run one by one, each with a note before it.
+    /// Whether a process has crashed there recently: messages run one by one, each with a note before it.
     pub careful: bool,
 }
 
@@ -87,13 +87,13 @@ pub struct Taker<'a> {
 /// How much is taken at once.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeLimits {
-    /// At most so many messages.
+    /// The maximum number of messages.
     pub messages: u32,
-    /// Looking at no more than so many positions.
+    /// The maximum number of positions to read.
     pub positions: u32,
     /// Ending with the one that exceeds this, in bytes of bodies.
     pub bytes: u64,
-    /// Nothing at all, as long as the handler has so many tasks in this lane.
+    /// With this number of open tasks in the lane, no message is taken.
     pub open_tasks: Option<u32>,
 }
 
@@ -112,7 +112,7 @@ impl TakeLimits {
 /// Which tasks are taken at once.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskLimits {
-    /// At most so many.
+    /// The maximum number of tasks.
     pub tasks: u32,
     /// Where the handler is ordered: only the first one of each ordering key, since those behind it could not run beside it.
     /// Otherwise those behind it may follow, in their order.
@@ -154,19 +154,19 @@ pub struct SetApart {
     pub pos: i64,
     /// What it stays in order with.
     pub order_by: Option<Key>,
-    /// How often the handler has failed on it.
+    /// The number of failed attempts.
     pub failures: u32,
     /// When it is to run.
     pub due_in: Duration,
     /// Why it failed, if it did.
     pub error: Option<String>,
-    /// The failed tries before this one, as they were taken.
+    /// The failed attempts before this one, as they were read.
     pub attempts: Option<String>,
     /// An operator's correction of the body.
     pub body: Option<Vec<u8>>,
-    /// Whether it waits for the time that its sender set, before which it holds back nobody.
+    /// Whether it waits for the time that its sender set, before which it holds back no other message.
     pub scheduled: bool,
-    /// How many processes have died while they ran it outside of a transaction.
+    /// The number of processes that crashed while they ran it outside a transaction.
     pub crashes: u32,
 }
 
@@ -318,7 +318,7 @@ pub trait Work: Store {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Writes messages down as tasks that this process runs outside of a transaction, under a new fence. `None`, and nothing is
-    /// written, if the process is not known any more; whoever takes it for dead meanwhile finds these tasks too.
+    /// written, if the process is not known any more; a process that removes it meanwhile finds these tasks too.
     fn lease(
         &self,
         tx: &mut Self::Tx,

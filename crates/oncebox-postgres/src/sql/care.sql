@@ -3,7 +3,7 @@
 -- name: note_crash
 -- Notes the crash of a process ($1): its tasks are due now, each with one crash more. Where something waits for its handlers, the crash
 -- is noted with the progress and the first task that is due. Where one of these has not moved since the crash before, one message may
--- be to blame for both: care is needed, for as many as the process can have had in hand ($4). How many tasks.
+-- be to blame for both: care is needed, for as many as the process can have had in flight ($4). How many tasks.
 -- Index: careful_pkey, lane_pkey, message_pkey, progress_pkey, task_due, task_owner.
 with freed as (
     update "{schema}".task t
@@ -50,8 +50,8 @@ with freed as (
 select count(*) from freed;
 
 -- name: note_attempt
--- Notes that a message is about to run where a process has died. Those whose notes stayed behind have died of it; while one of them
--- is alive nobody else runs it.
+-- Notes that a message is about to run where a process has crashed. A note that stayed behind counts as a crash by this message; while
+-- the process of a note is alive no other process runs the message.
 -- Index: process_pkey.
 insert into "{schema}".attempting as a (handler, lane, pos, crashes, process) values ($1, $2, $3, 1, $4)
 on conflict (handler, lane, pos) do update
@@ -60,7 +60,7 @@ where a.process = excluded.process or not exists (select from "{schema}".process
 returning crashes;
 
 -- name: give_back_attempt
--- A message did not run after all. Those who died of it before are still counted, by a note of nobody.
+-- A message did not run after all. Earlier crashes by it are still counted, by a note without a process.
 -- Index: attempting_pkey.
 with first as (
     delete from "{schema}".attempting where handler = $1 and lane = $2 and pos = $3 and process = $4 and crashes = 1

@@ -88,7 +88,7 @@ from "{schema}".handler h
 where h.id = $1;
 
 -- name: remove_handler
--- Removes handler $1 with all that waits for it; its name stays. The lock rows go last, when nobody works there any more. Markers
+-- Removes handler $1 with all that waits for it; its name stays. The lock rows go last, when no process works there any more. Markers
 -- of what was set apart, by its first name ($2), count as done now, so that they are swept like all others.
 -- The counts.
 -- Index: attempting_pkey, careful_pkey, dead_pkey, handler_pkey, lane_pkey, marker_pkey, progress_pkey, replay_pkey,

@@ -61,7 +61,7 @@ order by l.handler, l.lane
 for update;
 
 -- name: lock_handler_lanes
--- Waits until nobody works in any lane of a handler.
+-- Waits until no transaction works in any lane of a handler.
 -- Index: handler_name_key, lane_pkey.
 select l.lane from "{schema}".lane l
 where l.handler = (select h.id from "{schema}".handler h where h.name = $1)

@@ -6,7 +6,7 @@
 -- nothing commits: see the trigger marker_guarded.
 --
 -- Every claim also takes an advisory lock, if it can. One busy key must not stall a batch: units whose lock another
--- transaction holds are left out, and come back as busy. Which ones are fresh is told only where not all are.
+-- transaction holds are left out, and come back as busy. The fresh ones are listed only where not all are.
 -- Index: marker_pkey.
 with armed as materialized (
     select
@@ -44,7 +44,7 @@ select
     set_config('idle_in_transaction_session_timeout', $10, true);
 
 -- name: claim_one
--- Claims one unit, and waits for whoever holds its marker; otherwise as a batch is claimed. The advisory lock, if it can be
+-- Claims one unit, and waits for the transaction that holds its marker; otherwise as a batch is claimed. The advisory lock, if it can be
 -- had, tells batches that this key is busy.
 -- Index: marker_pkey.
 with armed as materialized (
@@ -184,7 +184,7 @@ on conflict do nothing;
 
 -- name: sweep
 -- Deletes a bounded batch of old done markers with their results, oldest first, along marker_processed. Rows that
--- another sweep has in hand are left to it.
+-- another sweep has locked are left to it.
 -- Index: marker_processed, result_pkey.
 with due as materialized (
     select ctid from "{schema}".marker

@@ -15,11 +15,11 @@ select * from "{schema}".spill(
 );
 
 -- name: announce
--- Tells those who listen. In a transaction of its own: inside of another one, its commit would wait for all others that notify.
+-- Notifies the processes that listen. In a transaction of its own: inside of another one, its commit would wait for all others that notify.
 -- Rows: none.
 select pg_notify($1, '');
 
 -- name: prune
--- Deletes messages of one lane that nobody needs any more; see the function.
+-- Deletes messages of one lane that no handler needs any more; see the function.
 -- Index: dead_message, lane_pkey, message_pkey, progress_pkey, task_message. Rows: all handlers, which are few.
 select deleted, next from "{schema}".prune($1, $2, $3, to_timestamp($4::int8 / 1000.0));

@@ -21,7 +21,7 @@ with noted as (
 delete from "{schema}".process where id = $1;
 
 -- name: peers
--- All processes but one. While the server was down it could hear nobody.
+-- All processes but one. While the server was down no heartbeat could arrive.
 -- Rows: all, one for each process.
 select
     p.id, p.name, p.handlers, p.beats,
@@ -35,9 +35,8 @@ where p.id <> $1
 order by p.started_at, p.id;
 
 -- name: bury_process
--- Takes a process for dead whose end was seen ($3), or that has been silent for longer than its lease. No row if it is alive. Its
--- last sign of life may lie in the future, by the clock of a server that was the primary before. While the server was down it could
--- hear nobody.
+-- Removes a process whose end was seen ($3) or whose lease expired. No row if it is alive. Its last heartbeat may lie in the future,
+-- by the clock of a server that was the primary before. While the server was down no heartbeat could arrive.
 -- Index: process_pkey.
 delete from "{schema}".process p
 using (select clock_timestamp() + $2::int8 * interval '1 ms' as at) as now

@@ -93,7 +93,7 @@ with v as materialized (
 select m.n from mine m;
 
 -- name: free_tasks
--- What a process had in hand is free.
+-- Frees the tasks that a process has in flight.
 -- Index: task_owner.
 update "{schema}".task
 set owner = null, fence = null, due_at = least(due_at, clock_timestamp() + $2::int8 * interval '1 ms')

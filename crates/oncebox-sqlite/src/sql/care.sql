@@ -3,7 +3,7 @@
 -- name: note_crash
 -- Notes the crash of a process with these handlers, a JSON array, in every lane where something waits for them, ahead of the progress
 -- or as a task that is due: with the progress and the first of these tasks. Where one of the two has not moved since the crash before,
--- one message may be to blame for both: care is needed, for as many as ?2, which a process can have had in hand.
+-- one message may be to blame for both: care is needed, for as many as ?2, which a process can have had in flight.
 -- Index: primary keys of oncebox_careful, oncebox_handler, oncebox_message, oncebox_progress; oncebox_task_due.
 with recursive lane(n) as (
     select 0 from oncebox_layout
@@ -62,13 +62,13 @@ where process = excluded.process
 returning crashes;
 
 -- name: give_back_attempt
--- A message that process ?4 has noted did not run after all. Those who died of it before are still counted, by a note of nobody.
+-- A message that process ?4 has noted did not run after all. Earlier crashes by it are still counted, by a note without a process.
 -- Index: primary key of oncebox_attempting.
 update oncebox_attempting set crashes = crashes - 1, process = zeroblob(16)
 where handler = ?1 and lane = ?2 and pos = ?3 and process = ?4;
 
 -- name: drop_empty_attempt
--- Removes a note by which nobody has died.
+-- Removes a note without crashes.
 -- Index: primary key of oncebox_attempting.
 delete from oncebox_attempting where handler = ?1 and lane = ?2 and pos = ?3 and crashes = 0;
 

@@ -2,7 +2,7 @@
 
 -- name: bury
 -- Makes a message a dead letter of one handler. Several in one message bury several; so the parameters have
--- no numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, error, tries
+-- no numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, error, attempts
 -- before, body.
 -- Index: primary key of oncebox_dead.
 with one as materialized (

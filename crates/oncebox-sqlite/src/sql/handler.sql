@@ -1,8 +1,7 @@
 -- Handlers: registration, and what operators do with them.
 
 -- name: find_handlers
--- What is known of the handlers of these names, a JSON array. A name that a handler had before tells the one that it has
--- now.
+-- Reads the handlers of these names, a JSON array. The row of a former name has the handler's name of now.
 -- Index: primary key of oncebox_handler; unique name of oncebox_handler.
 select
     h.id, h.name,

@@ -42,7 +42,7 @@ on conflict do nothing;
 delete from oncebox_progress where handler = ?1;
 
 -- name: prune_progress
--- Of the progress in lane ?1, only the newest matters; the rest tells when messages were done, for as long as these are
+-- Of the progress in lane ?1, only the newest matters; the rest records when messages were done, for as long as these are
 -- kept, which is from ?2 on.
 -- Index: primary key of oncebox_progress; unique name of oncebox_handler.
 with newest as materialized (

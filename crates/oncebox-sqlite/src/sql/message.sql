@@ -27,7 +27,7 @@ select value, ?2 from json_each(?1) where true
 on conflict do nothing;
 
 -- name: prune
--- Deletes messages that nobody needs any more, among the ?3 positions behind ?2: received before ?4, and passed
+-- Deletes messages that no handler needs any more, among the ?3 positions behind ?2: received before ?4, and passed
 -- by all handlers of their kind that read the log, of which there is one at least, or for one handler alone. The
 -- lane's newest one stays, so that positions are never given twice.
 -- Index: primary keys of oncebox_message, oncebox_progress; oncebox_dead_message, oncebox_task_message.

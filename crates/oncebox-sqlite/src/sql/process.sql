@@ -1,7 +1,7 @@
 -- Processes, their heartbeats and their leases.
 
 -- name: enter
--- A process begins to work: id, name, handlers, lease in ms, messages in hand, offset of the clock.
+-- A process begins to work: id, name, handlers, lease in ms, maximum messages in flight, offset of the clock.
 -- Index: primary key of oncebox_process.
 insert into oncebox_process (id, name, handlers, lease_ms, in_hand, heartbeat, started_at)
 select ?1, ?2, ?3, ?4, ?5, now.ms, now.ms
@@ -24,7 +24,7 @@ where id = ?1;
 delete from oncebox_process where id = ?1;
 
 -- name: peers
--- All processes but one. A sign of life in the future, by a clock that was ahead, is as old as it is far off.
+-- All processes but one. A heartbeat in the future, by a clock that was ahead, is as old as it is far off.
 -- Rows: all, one for each process.
 select
     p.id, p.name, p.handlers, p.beats,
@@ -34,8 +34,8 @@ where p.id <> ?1
 order by p.started_at, p.id;
 
 -- name: bury_process
--- Takes a process for dead whose end was seen (?3), or that was silent for longer than its lease: its handlers, and how many messages
--- it can have had in hand. Its last sign of life may lie in the future, by a clock that was ahead.
+-- Removes a process whose end was seen (?3) or whose lease expired: its handlers, and the maximum number of messages that it had in
+-- flight. Its last heartbeat may lie in the future, by a clock that was ahead.
 -- Index: primary key of oncebox_process.
 delete from oncebox_process
 where id = ?1 and (?3 or abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - heartbeat) > lease_ms)

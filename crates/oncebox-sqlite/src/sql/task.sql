@@ -3,7 +3,7 @@
 -- name: set_apart
 -- Sets a message apart for one handler. Several in one message set several apart; so the parameters have no
 -- numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, due in ms, error,
--- tries before, body, scheduled, crashes, owner, fence.
+-- attempts before, body, scheduled, crashes, owner, fence.
 -- Index: primary key of oncebox_task.
 with one as materialized (
     select
@@ -68,7 +68,7 @@ delete from oncebox_task where handler = ?1 and lane = ?2 and pos in (select val
 delete from oncebox_task where handler = ?1;
 
 -- name: free_tasks
--- The tasks that a process ran are due now, each with so many crashes more.
+-- The tasks that a process ran are due now, with ?2 added to the crashes of each.
 -- Index: oncebox_task_owner.
 update oncebox_task set
     owner = null, fence = null, due_at = cast(unixepoch('subsec') * 1000 as integer) + ?3,
