@@ -143,15 +143,23 @@ async fn accept<S: LogStore>(
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
     let accepted = accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, store_timed_out())));
     gateway.accept_health.record(&accepted, Instant::now());
-    let accepted = accepted?;
+    let key = key.map(|key| sent_key(&source, key.as_bytes())).unwrap_or_default();
+    let accepted = match accepted {
+        // The library's error does not name the key.
+        Err(error) if error.kind() == ErrorKind::KeyReuse => {
+            let message =
+                format!("the key {key:?} was used before with another body: send new messages with new keys");
+            return Err(ErrorResponse::new(StatusCode::CONFLICT, "key_reuse", message));
+        }
+        accepted => accepted?,
+    };
     let status = if accepted.is_new() { AcceptStatus::Accepted } else { AcceptStatus::Duplicate };
-    let key = key.map(|key| shown_key(&source, key.as_bytes())).unwrap_or_default();
     let (lane, position) = accepted.place().map(|place| (place.lane, place.pos)).unzip();
     Ok(AcceptedResponse { status, source: source.name, kind, key, lane, position })
 }
 
 /// The key as the sender wrote it.
-fn shown_key(source: &MessageSource, stored: &[u8]) -> String {
+fn sent_key(source: &MessageSource, stored: &[u8]) -> String {
     let stored = String::from_utf8_lossy(stored);
     stored.strip_prefix(&source.stored_key("")).unwrap_or(&stored).to_owned()
 }

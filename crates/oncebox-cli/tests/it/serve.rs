@@ -42,7 +42,11 @@ async fn with_no_configuration_messages_are_accepted_once() {
     // The same key from another source is another message.
     assert_eq!(gateway.post("bank", "o-1", "{\"order\":1}").await.status(), StatusCode::ACCEPTED);
 
-    assert_eq!(gateway.post("shop", "o-1", "{\"order\":2}").await.status(), StatusCode::CONFLICT);
+    let other_body = gateway.post("shop", "o-1", "{\"order\":2}").await;
+    assert_eq!(other_body.status(), StatusCode::CONFLICT);
+    let other_body: Value = body_of(other_body).await;
+    assert_eq!(other_body["error"], "key_reuse");
+    assert!(other_body["message"].as_str().unwrap().contains("\"o-1\""), "{other_body}");
     let without_key =
         gateway.client.post(format!("http://{}/in/shop", gateway.address)).body("x").send().await.unwrap();
     assert_eq!(without_key.status(), StatusCode::BAD_REQUEST);
