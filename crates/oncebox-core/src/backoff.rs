@@ -1,4 +1,4 @@
-//! Retries with back-off: how long to wait before the next attempt, and when to give up.
+//! Retries with back-off: the pauses between attempts, and the time limit for all of them.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::store::Store;
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The failed attempts of one operation: how long to wait before the next one, and when to give up.
+/// The failed attempts of one operation, with the pauses between them and a time limit.
 ///
-/// Pauses double from 20 ms to 1 s. Up to half of each is taken away at random, so that many processes do not come back at the same
-/// moment. All loops of the engine that wait for a store use this one; a store's own loops can use it too.
+/// Pauses double from 20 ms to 1 s. Each is shortened at random by up to half, so that many processes do not retry at the
+/// same moment. All loops of the engine that wait for a store use this type; a store's own loops can use it too.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -45,54 +45,55 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// Gives up when `limit` has passed since the first failure. There is always a second attempt.
+    /// Stops when `limit` has passed since the first failure. There is always a second attempt.
     pub fn within(limit: Duration) -> Self {
         Self { failures: 0, since: None, limit, longest: LONGEST }
     }
 
-    /// Never gives up.
+    /// Never stops.
     pub fn unlimited() -> Self {
         Self::within(Duration::MAX)
     }
 
-    /// The longest pause between two attempts, if that is less than a second.
+    /// Sets the longest pause between two attempts, if that is less than a second.
     pub fn with_longest_pause(self, longest: Duration) -> Self {
         Self { longest, ..self }
     }
 
-    /// Whether no attempt has failed.
+    /// Whether no attempt has failed since the last success.
     pub fn is_clean(&self) -> bool {
         self.failures == 0
     }
 
-    /// Forgets all failures: an attempt has succeeded.
+    /// Forgets all failures, after an attempt has succeeded.
     pub fn reset(&mut self) {
         *self = Self { failures: 0, since: None, ..*self };
     }
 
-    /// An attempt has failed; whether it was the last one.
+    /// Whether the attempt that has just failed was the last one.
     pub fn is_over(&mut self) -> bool {
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.limit
     }
 
-    /// An attempt has failed: how long to wait before the next one.
+    /// Counts a failed attempt and returns the pause before the next one.
     pub fn next_pause(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         Self::pause_after(self.failures).min(self.longest)
     }
 
-    /// How long to wait after this number of failed attempts, where something else counts them.
+    /// The pause after this number of failed attempts, for callers that count them elsewhere.
     pub fn pause_after(attempts: u32) -> Duration {
         backoff(attempts, spread())
     }
 
-    /// An attempt has failed: waits before the next one.
+    /// Counts a failed attempt and waits before the next one.
     pub async fn pause(&mut self) {
         tokio::time::sleep(self.next_pause()).await;
     }
 
-    /// An attempt has met an error of the store: waits before the next one. Returns the error if another attempt cannot help, or if
-    /// the time limit has passed.
+    /// Waits before the next attempt after an error of the store.
+    ///
+    /// Returns the error if another attempt cannot help, or if the time limit has passed.
     pub async fn after<S: Store>(&mut self, error: Error) -> Result<(), Error> {
         let judgement = Judgement::of::<S>(&error);
         if judgement.is_refused() || self.is_over() {
@@ -100,7 +101,7 @@ impl Retries {
         }
         tracing::debug!(error = chain(&error), "the store did not respond: another attempt follows");
         if judgement.is_conflict() && self.is_clean() {
-            // The other side of a first conflict is committed by now.
+            // The other transaction of a first conflict is committed by now: no need to wait.
             self.failures = 1;
         } else {
             self.pause().await;
@@ -109,8 +110,8 @@ impl Retries {
     }
 }
 
-/// Doubles from 10 ms to 1 s. `spread` from 0 to 255 takes up to half of it away, so that many processes do
-/// not come back at the same moment.
+/// Doubles from 10 ms to 1 s. `spread` from 0 to 255 shortens it by up to half, so that many processes do not retry at
+/// the same moment.
 fn backoff(attempts: u32, spread: u8) -> Duration {
     let full = FIRST.saturating_mul(1 << attempts.min(10)).min(LONGEST);
     full - full / 2 * u32::from(spread) / 255

@@ -1,4 +1,4 @@
-//! The content key: a message that names no key of its own is identified by what it says.
+//! The content key: the key of a message that is identified by its whole content.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,21 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Key};
 
-/// Bumped whenever the same value would give another key.
+/// Changes whenever the same value would get another key.
 const VERSION: &str = "content:v1:";
 
-/// SHA-256 over the kind and the value as JSON with sorted members.
+/// A key made of the SHA-256 over the kind and the value as JSON with sorted members.
 ///
 /// The typed value is hashed, not the bytes that arrived, so white space and member order do not matter.
 /// Integers keep every digit: they never pass through a double.
 pub fn content_key<T: Serialize>(kind: &str, value: &T) -> Result<Key, Error> {
-    let json =
-        serde_json::to_string(value).map_err(|error| Error::key("the message has no JSON form", error))?;
-    let raw: &RawValue =
-        serde_json::from_str(&json).map_err(|error| Error::key("the message has no JSON form", error))?;
+    let json = serde_json::to_string(value).map_err(|error| no_json(kind, error))?;
+    let raw: &RawValue = serde_json::from_str(&json).map_err(|error| no_json(kind, error))?;
     let mut canonical = String::with_capacity(json.len());
-    write_sorted(raw, &mut canonical).map_err(|error| Error::key("the message has no JSON form", error))?;
+    write_sorted(raw, &mut canonical).map_err(|error| no_json(kind, error))?;
 
     let mut hash = Sha256::new();
-    // The length first, so that no kind can borrow bytes from the value.
+    // The length first: otherwise kind "a" with value "bc" and kind "ab" with value "c" would share one key.
     hash.update((kind.len() as u64).to_le_bytes());
     hash.update(kind);
     hash.update(&canonical);
@@ -32,10 +30,17 @@ pub fn content_key<T: Serialize>(kind: &str, value: &T) -> Result<Key, Error> {
     Ok(Key::from(format!("{VERSION}{digest}")))
 }
 
-/// Copies scalars as they were written and objects with their members in byte order.
+fn no_json(kind: &str, error: serde_json::Error) -> Error {
+    let message = format!(
+        "no content key: the message of kind {kind:?} has no JSON form. Use string keys in maps, or set `key_fn`"
+    );
+    Error::key(message, error)
+}
+
+/// Copies scalars unchanged, and objects with their members in byte order.
 ///
-/// It sorts here rather than trust `serde_json::Map`, whose order changes with a feature that any crate in
-/// the user's tree may switch on.
+/// `serde_json::Map` is not used for sorting: its order changes with a feature that any dependency of the application can
+/// switch on.
 fn write_sorted(raw: &RawValue, out: &mut String) -> Result<(), serde_json::Error> {
     match raw.get().as_bytes().first() {
         Some(b'{') => {

@@ -1,11 +1,13 @@
-//! The envelope: a message on its way, before anybody has looked inside.
+//! The envelope: an encoded message with its headers.
 
 use std::time::{Instant, SystemTime};
 
 use crate::message::Codec;
 use crate::{Error, ErrorKind, Fingerprint, Headers, Key, Message};
 
-/// A message on its way: what a source hands over for one delivery.
+/// An encoded message with its kind, key and headers, as a source delivers it.
+///
+/// Make it when the delivery arrives: waiting times count from there.
 #[derive(Clone, Debug)]
 pub struct Envelope {
     pub(crate) kind: String,
@@ -20,7 +22,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// An envelope from what came over the wire.
+    /// Creates an envelope from a kind and an encoded body.
     pub fn new(kind: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
         Self {
             kind: kind.into(),
@@ -35,10 +37,10 @@ impl Envelope {
         }
     }
 
-    /// An envelope around a typed message, with the message's own key and ordering key.
+    /// Encodes a typed message, with the message's own key and ordering key.
     pub fn of<M: Message>(message: &M) -> Result<Self, Error> {
         let body = M::Codec::encode(message).map_err(|error| {
-            Error::new(ErrorKind::Codec, format!("a message of kind `{}` cannot be encoded", M::KIND))
+            Error::new(ErrorKind::Codec, format!("cannot encode the message of kind {:?}", M::KIND))
                 .with_source(error)
         })?;
         let key = match message.key() {
@@ -48,7 +50,7 @@ impl Envelope {
         Ok(Self { key, order_by: message.order_by(), ..Self::new(M::KIND, body) })
     }
 
-    /// Says what identifies the message. Wins over what the message itself says.
+    /// Sets the message's key. It takes precedence over the message's own key.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<Key>) -> Self {
         self.key = Some(key.into());
@@ -69,8 +71,9 @@ impl Envelope {
         self
     }
 
-    /// Says which source delivered it and under which message id. That id is the key of last resort; ids are
-    /// unique per source only, so the source's name is part of that key.
+    /// Sets the source and its delivery id: together they are the key of last resort.
+    ///
+    /// Delivery ids are unique per source only, so the source's name is part of that key.
     #[must_use]
     pub fn delivered_by(mut self, source: impl Into<String>, message_id: impl Into<String>) -> Self {
         self.headers.set(Headers::SOURCE, source);
@@ -78,40 +81,47 @@ impl Envelope {
         self
     }
 
-    /// Says which delivery of this message it is, counted from 1, where the broker knows.
+    /// Sets the number of this delivery, counted from 1, if the broker reports it.
     #[must_use]
     pub fn with_attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt.max(1);
         self
     }
 
-    /// Says which messages it must stay in order with. Carried along; inline, the order is that of the calls.
+    /// Sets the ordering key. It takes precedence over the message's own ordering key.
+    ///
+    /// In the log, messages with equal ordering keys share a lane, and [ordered](crate::HandlerOptions::ordered) handlers take
+    /// them in the order in which they were accepted. Handlers that [`process`](crate::Inbox::process) runs inline take them in
+    /// the order of the calls.
     #[must_use]
     pub fn with_order_by(mut self, order_by: impl Into<Key>) -> Self {
         self.order_by = Some(order_by.into());
         self
     }
 
-    /// Says when the thing that the message tells of happened.
+    /// Sets the time of the event that the message reports.
     #[must_use]
     pub fn with_occurred_at(mut self, at: SystemTime) -> Self {
         self.occurred_at = Some(at);
         self
     }
 
-    /// Says when the message is to be handled, if not at once. Carried along; inline, it is handled at once.
+    /// Sets the due time: handlers do not take the message from the log before it.
+    ///
+    /// [`accept`](crate::Inbox::accept) stores the message at once. A handler that [`process`](crate::Inbox::process) runs inline
+    /// ignores the due time.
     #[must_use]
     pub fn with_due_at(mut self, at: SystemTime) -> Self {
         self.due_at = Some(at);
         self
     }
 
-    /// The name of the message's type.
+    /// The message's kind: the name of its type.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// The key that the envelope itself carries, if any.
+    /// The key that is set on the envelope, if any.
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref()
     }
@@ -121,27 +131,27 @@ impl Envelope {
         &self.body
     }
 
-    /// What travels beside the body.
+    /// The headers.
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// The ordering key.
+    /// The ordering key that is set on the envelope, if any.
     pub fn order_by(&self) -> Option<&Key> {
         self.order_by.as_ref()
     }
 
-    /// When the thing that the message tells of happened.
+    /// The time of the event that the message reports, if known.
     pub fn occurred_at(&self) -> Option<SystemTime> {
         self.occurred_at
     }
 
-    /// When the message is to be handled, if not at once.
+    /// The due time, if the message is to be handled later.
     pub fn due_at(&self) -> Option<SystemTime> {
         self.due_at
     }
 
-    /// Which delivery of this message it is, counted from 1.
+    /// The number of this delivery, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }

@@ -1,52 +1,52 @@
-//! The one error type, with a kind to match on and a message that says what to do next.
+//! The error type of all calls, with a kind to match on and a message that says what to do next.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// Any error, boxed; what user code hands back.
+/// Any error in a box, as application code returns it.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// What went wrong, in a form to match on.
+/// The kind of an [`Error`], to match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The inbox was put together wrongly; found by `build()`.
+    /// The inbox is configured wrongly; `build()` reports it.
     Configuration,
     /// The database's schema is missing, too old or too new.
     Schema,
-    /// The store cannot be reached or does not answer now. Nothing is decided: deliver again later.
+    /// The store cannot be reached or does not respond. The outcome is open: deliver the message again later.
     Unavailable,
-    /// Another copy of the same message is running and did not end within the waiting time.
+    /// Another copy of the message is in flight and did not end within the waiting time.
     Busy,
-    /// There is no key, or it cannot be one.
+    /// The key is missing or invalid.
     Key,
-    /// The ordering key, the headers or a time of a message are outside of their limits, or the database cannot store them.
+    /// The ordering key, the headers or a time of the message exceed a limit, or the database cannot store them.
     Envelope,
-    /// The key is known with another body.
+    /// The key was used before with another body.
     KeyReuse,
-    /// A body or a stored result could not be read or written.
+    /// A body or a stored result could not be encoded or decoded.
     Codec,
-    /// The body is larger than the inbox takes.
+    /// The body exceeds the inbox's `max_body_bytes`.
     TooLarge,
-    /// The handler failed; another try may help.
+    /// The handler failed; another attempt may succeed.
     Handler,
-    /// The handler said that no other try will help.
+    /// The handler rejected the message: another attempt cannot succeed.
     Rejected,
-    /// The handler ended or broke the transaction that it was lent.
+    /// The handler ended or broke its transaction.
     Transaction,
-    /// A lease ran out before its work was done; another claimant has it now.
+    /// The lease expired before the work was done; another worker has the message now.
     LeaseLost,
-    /// The inbox was closed; nothing was done.
+    /// The inbox is closed; nothing was done.
     Closed,
-    /// A handler called its own inbox from inside.
+    /// A handler called its own inbox from within its run.
     Nested,
     /// The message was handled, but no result was stored with it.
     NoResult,
 }
 
-/// What any call of Oncebox can fail with.
+/// The error of every call of Oncebox.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -56,29 +56,29 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of a kind, with a message that says what to do next.
+    /// Creates an error of a kind, with a message that says what is wrong and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), source: None, retry_after: None }
     }
 
-    /// Keeps the cause.
+    /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What went wrong, in a form to match on.
+    /// The error's kind, to match on.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// How long to wait before the next try, if the handler said so.
+    /// The time to wait before the next attempt, if the handler asked for it.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The error with its whole chain of causes, on one line: for logs and for people.
+    /// Prints the error with its whole chain of causes, on one line.
     ///
     /// ```
     /// # use oncebox_core::{Error, ErrorKind};
@@ -96,12 +96,12 @@ impl Error {
         self
     }
 
-    /// The store does not answer; the cause says why.
+    /// Creates an error of kind [`Unavailable`](ErrorKind::Unavailable): the store does not respond.
     pub fn unavailable(message: impl Into<Cow<'static, str>>, source: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::Unavailable, message).with_source(source)
     }
 
-    /// Something is set as it cannot be; the message says what to do.
+    /// Creates an error of kind [`Configuration`](ErrorKind::Configuration): a setting is wrong.
     pub fn configuration(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Configuration, message)
     }
@@ -138,7 +138,7 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
-        // Many errors print their cause, or the whole chain, as part of themselves.
+        // Many errors include their cause, or the whole chain, in their own text.
         if !text.ends_with(&cause_text) && !text.contains(&format!(": {cause_text}")) {
             text.push_str(": ");
             text.push_str(&cause_text);

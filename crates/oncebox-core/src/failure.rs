@@ -1,4 +1,4 @@
-//! How a handler says that it failed, and what should happen next.
+//! The failure of a handler, and whether the message is tried again.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,38 +7,40 @@ use std::time::Duration;
 use crate::BoxError;
 use crate::error::chain;
 
-/// Why a handler did not succeed. Its writes are rolled back, whichever it is.
+/// A handler's failure, which also decides whether the message is tried again.
+///
+/// In each case the handler's writes are rolled back.
 ///
 /// `?` turns any error into [`Failure::Retry`]; that is why `Failure` itself is not an `Error`.
 #[derive(Debug)]
 pub enum Failure {
-    /// Try again: the broker's next delivery runs the handler again.
+    /// Try again: with the broker's next delivery, or with the next attempt from the log.
     Retry(BoxError),
-    /// Try again, but not before this time has passed.
+    /// Try again after this time, not before.
     After(Duration, BoxError),
-    /// Trying again cannot help: reject the message.
+    /// Do not try again: reject the message, or make it a dead letter.
     Permanent(BoxError),
 }
 
 impl Failure {
-    /// Trying again cannot help.
+    /// A failure that another attempt cannot mend.
     pub fn permanent(error: impl Into<BoxError> + 'static) -> Self {
         Self::Permanent(boxed(error))
     }
 
-    /// Try again, but not before this time has passed.
+    /// A failure that is retried after this time, not before.
     pub fn after(delay: Duration, error: impl Into<BoxError> + 'static) -> Self {
         Self::After(delay, boxed(error))
     }
 
-    /// The error behind it.
+    /// The error of this failure.
     pub fn error(&self) -> &(dyn StdError + Send + Sync + 'static) {
         match self {
             Self::Retry(error) | Self::After(_, error) | Self::Permanent(error) => &**error,
         }
     }
 
-    /// Makes it permanent if an error of type `E` in the chain of causes says so.
+    /// Makes the failure permanent if the check is true for an error of type `E` in the chain of causes.
     pub(crate) fn permanent_if<E: StdError + 'static>(self, is_permanent: impl Fn(&E) -> bool) -> Self {
         let mut next: Option<&(dyn StdError + 'static)> = Some(self.error());
         while let Some(error) = next {
@@ -63,8 +65,9 @@ impl<E: Into<BoxError> + 'static> From<E> for Failure {
     }
 }
 
-/// Boxes an error so that its own type can be found again. `anyhow::Error` hides the type of what it holds when it is
-/// boxed the usual way, and with it whether that was a deadlock.
+/// Boxes an error so that its own type can be found again.
+///
+/// The usual conversion of an `anyhow::Error` hides the type of the error inside, so that a deadlock could not be recognised.
 fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
     #[cfg(feature = "anyhow")]
     {

@@ -1,8 +1,10 @@
-//! The fingerprint: tells whether two deliveries of one key carry the same body.
+//! The fingerprint: it shows whether two deliveries with one key have the same body.
 
 use sha2::{Digest, Sha256};
 
-/// A 64-bit hash of a body, kept with the marker. Equal keys with different fingerprints are a key reuse.
+/// A 64-bit hash of a body, stored with the marker.
+///
+/// Equal keys with different fingerprints are a key reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(i64);
 
@@ -15,12 +17,12 @@ impl Fingerprint {
         Self(i64::from_be_bytes(first))
     }
 
-    /// The fingerprint as stores keep it.
+    /// The fingerprint as an integer, for stores.
     pub fn to_i64(self) -> i64 {
         self.0
     }
 
-    /// The fingerprint that a store kept.
+    /// The fingerprint from a store's integer.
     pub fn from_i64(value: i64) -> Self {
         Self(value)
     }

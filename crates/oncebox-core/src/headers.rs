@@ -1,43 +1,45 @@
-//! Headers: what travels beside a body.
+//! Headers: the metadata beside a message's body.
 
-/// An ordered list of name and value. Case is kept, look-up ignores it, a name may occur more than once.
+/// An ordered list of header names and values.
+///
+/// The case of a name is kept, and look-up ignores it. A name may occur more than once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(String, String)>);
 
 impl Headers {
-    /// The header in which a source puts the id that the broker or sender gave this delivery.
+    /// The header with the delivery id that the broker or sender assigned.
     pub const MESSAGE_ID: &'static str = "oncebox-message-id";
-    /// The header in which a source puts its own name; message ids are unique per source only.
+    /// The header with the name of the source; delivery ids are unique per source only.
     pub const SOURCE: &'static str = "oncebox-source";
-    /// The W3C trace context of the sender.
+    /// The header with the sender's W3C trace context.
     pub const TRACEPARENT: &'static str = "traceparent";
 
-    /// The most bytes that names and values of one message's headers may have together. More are rejected.
+    /// The maximum number of bytes in all names and values of one message. Larger headers are rejected.
     pub const MAX_BYTES: usize = 64 * 1024;
 
-    /// No headers.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a header behind those that are there.
+    /// Adds a header at the end.
     pub fn append(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.0.push((name.into(), value.into()));
     }
 
-    /// Removes every header of that name, then adds this one.
+    /// Replaces all headers of that name with this one.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         let name = name.into();
         self.0.retain(|(other, _)| !other.eq_ignore_ascii_case(&name));
         self.append(name, value);
     }
 
-    /// The first value of that name.
+    /// The first value of a header.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.get_all(name).next()
     }
 
-    /// Every value of that name, in order.
+    /// All values of a header, in order.
     pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()
@@ -50,28 +52,28 @@ impl Headers {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The headers as stores keep them: a JSON list of pairs; `None` if there are none.
+    /// The headers as a JSON list of pairs, for stores; `None` if there are none.
     pub fn to_json(&self) -> Option<String> {
         // Strings always have a JSON form.
         (!self.is_empty()).then(|| serde_json::to_string(&self.0).unwrap_or_default())
     }
 
-    /// The headers that a store kept.
+    /// The headers from a store's JSON.
     pub fn from_json(json: Option<&str>) -> Self {
         json.and_then(|json| serde_json::from_str(json).ok()).map(Self).unwrap_or_default()
     }
 
-    /// How many bytes the names and values have together.
+    /// The number of bytes in all names and values.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
-    /// How many headers there are.
+    /// The number of headers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_come_back_from_a_store_as_they_were() {
+    fn headers_from_a_store_equal_those_that_it_stored() {
         let headers: Headers = [("a", "1"), ("A", "\0\"é"), ("a", "1")].into_iter().collect();
         assert_eq!(Headers::from_json(headers.to_json().as_deref()), headers);
         assert_eq!(Headers::new().to_json(), None);

@@ -1,4 +1,4 @@
-//! The key: what identifies a logical message, whatever number of times it is delivered.
+//! The key: the identity of a message over all its deliveries.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// What identifies a logical message: opaque bytes, never trimmed, folded, normalised or cut.
+/// The identity of a message: bytes that are compared exactly.
 ///
-/// Two deliveries with equal keys are copies of one message; two keys that differ in a single byte are two
-/// messages.
+/// Deliveries with equal keys are copies of one message; keys that differ in a single byte are two messages. Keys are never
+/// trimmed, case-folded, normalised or cut.
 ///
 /// ```
 /// use oncebox_core::Key;
@@ -20,20 +20,20 @@ use uuid::Uuid;
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// The longest key that is taken, in bytes. A longer one is refused with an error.
+    /// The maximum length of a key, in bytes. A longer key is rejected.
     pub const MAX_BYTES: usize = 64 * 1024;
 
-    /// A key from any bytes.
+    /// Creates a key from any bytes.
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         Self(bytes.as_ref().into())
     }
 
-    /// The key's bytes, as given.
+    /// The key's bytes, unchanged.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether the key has no bytes at all. An empty key identifies nothing: it counts as missing.
+    /// Whether the key has no bytes. An empty key counts as missing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -48,7 +48,7 @@ impl Key {
 }
 
 impl fmt::Display for Key {
-    /// Text where the key is UTF-8, hexadecimal behind `0x` where it is not.
+    /// Prints text if the key is UTF-8, else `0x` and hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match std::str::from_utf8(&self.0) {
             Ok(text) => f.write_str(text),
@@ -84,7 +84,7 @@ impl<const N: usize> From<&[u8; N]> for Key {
 }
 
 impl From<Uuid> for Key {
-    /// Hyphenated, lower case.
+    /// The UUID as text: hyphenated, lower case.
     fn from(value: Uuid) -> Self {
         Self::new(value.hyphenated().to_string())
     }
@@ -93,7 +93,7 @@ impl From<Uuid> for Key {
 macro_rules! key_from_integer {
     ($($from:ty),*) => {$(
         impl From<$from> for Key {
-            /// Decimal.
+            /// The decimal digits.
             fn from(value: $from) -> Self {
                 Self::new(value.to_string())
             }
@@ -102,9 +102,9 @@ macro_rules! key_from_integer {
 }
 key_from_integer!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
-/// A key as stores keep it: a tag byte, then the key itself or, where it is long, its digest.
+/// A key as stores keep it: a tag byte, then the key itself or the digest of a long key.
 ///
-/// The tag keeps a digest from ever equalling a literal key, and bounds what an index has to carry.
+/// Because of the tag a digest never equals a literal key. Because of the digest an index entry has a maximum size.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredKey {
     bytes: Vec<u8>,
@@ -112,7 +112,7 @@ pub struct StoredKey {
 }
 
 impl StoredKey {
-    /// The longest key that is kept literally.
+    /// The maximum length of a key that is stored literally, in bytes.
     pub const LITERAL_MAX_BYTES: usize = 512;
     const LITERAL: u8 = 0;
     const DIGEST: u8 = 1;
@@ -130,17 +130,17 @@ impl StoredKey {
         Self { bytes, original: Some(key.clone()) }
     }
 
-    /// What is compared, and what the unique index holds.
+    /// The bytes that are compared, and that the unique index holds.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The whole key where `as_bytes` is only its digest; stores keep it for people to read.
+    /// The whole key, if `as_bytes` is only its digest; stores keep it so that operators can read it.
     pub fn original(&self) -> Option<&Key> {
         self.original.as_ref()
     }
 
-    /// The key that a store's row stands for; `None` when the row is not one that Oncebox wrote.
+    /// The key of a store's row; `None` if Oncebox did not write the row.
     pub fn read(bytes: &[u8], original: Option<&[u8]>) -> Option<Key> {
         match (bytes.split_first()?, original) {
             ((&Self::LITERAL, key), _) => Some(Key::new(key)),
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stored_key_reads_back_to_the_very_key() {
+    fn a_stored_key_reads_back_as_the_same_key() {
         for bytes in [&b""[..], b"a", b" a ", &[0, 255, 0], &[b'x'; 512], &[b'x'; 513], &[7; 70_000]] {
             let key = Key::new(bytes);
             let stored = key.stored();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_ours_reads_as_nothing() {
+    fn a_row_that_oncebox_did_not_write_has_no_key() {
         assert_eq!(StoredKey::read(b"", None), None);
         assert_eq!(StoredKey::read(&[9, 1], None), None);
         assert_eq!(StoredKey::read(&[1; 33], None), None);

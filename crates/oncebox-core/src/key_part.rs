@@ -1,4 +1,4 @@
-//! Values that may stand in a key, and the composition of several into one.
+//! Values that can be part of a key, and how several of them form one key.
 
 use std::borrow::Cow;
 use std::num::{NonZeroI32, NonZeroI64, NonZeroU32, NonZeroU64};
@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use crate::Key;
 
-/// A value that may be a key or a part of one: text, bytes, integers, UUIDs.
+/// A value that can be a key or a part of a key: text, bytes, integers, UUIDs.
 ///
-/// `None` of an `Option` is a missing key, not an empty one. Floats are left out on purpose: they have no
-/// one text. Implement it for identifiers of your own:
+/// `None` of an `Option` is a missing key, not an empty one. Floats are no key parts, because a float has more than one
+/// text. Implement the trait for identifiers of your own:
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -31,7 +31,7 @@ use crate::Key;
     note = "for an identifier type of your own, implement `oncebox::KeyPart`"
 )]
 pub trait KeyPart {
-    /// The part's bytes; `None` if it is missing.
+    /// The part's bytes; `None` if the part is missing.
     fn key_part(&self) -> Option<Cow<'_, [u8]>>;
 }
 
@@ -97,18 +97,19 @@ impl<T: KeyPart + ToOwned + ?Sized> KeyPart for Cow<'_, T> {
 /// One piece of a key template such as `"{tenant}:{order_id}"`.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// Text that stands in the template itself.
+    /// Text of the template itself.
     Literal(&'static str),
     /// The value of a field.
     Part(Cow<'a, [u8]>),
 }
 
-/// Joins pieces so that different parts always give different keys: in each part, `%` and every byte that occurs in the
-/// literal text between two parts are percent-escaped. A single part needs none of that and stays as it is. `None` if a
-/// part is empty: it identifies nothing.
+/// Joins pieces into a key, so that different parts always make different keys.
 ///
-/// `#[derive(Message)]` calls this. Two parts with no literal between them, or with a `%` in the literal text,
-/// could not be told apart; the derive refuses such a template.
+/// In each part, `%` and every byte of the literal text between two parts are percent-escaped. A single part stays
+/// unchanged. The result is `None` if a part is empty, because an empty key counts as missing.
+///
+/// The code that `#[derive(Message)]` generates calls this. Two parts without a literal between them, or with a `%` in that
+/// literal, would be ambiguous; the derive refuses such a template.
 pub fn compose(pieces: &[Piece<'_>]) -> Option<Key> {
     let separators = separators(pieces);
     let mut key = Vec::new();
@@ -130,7 +131,7 @@ pub fn compose(pieces: &[Piece<'_>]) -> Option<Key> {
     Some(Key::new(key))
 }
 
-/// The bytes that a part must not contain as they are; none where there is one part only.
+/// The bytes that are escaped in each part; none if there is only one part.
 fn separators(pieces: &[Piece<'_>]) -> Vec<u8> {
     let is_part = |piece: &Piece<'_>| matches!(piece, Piece::Part(_));
     let (Some(first), Some(last)) = (pieces.iter().position(is_part), pieces.iter().rposition(is_part))
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_cannot_flow_into_each_other() {
+    fn different_parts_never_make_the_same_key() {
         assert_ne!(pair(b"a:b", b"c"), pair(b"a", b"b:c"));
         assert_ne!(pair(b"a", b"bc"), pair(b"ab", b"c"));
         assert_ne!(pair(b"a%3A", b"c"), pair(b"a:", b"c"));
@@ -182,7 +183,7 @@ mod tests {
         let part = || Piece::Part(b"evt_1:%e"[..].into());
         let key = compose(&[Piece::Literal("stripe:"), part(), Piece::Literal("!")]);
         assert_eq!(key, Some(Key::from("stripe:evt_1:%e!")));
-        // Only what stands between two parts could be mistaken.
+        // Only text between two parts is ambiguous.
         let key = compose(&[Piece::Literal("stripe:"), part(), Piece::Literal("/"), part()]);
         assert_eq!(key, Some(Key::from("stripe:evt_1:%25e/evt_1:%25e")));
     }

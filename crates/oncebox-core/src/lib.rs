@@ -1,7 +1,7 @@
-//! The engine of Oncebox: messages, keys, handlers, the inbox, and the seam that stores implement.
+//! The engine of Oncebox: messages, keys, handlers, the inbox, and the traits that stores implement.
 //!
-//! It names no database, broker or web framework. Use it through the crate `oncebox`; depend on this one to
-//! write a store of your own: see [`store`] and [`lease`].
+//! It depends on no database, broker or web framework. Applications use it through the crate `oncebox`. Depend on this
+//! crate to write a store of your own: see [`store`] and [`lease`].
 
 #![forbid(unsafe_code)]
 
@@ -61,7 +61,7 @@ pub use retention::{Retention, SweepReport};
 pub use retry::Retry;
 pub use store::Guarantee;
 
-/// What `#[derive(Message)]` expands to uses; not for people.
+/// Functions for the code that `#[derive(Message)]` generates; not for direct use.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::content::content_key;

@@ -1,11 +1,12 @@
-//! Limits of an envelope: what every store can keep, whatever the database's own limits are.
+//! Limits of an envelope that hold for every store, whatever the limits of its database are.
 //!
-//! A message outside of them is rejected when it arrives. Behind that point no field of a message can keep a store from
-//! writing down what became of it.
+//! A message that exceeds one is rejected on arrival. After that, no field of a message can prevent a store from recording
+//! the message's outcome.
 
 use std::time::{Duration, SystemTime};
 
 use crate::outcome::{Rejection, cause};
+use crate::utc::rfc3339;
 use crate::{Envelope, Headers, Key};
 
 /// 0001-01-01T00:00:00Z, in seconds before 1970.
@@ -13,7 +14,7 @@ const EARLIEST_BEFORE_1970: u64 = 62_135_596_800;
 /// 10000-01-01T00:00:00Z, in seconds after 1970.
 const END_AFTER_1970: u64 = 253_402_300_800;
 
-/// Checks what an envelope says about itself; its kind and its key have rules of their own.
+/// Checks body, headers and times of an envelope. Kind and key have rules of their own: see `name`.
 pub(crate) fn check_envelope(envelope: &Envelope, max_body_bytes: usize) -> Result<(), Rejection> {
     let bytes = envelope.body.len();
     if bytes > max_body_bytes {
@@ -23,27 +24,27 @@ pub(crate) fn check_envelope(envelope: &Envelope, max_body_bytes: usize) -> Resu
     if bytes > Headers::MAX_BYTES {
         let max = Headers::MAX_BYTES;
         return Err(refused(format!(
-            "the headers have {bytes} bytes, the limit is {max}: send fewer or shorter ones"
+            "the headers have {bytes} bytes, the limit is {max}: send fewer or shorter headers"
         )));
     }
     check_time("occurred_at", envelope.occurred_at)?;
     check_time("due_at", envelope.due_at)
 }
 
-/// Checks an ordering key. It has the limit of a key.
+/// Checks an ordering key, which has the same limit as a key.
 pub(crate) fn check_order_by(order_by: Option<&Key>) -> Result<(), Rejection> {
     match order_by.map(|key| key.as_bytes().len()) {
         Some(bytes) if bytes > Key::MAX_BYTES => {
             let max = Key::MAX_BYTES;
             Err(refused(format!(
-                "the ordering key has {bytes} bytes, the limit is {max}: use a digest as ordering key"
+                "the ordering key has {bytes} bytes, the limit is {max}: use a digest of it as the ordering key"
             )))
         }
         _ => Ok(()),
     }
 }
 
-/// Databases and tools agree on the years 1 to 9999, and on no others.
+/// Refuses times outside the years 1 to 9999, which some databases and tools cannot represent.
 fn check_time(field: &str, time: Option<SystemTime>) -> Result<(), Rejection> {
     let Some(time) = time else { return Ok(()) };
     let is_fine = match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -53,7 +54,10 @@ fn check_time(field: &str, time: Option<SystemTime>) -> Result<(), Rejection> {
     match is_fine {
         true => Ok(()),
         false => {
-            Err(refused(format!("{field} is outside of the years 0001 to 9999: correct it, or leave it out")))
+            let time = rfc3339(time);
+            Err(refused(format!(
+                "{field} {time} is outside the years 0001 to 9999: correct it, or leave it out"
+            )))
         }
     }
 }
@@ -75,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_that_every_database_has() {
+    fn times_outside_the_years_1_to_9999_are_refused() {
         let epoch = SystemTime::UNIX_EPOCH;
         let (earliest, end) =
             (Duration::from_secs(EARLIEST_BEFORE_1970), Duration::from_secs(END_AFTER_1970));
@@ -94,7 +98,9 @@ mod tests {
             }
         }
         let far = envelope().with_due_at(epoch + end);
-        assert!(text(check_envelope(&far, 4)).unwrap().contains("due_at is outside"), "it names the field");
+        assert!(
+            text(check_envelope(&far, 4)).unwrap().contains("due_at 10000-01-01T00:00:00.000Z is outside")
+        );
     }
 
     #[test]

@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Key};
 
-/// A type that arrives as a message.
+/// A type of message, with its kind, key and codec.
 ///
-/// Usually derived:
+/// It is usually derived:
 ///
 /// ```ignore
 /// #[derive(Message, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ use crate::{Error, Key};
 /// struct OrderPaid { order_id: Uuid, cents: i64 }
 /// ```
 ///
-/// or written by hand where the key needs a few lines of code:
+/// Implement it by hand if the key needs a few lines of code:
 ///
 /// ```
 /// use oncebox_core::{Json, Key, Message};
@@ -39,42 +39,44 @@ use crate::{Error, Key};
     note = "add `#[derive(Message)]` and `#[message(kind = \"...\", key = \"...\")]`, or implement `Message`"
 )]
 pub trait Message: Sized + Send + Sync + 'static {
-    /// The name of this type of message on the wire and in the database. It outlives renames of the type.
+    /// The name of this type of message on the wire and in the database.
+    ///
+    /// Keep it when you rename the type: stored messages and markers refer to it.
     const KIND: &'static str;
 
-    /// How bodies are read and written; [`Json`] unless the message says otherwise.
+    /// The codec that encodes and decodes bodies; the derive's default is [`Json`].
     type Codec: Codec<Self>;
 
-    /// What identifies the message, if its own fields say so.
+    /// The key from the message's own fields, if it has one.
     fn key(&self) -> Option<Key> {
         None
     }
 
-    /// The key made from the whole content, for a message that asked for it (`key = content`).
+    /// The key from the whole content, for messages with `key = content`.
     fn content_key(&self) -> Option<Result<Key, Error>> {
         None
     }
 
-    /// Messages with equal ordering keys can be handled in the order in which they were accepted.
+    /// The ordering key: ordered handlers take messages with equal ordering keys in the order in which they were accepted.
     fn order_by(&self) -> Option<Key> {
         None
     }
 }
 
-/// Reads and writes the bodies of one type of message.
+/// Encodes and decodes the bodies of one type of message.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot read and write `{M}`",
     note = "the codec `Json` needs `serde::Serialize` and `serde::Deserialize` on the message"
 )]
 pub trait Codec<M>: 'static {
-    /// The body that stands for the message.
+    /// Encodes a message as a body.
     fn encode(message: &M) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// The message that a body stands for. Called inside the guarded unit: an error rejects the delivery.
+    /// Decodes a message from a body. An error rejects the message: another delivery cannot succeed.
     fn decode(body: &[u8]) -> Result<M, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// The default codec: JSON through serde, with a limited depth.
+/// The default codec: JSON through serde, with limited nesting depth.
 #[derive(Clone, Copy, Debug)]
 pub struct Json;
 
@@ -88,18 +90,18 @@ impl<M: Serialize + DeserializeOwned> Codec<M> for Json {
     }
 }
 
-/// Says where the JSON is wrong, but not what stands there: errors are logged, bodies are not. The cause has the rest.
+/// The place and class of a JSON error, without the text there: errors are logged, bodies are not. The cause has the rest.
 #[derive(Debug)]
 struct NotTheJson(serde_json::Error);
 
 impl fmt::Display for NotTheJson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.0.classify() {
-            serde_json::error::Category::Eof => "it ends too early",
-            serde_json::error::Category::Data => "it is not of the expected form",
-            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is not JSON",
+            serde_json::error::Category::Eof => "the JSON ends too early",
+            serde_json::error::Category::Data => "the JSON does not match the message type",
+            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "invalid JSON",
         };
-        write!(f, "{what}: line {}, column {}", self.0.line(), self.0.column())
+        write!(f, "{what} at line {}, column {}", self.0.line(), self.0.column())
     }
 }
 

@@ -1,42 +1,44 @@
-//! How messages reach their handlers.
+//! Modes: how messages reach their handlers.
 
-/// How messages reach a handler. It is part of what the database knows of one, because a message that came in two ways would
-/// run twice; only [`Mode::mixed`] takes both.
+/// How messages reach a handler: inline, from the log, or both.
+///
+/// The database stores the mode with the handler. A message that reached a handler inline and from the log would run twice;
+/// only [`Mode::mixed`] allows both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// As they are delivered, by [`process`](crate::Inbox::process).
+    /// Handlers run when [`process`](crate::Inbox::process) delivers a message.
     Inline {
-        /// Whether what fails, and what is for detached handlers, is set apart in the log.
+        /// Whether failed messages, and messages for detached handlers, are moved to the log.
         spill: bool,
     },
-    /// Later, from the log to which [`accept`](crate::Inbox::accept) has appended them.
+    /// [`accept`](crate::Inbox::accept) appends messages to the log, and workers run handlers from there.
     Stored,
-    /// Either way: what a handler goes through when its mode changes.
+    /// Messages arrive in both ways, while a handler changes from one mode to the other.
     Mixed,
 }
 
 impl Mode {
-    /// As messages are delivered; who delivered a message that fails is told to deliver it again.
+    /// Handlers run on delivery; a failed message is delivered again by its source.
     pub const fn inline() -> Self {
         Self::Inline { spill: false }
     }
 
-    /// From the log.
+    /// Workers run handlers from the log.
     pub const fn stored() -> Self {
         Self::Stored
     }
 
-    /// As they are delivered and from the log: each key once, whichever way it comes.
+    /// Handlers run on delivery and from the log: once for each key, whichever way it arrives.
     pub const fn mixed() -> Self {
         Self::Mixed
     }
 
-    /// Inline, and what fails is set apart in the log, from where it is tried again: the source is done with it.
+    /// Moves failed inline messages to the log, where workers retry them; the source acknowledges them at once.
     pub const fn spill(self) -> Self {
         match self {
             Self::Inline { .. } => Self::Inline { spill: true },
-            // The log is where it is already.
+            // Messages of these modes are in the log already.
             Self::Stored | Self::Mixed => self,
         }
     }
@@ -51,7 +53,7 @@ impl Mode {
         }
     }
 
-    /// The mode of that name.
+    /// The mode with this name in the database.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::inline(), Self::inline().spill(), Self::Stored, Self::Mixed]
             .into_iter()
@@ -68,28 +70,29 @@ impl Mode {
         !matches!(self, Self::Inline { spill: false })
     }
 
-    /// Whether [`process`](crate::Inbox::process) is for handlers of this mode.
+    /// Whether [`process`](crate::Inbox::process) runs handlers of this mode.
     pub const fn is_inline(self) -> bool {
         !matches!(self, Self::Stored)
     }
 
-    /// Whether a message whose handler failed is stored, to be tried again from the log.
+    /// Whether a message whose handler failed is moved to the log and retried there.
     pub(crate) const fn spills_failures(self) -> bool {
         matches!(self, Self::Inline { spill: true })
     }
 
-    /// Whether a message can come inline and from the log, so that only its marker tells whether its handler has run.
+    /// Whether a message can arrive inline and from the log, so that only its marker shows whether its handler has run.
     pub(crate) const fn relies_on_markers(self) -> bool {
         matches!(self, Self::Mixed)
     }
 
-    /// Whether messages of one ordering key can run in their order: only the log has one.
+    /// Whether messages of one ordering key can run in order, which only the log defines.
     pub(crate) const fn keeps_order(self) -> bool {
         matches!(self, Self::Stored)
     }
 
-    /// Whether handlers of this mode can be detached. In mixed mode the marker commits with the handler's own transaction, which a
-    /// detached handler does not have.
+    /// Whether handlers of this mode can be detached.
+    ///
+    /// In mixed mode the marker commits with the handler's transaction, which a detached handler does not have.
     pub(crate) const fn allows_detached(self) -> bool {
         !matches!(self, Self::Mixed)
     }
@@ -101,25 +104,25 @@ impl Default for Mode {
     }
 }
 
-/// Where a new handler begins in the log.
+/// The position in the log where a new handler begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
-    /// With the oldest message that is still there.
+    /// The oldest message in the log.
     #[default]
     Beginning,
-    /// With the messages that are accepted from now on.
+    /// The first message that is accepted from now on.
     Now,
 }
 
-/// What a dead letter means for the messages behind it, of the same ordering key, where a handler is ordered.
+/// Whether a dead letter of an ordered handler holds back later messages of its ordering key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeadHead {
-    /// They wait until an operator has dealt with it.
+    /// Later messages wait until an operator has retried, resolved or discarded the dead letter.
     #[default]
     Hold,
-    /// They go on without it.
+    /// Later messages run without it.
     Skip,
 }
 
@@ -132,7 +135,7 @@ impl DeadHead {
         }
     }
 
-    /// The policy of that name.
+    /// The policy with this name in the database.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Hold, Self::Skip].into_iter().find(|policy| policy.name() == name)
     }

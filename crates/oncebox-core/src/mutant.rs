@@ -1,13 +1,13 @@
-//! Mutants: places where the protocol can be broken on purpose, to see whether the tests notice.
+//! Mutants: deliberate faults in the protocol, which show whether the tests detect them.
 //!
-//! Nothing of this is in a normal build: there [`mutant!`](crate::mutant!) is the constant `false`, and texts stay as they
-//! are. In a build with `--cfg oncebox_mutants` one mutant is switched on by its name in [`MUTANT`]. The broken branches are
-//! compiled in both, so that they cannot rot. `cargo xtask mutants` has the list.
+//! In a normal build [`mutant!`](crate::mutant!) is the constant `false`, and no text changes. In a build with
+//! `--cfg oncebox_mutants` the variable [`MUTANT`] switches one mutant on by its name. The faulty branches are compiled in
+//! both builds, so that they always compile. `cargo xtask mutants` lists them.
 
 /// The environment variable that names the mutant to switch on.
 pub const MUTANT: &str = "ONCEBOX_MUTANT";
 
-/// Whether this build can be broken.
+/// Whether this build has mutants.
 pub const ENABLED: bool = cfg!(oncebox_mutants);
 
 /// Whether a mutant is switched on; a constant `false` in a normal build.
@@ -19,22 +19,22 @@ macro_rules! mutant {
     };
 }
 
-/// Whether this process was started as that mutant. Use [`mutant!`](crate::mutant!), which normal builds remove.
+/// Whether this process runs with that mutant. Use [`mutant!`](crate::mutant!), which normal builds remove.
 pub fn is_on(name: &str) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     ENABLED && CHOSEN.get_or_init(|| std::env::var(MUTANT).ok()).as_deref() == Some(name)
 }
 
-/// What a mutant changes in a text: a statement or a migration.
+/// A mutant's change of a statement or a migration.
 #[derive(Clone, Copy, Debug)]
 pub struct Edit {
-    /// The mutant.
+    /// The mutant's name.
     pub mutant: &'static str,
-    /// The text: the name of a statement, or of a migration's file without its ending.
+    /// The name of the statement, or of the migration's file without its extension.
     pub text: &'static str,
-    /// What is replaced, wherever it stands.
+    /// The fragment that is replaced, at each of its places.
     pub from: &'static str,
-    /// What stands there instead.
+    /// The replacement.
     pub to: &'static str,
 }
 
@@ -43,7 +43,8 @@ impl Edit {
     ///
     /// # Panics
     ///
-    /// If there is nothing to replace: a mutant that changes nothing would be missed, or caught for another reason.
+    /// If the text does not contain the fragment. A mutant without a change would count as undetected, or as detected for
+    /// another reason.
     pub fn apply(&self, text: &str) -> String {
         let Self { mutant, text: name, from, to } = self;
         assert!(text.contains(from), "the mutant {mutant} finds nothing to replace in {name}: {from}");
@@ -51,8 +52,9 @@ impl Edit {
     }
 }
 
-/// A text with all edits of the mutant that is switched on; as it is in a normal build. Keep what it returns: each call
-/// that changes a text leaks it.
+/// The text with all edits of the mutant that is switched on; unchanged in a normal build.
+///
+/// Each call that changes a text leaks it: keep the result.
 pub fn edited(edits: &[Edit], name: &str, text: &'static str) -> &'static str {
     if !ENABLED {
         return text;
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the mutant none_of_the_list finds nothing to replace in sweep")]
-    fn an_edit_without_its_fragment_is_told() {
+    fn an_edit_without_its_fragment_panics() {
         EDIT.apply("delete where old");
     }
 

@@ -1,36 +1,39 @@
-//! Names of handlers and kinds: values that go into every marker.
+//! Rules for handler names, kinds and keys, which are part of every marker.
 
 use crate::{Error, ErrorKind, Key};
 
-/// The longest name, in bytes: with a key it must fit into one index entry of any store.
+/// The maximum length of a name, in bytes. Together with a key it must fit into one index entry of every store.
 pub(crate) const MAX_BYTES: usize = 200;
 
-/// Checks the name of a handler or a kind. Quotes and any other printable text are fine: names are bound as
-/// values, never spliced.
+/// Checks a handler name or a kind.
+///
+/// Quotes and all other printable text are allowed, because statements bind names as values.
 pub(crate) fn check(what: &str, name: &str) -> Result<(), Error> {
     let problem = if name.is_empty() {
-        "is empty"
+        "it is empty; use 1 to 200 bytes".to_owned()
     } else if name.len() > MAX_BYTES {
-        "is longer than 200 bytes"
-    } else if name.chars().any(char::is_control) {
-        "has control characters"
+        format!("it has {} bytes; use up to {MAX_BYTES}", name.len())
+    } else if let Some(control) = name.chars().find(|c| c.is_control()) {
+        format!("it contains the control character {control:?}; use printable text")
     } else if name.starts_with('@') {
-        "starts with `@`, which is reserved"
+        "names that start with `@` are reserved for Oncebox; remove the `@`".to_owned()
     } else {
         return Ok(());
     };
-    Err(Error::configuration(format!("the {what} {name:?} {problem}: choose another name")))
+    Err(Error::configuration(format!("invalid {what} {name:?}: {problem}")))
 }
 
-/// Checks that a key can stand in a marker.
+/// Checks that a key can be part of a marker.
 pub(crate) fn check_key(key: &Key) -> Result<(), Error> {
     if key.is_empty() {
-        return Err(Error::new(ErrorKind::Key, "the key is empty: an empty key identifies nothing"));
+        return Err(Error::new(ErrorKind::Key, "the key is empty: use 1 to 65536 bytes"));
     }
     if key.as_bytes().len() > Key::MAX_BYTES {
         let bytes = key.as_bytes().len();
-        let message =
-            format!("the key has {bytes} bytes, the limit is {}: use a digest as key", Key::MAX_BYTES);
+        let message = format!(
+            "the key has {bytes} bytes, the limit is {}: use a digest of it as the key",
+            Key::MAX_BYTES
+        );
         return Err(Error::new(ErrorKind::Key, message));
     }
     Ok(())
@@ -41,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotes_and_letters_of_any_script_are_fine() {
+    fn quotes_and_letters_of_any_script_are_allowed() {
         for name in ["ledger", "o'brien \"x\"", "台帳", "a;drop table marker", &"n".repeat(200)] {
             check("handler", name).unwrap();
         }

@@ -1,4 +1,4 @@
-//! What can be seen from outside: every metric, in one place.
+//! All metrics: names, types, labels and meanings.
 
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Handler runs that were committed.
 pub const PROCESSED: &str = "oncebox_processed_total";
-/// Deliveries skipped because the handler had run.
+/// Deliveries skipped because the handler had already run.
 pub const DUPLICATES: &str = "oncebox_duplicates_total";
-/// Messages for which no key was found.
+/// Messages without a key.
 pub const MISSING_KEY: &str = "oncebox_missing_key_total";
 /// Keys that were reused for another body.
 pub const KEY_REUSE: &str = "oncebox_key_reuse_total";
@@ -16,25 +16,25 @@ pub const KEY_REUSE: &str = "oncebox_key_reuse_total";
 pub const FAILED: &str = "oncebox_failed_total";
 /// Messages rejected permanently.
 pub const REJECTED: &str = "oncebox_rejected_total";
-/// Messages taken into the log.
+/// Messages accepted into the log.
 pub const ACCEPTED: &str = "oncebox_accepted_total";
 /// Messages that became dead letters.
 pub const DEAD: &str = "oncebox_dead_total";
-/// Messages that left the log.
+/// Messages removed from the log after all handlers had passed them.
 pub const PRUNED: &str = "oncebox_pruned_total";
-/// Messages that wait for a handler.
+/// Positions ahead of a handler's progress, and its tasks.
 pub const LAG_MESSAGES: &str = "oncebox_lag_messages";
-/// How long the oldest of them has waited.
+/// Waiting time of the oldest message ahead of a handler's progress.
 pub const LAG_SECONDS: &str = "oncebox_lag_seconds";
-/// Copies that gave up waiting for the first one.
+/// Copies whose wait for the first copy timed out.
 pub const BUSY: &str = "oncebox_busy_total";
-/// Commits whose answer was lost.
+/// Commits whose response was lost, once per message.
 pub const COMMITS_UNKNOWN: &str = "oncebox_commits_unknown_total";
-/// Commits whose answer was lost, and that had happened.
+/// Messages whose commit response was lost, but whose commit succeeded.
 pub const COMMITS_RECOVERED: &str = "oncebox_commits_recovered_total";
-/// Runs of detached handlers that did not count.
+/// Runs of detached handlers whose lease expired meanwhile.
 pub const LEASES_LOST: &str = "oncebox_leases_lost_total";
-/// Messages that were to run inline and were set apart.
+/// Inline messages that were moved to the log.
 pub const SPILLED: &str = "oncebox_spilled_total";
 /// Messages of an unhandled kind.
 pub const UNHANDLED: &str = "oncebox_unhandled_total";
@@ -42,43 +42,56 @@ pub const UNHANDLED: &str = "oncebox_unhandled_total";
 pub const SWEPT: &str = "oncebox_swept_total";
 /// Seconds from a message's arrival to its commit.
 pub const WAIT_SECONDS: &str = "oncebox_wait_seconds";
-/// Messages that shared a transaction.
+/// Messages per shared transaction.
 pub const BATCH_SIZE: &str = "oncebox_batch_size";
-/// Seconds that a handler ran.
+/// Seconds per handler run.
 pub const HANDLE_SECONDS: &str = "oncebox_handle_seconds";
 
-/// All metrics: name, type, label, meaning.
+/// All metrics, each with name, type, label and meaning.
 pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (PROCESSED, "counter", "handler", "handler runs that were committed"),
-    (DUPLICATES, "counter", "handler", "deliveries skipped because the handler had run"),
-    (MISSING_KEY, "counter", "handler", "messages for which no key was found"),
+    (DUPLICATES, "counter", "handler", "deliveries skipped because the handler had already run"),
+    (MISSING_KEY, "counter", "handler", "messages without a key"),
     (KEY_REUSE, "counter", "handler", "keys that were reused for another body"),
     (FAILED, "counter", "handler", "handler runs that failed and were rolled back"),
     (REJECTED, "counter", "handler", "messages rejected permanently"),
-    (ACCEPTED, "counter", "kind", "messages taken into the log"),
+    (ACCEPTED, "counter", "kind", "messages accepted into the log"),
     (DEAD, "counter", "handler", "messages that became dead letters"),
-    (BUSY, "counter", "handler", "copies that gave up waiting for the first one"),
-    (COMMITS_UNKNOWN, "counter", "handler", "commits whose answer was lost, once for each message in them"),
-    (COMMITS_RECOVERED, "counter", "handler", "of these, messages whose commit had happened"),
+    (BUSY, "counter", "handler", "copies whose wait for the first copy timed out"),
+    (COMMITS_UNKNOWN, "counter", "handler", "commits whose response was lost, once per message"),
+    (
+        COMMITS_RECOVERED,
+        "counter",
+        "handler",
+        "messages whose commit response was lost, but whose commit succeeded",
+    ),
     (LEASES_LOST, "counter", "handler", "runs of detached handlers whose lease expired meanwhile"),
-    (SPILLED, "counter", "handler", "messages that were to run inline and were set apart in the log"),
+    (SPILLED, "counter", "handler", "inline messages that were moved to the log"),
     (UNHANDLED, "counter", "kind", "messages of an unhandled kind"),
     (SWEPT, "counter", "", "markers removed by sweeps"),
-    (PRUNED, "counter", "", "messages that left the log after all handlers had passed them"),
+    (PRUNED, "counter", "", "messages removed from the log after all handlers had passed them"),
     (LAG_MESSAGES, "gauge", "handler", "positions ahead of a handler's progress, and its tasks"),
-    (LAG_SECONDS, "gauge", "handler", "how long the oldest message ahead of a handler's progress has waited"),
+    (
+        LAG_SECONDS,
+        "gauge",
+        "handler",
+        "waiting time in seconds of the oldest message ahead of a handler's progress",
+    ),
     (WAIT_SECONDS, "histogram", "handler", "seconds from a message's arrival to its commit"),
-    (HANDLE_SECONDS, "histogram", "handler", "seconds that a handler ran"),
-    (BATCH_SIZE, "histogram", "handler", "messages that shared a transaction, where several did"),
+    (HANDLE_SECONDS, "histogram", "handler", "seconds per handler run"),
+    (BATCH_SIZE, "histogram", "handler", "messages per shared transaction"),
 ];
 
-/// A recorder keeps every label for ever, and senders may choose the kinds: after so many, those that are new have one label.
+/// The maximum number of kinds with a label of their own; later kinds share one.
+///
+/// A recorder keeps every label until the process ends, and senders may choose the kinds: without a limit they could fill the
+/// memory.
 const KINDS_MAX: usize = 1_000;
 const OTHER_KINDS: &str = "(other)";
 
 static KINDS: Kinds = Kinds(RwLock::new(BTreeSet::new()));
 
-/// The kinds that have labels of their own.
+/// The kinds with a label of their own.
 struct Kinds(RwLock<BTreeSet<String>>);
 
 impl Kinds {
@@ -101,14 +114,14 @@ impl Kinds {
     }
 }
 
-/// Records metrics through the `metrics` facade, or nothing at all.
+/// Records metrics through the `metrics` facade, if enabled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observer {
     pub(crate) enabled: bool,
 }
 
 impl Observer {
-    /// Kinds that have a label of their own, however many others there are.
+    /// Reserves labels for the kinds of registered handlers, whatever kinds senders use.
     pub(crate) fn expect<'a>(self, kinds: impl IntoIterator<Item = &'a String>) {
         kinds.into_iter().for_each(|kind| KINDS.reserve(kind));
     }
@@ -187,14 +200,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_cannot_make_labels_without_end() {
+    fn senders_cannot_create_an_unlimited_number_of_labels() {
         let kinds = Kinds(RwLock::new(BTreeSet::new()));
         for n in 0..KINDS_MAX {
             let kind = format!("kind-{n}");
             assert_eq!(kinds.label(&kind), kind);
         }
         assert_eq!(kinds.label("one more"), OTHER_KINDS);
-        assert_eq!(kinds.label("kind-7"), "kind-7", "those that have a label keep it");
+        assert_eq!(kinds.label("kind-7"), "kind-7", "a kind with a label keeps it");
         assert_eq!(kinds.0.read().unwrap().len(), KINDS_MAX);
         kinds.reserve("a handler's");
         assert_eq!(kinds.label("a handler's"), "a handler's");

@@ -1,4 +1,4 @@
-//! What became of one unit, and what that means for the delivery.
+//! The outcome of one unit, and the settlement of its delivery.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use std::time::Duration;
 use crate::error::chain;
 use crate::{BoxError, Error, ErrorKind, Failure};
 
-/// What became of one handler's work on one message.
+/// The outcome of one handler for one message.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The handler ran; its writes and the marker are committed.
     Done,
-    /// The handler had run before; nothing was done.
+    /// The handler had already run on this message; nothing was done.
     Duplicate,
-    /// The key is known with another body; nothing was done.
+    /// The key was used before with another body; nothing was done.
     KeyReuse,
-    /// Another copy is running and did not end in time; deliver again later.
+    /// Another copy is in flight and did not end in time; deliver the message again later.
     Busy,
-    /// The handler failed and was rolled back; deliver again.
+    /// The handler failed and was rolled back; deliver the message again.
     Retry {
-        /// Not before this time has passed, if the handler asked for it.
+        /// The time to wait before the next delivery, if the handler asked for it.
         after: Option<Duration>,
-        /// Why.
+        /// The handler's error.
         cause: Cause,
     },
-    /// Delivering again cannot help.
+    /// The message is rejected: another delivery cannot succeed.
     Rejected(Rejection),
-    /// The work was set apart and will run later.
+    /// The message is stored in the log, and a worker runs it later.
     Queued,
 }
 
 impl Outcome {
-    /// A short stable name, as in logs.
+    /// The outcome's stable short name, as in logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -46,7 +46,7 @@ impl Outcome {
         }
     }
 
-    /// What a handler's failure means for the delivery.
+    /// The outcome of a handler's failure.
     pub(crate) fn failed(failure: Failure) -> Self {
         match failure {
             Failure::Retry(error) => Self::Retry { after: None, cause: cause(error) },
@@ -55,8 +55,10 @@ impl Outcome {
         }
     }
 
-    /// What a failed guard means for the delivery: a swallowed error may not come again, a handler that ends its transaction
-    /// will do so every time.
+    /// The outcome of a failed guard.
+    ///
+    /// A database error that the handler ignored may not occur again: retry. A handler that ends its transaction does so every
+    /// time: reject.
     pub(crate) fn broken(error: Error) -> Self {
         match std::error::Error::source(&error) {
             Some(_) => Self::Retry { after: None, cause: cause(error) },
@@ -65,42 +67,42 @@ impl Outcome {
     }
 }
 
-/// An error that reports can share.
+/// An error that several reports share.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 
 pub(crate) fn cause(error: impl Into<BoxError>) -> Cause {
     Arc::from(error.into())
 }
 
-/// Why delivering again cannot help.
+/// The reason why a message is rejected.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// Nothing says what identifies the message.
+    /// The message has no key.
     MissingKey,
-    /// The key cannot be one: too long, or it could not be made.
+    /// The key is invalid: too long, or it could not be computed.
     BadKey(Cause),
-    /// The ordering key, the headers or a time of the envelope are outside of their limits.
+    /// The ordering key, the headers or a time of the envelope exceed a limit.
     BadEnvelope(Cause),
-    /// The key is known with another body, and the policy is to reject that.
+    /// The key was used before with another body, and the policy is [`KeyReuse::Reject`](crate::KeyReuse::Reject).
     KeyReuse,
-    /// The body is larger than the inbox takes.
+    /// The body exceeds the inbox's `max_body_bytes`.
     TooLarge {
-        /// Its size.
+        /// The size of the body.
         bytes: usize,
-        /// The inbox's limit.
+        /// The limit of the inbox.
         max_bytes: usize,
     },
     /// The body could not be decoded.
     Undecodable(Cause),
-    /// The handler said so.
+    /// The handler rejected the message.
     Permanent(Cause),
-    /// The handler ended the transaction that it was lent.
+    /// The handler ended its transaction.
     EndedTransaction(Cause),
 }
 
 impl Rejection {
-    /// The error behind it, if there is one.
+    /// The error behind the rejection, if there is one.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::BadKey(cause)
@@ -112,7 +114,7 @@ impl Rejection {
         }
     }
 
-    /// The same as an error of the caller, which can tell bad input from a refusal.
+    /// The rejection as an error, whose kind separates invalid input from a handler's rejection.
     pub(crate) fn to_error(&self) -> Error {
         let kind = match self {
             Self::MissingKey | Self::BadKey(_) => ErrorKind::Key,
@@ -140,11 +142,13 @@ impl fmt::Display for Rejection {
             ),
             Self::BadKey(error) => write!(f, "invalid key: {}", chain(&**error)),
             Self::BadEnvelope(error) => write!(f, "invalid envelope: {}", chain(&**error)),
-            Self::KeyReuse => f.write_str("the key was used before with another body"),
+            Self::KeyReuse => {
+                f.write_str("the key was used before with another body: use a new key for each message")
+            }
             Self::TooLarge { bytes, max_bytes } => {
                 write!(
                     f,
-                    "the body has {bytes} bytes, the limit is {max_bytes}: raise max_body_bytes or send less"
+                    "the body has {bytes} bytes, the limit is {max_bytes}: raise max_body_bytes or send a smaller body"
                 )
             }
             Self::Undecodable(error) => write!(f, "cannot decode the body: {}", chain(&**error)),
@@ -156,16 +160,16 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// What to tell the source about a delivery.
+/// The response to the source of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// Done with it: acknowledge.
+    /// Acknowledge the delivery.
     Ack,
-    /// Deliver it again.
+    /// Deliver the message again.
     Retry {
-        /// Not before this time has passed.
+        /// The time to wait before the next delivery, if there is one.
         after: Option<Duration>,
     },
-    /// Never deliver it again: dead-letter it.
+    /// Do not deliver the message again: dead-letter it at the source.
     Reject,
 }

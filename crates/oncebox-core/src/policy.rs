@@ -1,39 +1,41 @@
-//! What to do where a delivery leaves a choice.
+//! Policies for messages without a key, for reused keys and for copies in flight.
 
 use std::time::Duration;
 
-/// What to do with a message that has no key.
+/// The policy for messages without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// Reject it, so that it cannot slip past the guard unnoticed.
+    /// Reject the message, so that no message runs without dedup unnoticed.
     #[default]
     Reject,
-    /// Run the handler all the same, every time it is delivered.
+    /// Run the handler on every delivery, without dedup.
     RunWithoutDedup,
 }
 
-/// What to do with a key that is known with another body. It is counted and logged either way.
+/// The policy for a key that was used before with another body.
+///
+/// The reuse is counted and logged in both cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyReuse {
-    /// Skip it, as any other duplicate.
+    /// Skip the message, like any other duplicate.
     #[default]
     Skip,
-    /// Reject it.
+    /// Reject the message.
     Reject,
 }
 
-/// What a copy does that arrives while the first one is still running.
+/// The policy for a copy that arrives while the first copy is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InFlight {
-    /// Wait for the first one: a duplicate if it succeeds, its successor if it fails.
+    /// Wait for the first copy. If it succeeds, this one is a duplicate; if it fails, this one runs.
     Wait {
-        /// The longest wait; then the copy is busy.
+        /// The maximum wait; after it the outcome is [`Busy`](crate::Outcome::Busy).
         max: Duration,
     },
-    /// Be busy at once.
+    /// Do not wait: the outcome is [`Busy`](crate::Outcome::Busy) at once.
     Busy,
 }
 

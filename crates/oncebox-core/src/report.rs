@@ -1,10 +1,10 @@
-//! What became of one delivery, handler by handler.
+//! The report of one delivery, with one outcome per handler.
 
 use std::sync::Arc;
 
 use crate::outcome::{Outcome, Settlement};
 
-/// What became of one delivery: one outcome per handler of its kind.
+/// The outcomes of one delivery: one for each handler of its kind.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     units: Vec<(Arc<str>, Outcome)>,
@@ -30,8 +30,10 @@ impl Report {
         !self.units.is_empty()
     }
 
-    /// What to tell the source. Any handler that must run again makes it a retry; else any rejection rejects
-    /// it; else it is done. A message that nobody handles is rejected, so that it is not lost in silence.
+    /// The response to the source.
+    ///
+    /// It is a retry if any handler must run again, else a rejection if any handler rejected the message, else an
+    /// acknowledgement. An unhandled kind is rejected, so that its messages are not lost unnoticed.
     pub fn settlement(&self) -> Settlement {
         if !self.is_handled() {
             return Settlement::Reject;
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_is_settled_by_its_neediest_handler() {
+    fn a_retry_outweighs_a_rejection_and_a_rejection_an_acknowledgement() {
         use Outcome::{Busy, Done, Duplicate, KeyReuse, Queued, Rejected};
         let reject = || Rejected(Rejection::MissingKey);
         let again = |after: Option<u64>| Settlement::Retry { after: after.map(Duration::from_secs) };

@@ -1,13 +1,13 @@
-//! How long markers are kept: rules without clocks or databases.
+//! Retention of markers: rules without clocks or databases.
 
 use std::time::Duration;
 
 use crate::store::LiveTime;
 
-/// How long markers are kept, and how they are swept.
+/// The retention period of markers, and how sweeps delete expired ones.
 ///
-/// Only time with a live process counts. After a long downtime the broker still holds messages that were
-/// handled before it; their markers are still there.
+/// Only time with a live process counts. After a long downtime the broker may redeliver messages that were handled before
+/// it; their markers are still there.
 ///
 /// ```
 /// # use oncebox_core::Retention;
@@ -35,7 +35,7 @@ impl Retention {
     /// The default of [`period`](Self::period): 7 days.
     pub const DEFAULT_PERIOD: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-    /// 7 days, swept automatically every hour, 1,000 markers a statement.
+    /// The defaults: 7 days, an automatic sweep every hour, up to 1,000 markers per statement.
     pub const fn new() -> Self {
         Self {
             period: Self::DEFAULT_PERIOD,
@@ -45,57 +45,64 @@ impl Retention {
         }
     }
 
-    /// How long a marker is kept. It must exceed the longest redelivery time of the source. 7 days.
+    /// Sets the retention period. The default is 7 days.
+    ///
+    /// It must exceed the source's longest redelivery time.
     pub const fn period(mut self, period: Duration) -> Self {
         self.period = period;
         self
     }
 
-    /// Whether the inbox sweeps on a timer. On; if off, call [`Inbox::sweep`](crate::Inbox::sweep).
+    /// Sets whether the inbox sweeps on a timer. The default is yes.
+    ///
+    /// If not, call [`Inbox::sweep`](crate::Inbox::sweep).
     pub const fn automatic(mut self, automatic: bool) -> Self {
         self.automatic = automatic;
         self
     }
 
-    /// The time between two sweeps. 1 hour.
+    /// Sets the time between two sweeps. The default is 1 hour.
     pub const fn every(mut self, time: Duration) -> Self {
         self.every = time;
         self
     }
 
-    /// The maximum number of markers that one statement deletes. 1,000.
+    /// Sets the maximum number of markers that one statement deletes. The default is 1,000.
     pub const fn batch(mut self, markers: u32) -> Self {
         self.batch = markers;
         self
     }
 
-    /// The longest silence that still counts as being alive: short against the period, and long enough for jobs
-    /// that are started once in a while.
+    /// The longest gap between two heartbeats that still counts as live time.
+    ///
+    /// It is short compared with the period, and long enough for jobs that start every hour or so.
     pub(crate) fn tolerance(&self) -> Duration {
         (self.period / 10).min(Duration::from_secs(60 * 60))
     }
 
-    /// The time between two signs of life.
+    /// The time between two heartbeats.
     pub(crate) fn beat_every(&self) -> Duration {
         (self.tolerance() / 3).clamp(Duration::from_millis(10), Duration::from_secs(60))
     }
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepReport {
-    /// How many markers were deleted.
+    /// The number of deleted markers.
     pub deleted: u64,
-    /// In how many statements.
+    /// The number of statements.
     pub batches: u64,
-    /// Markers processed before this time were due, in milliseconds since 1970 by the database's clock; `None`
-    /// when the inbox has not been alive for a whole retention period yet.
+    /// Markers processed before this time had expired, in milliseconds since 1970 by the database's clock.
+    ///
+    /// `None` if there is less live time than one retention period.
     pub before_ms: Option<i64>,
 }
 
-/// The time before which markers are due: so far back that live time of one whole period lies between it and
-/// now. `None` if there has not been that much.
+/// The time before which markers have expired: one whole period of live time lies between it and now.
+///
+/// `None` if there is less live time than that.
 pub(crate) fn cutoff(mut live: Vec<LiveTime>, period: Duration) -> Option<i64> {
     let mut missing = i64::try_from(period.as_millis()).unwrap_or(i64::MAX);
     if mutant!("downtime_counts") {
@@ -104,7 +111,7 @@ pub(crate) fn cutoff(mut live: Vec<LiveTime>, period: Duration) -> Option<i64> {
     live.sort_by_key(|time| std::cmp::Reverse(time.until_ms));
     let mut counted_from = i64::MAX;
     for time in live {
-        // Two processes that start at once can leave overlapping stretches; count each moment once.
+        // Processes that start at the same time can leave overlapping stretches; count each moment once.
         let until = time.until_ms.min(counted_from);
         let length = (until - time.from_ms).max(0);
         if length >= missing {

@@ -1,4 +1,4 @@
-//! Times as databases and people read them, without a calendar library: pure rules.
+//! Times for databases and people, without a calendar library or a clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,8 +25,8 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 
 /// Year, month and day of a day since 1970, in the Gregorian calendar.
 ///
-/// Years begin in March here, so that the leap day is their last one; 146,097 days later the calendar repeats. The formulas are
-/// those of Howard Hinnant's `civil_from_days`.
+/// Years begin in March here, so that the leap day is the last day of a year. The calendar repeats after 146,097 days. The
+/// formulas are those of Howard Hinnant's `civil_from_days`.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

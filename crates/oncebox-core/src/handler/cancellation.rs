@@ -1,16 +1,18 @@
-//! Telling a handler that it need not go on.
+//! Cancellation of detached handlers whose lease has expired.
 
 use tokio::sync::watch;
 
 use crate::Failure;
 use crate::handler::{Delivery, FromDelivery};
 
-/// Tells a detached handler that its process was taken for dead: somebody else may be running the same message, and what this run
-/// comes to does not count. Handlers in a transaction are never told.
+/// The signal that a detached handler's lease has expired.
+///
+/// Another process may run the same message then, and the outcome of this run is not recorded. Handlers in a transaction
+/// never receive the signal.
 #[derive(Clone, Debug)]
 pub struct Cancellation(Option<watch::Receiver<bool>>);
 
-/// The other end.
+/// The sender of the signal.
 #[derive(Debug)]
 pub(crate) struct Cancel(watch::Sender<bool>);
 
@@ -33,18 +35,19 @@ impl Cancellation {
         Self(None)
     }
 
-    /// Whether it was told so.
+    /// Whether the lease has expired.
     pub fn is_cancelled(&self) -> bool {
-        self.0.as_ref().is_some_and(|told| *told.borrow())
+        self.0.as_ref().is_some_and(|cancelled| *cancelled.borrow())
     }
 
-    /// Waits until it is told so.
+    /// Waits until the lease has expired; for ever if it does not.
     pub async fn cancelled(&self) {
-        if let Some(told) = &self.0
-            && told.clone().wait_for(|told| *told).await.is_ok()
+        if let Some(receiver) = &self.0
+            && receiver.clone().wait_for(|cancelled| *cancelled).await.is_ok()
         {
             return;
         }
+        // The run has ended without a cancellation: none can follow.
         std::future::pending::<()>().await;
     }
 }
@@ -62,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_came_before_and_after_are_told() {
+    async fn cancellations_made_before_and_after_the_signal_receive_it() {
         let cancel = Cancel::new();
         let before = cancel.cancellation();
         assert!(!before.is_cancelled());

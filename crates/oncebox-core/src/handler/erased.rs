@@ -1,4 +1,4 @@
-//! Handlers with their types forgotten, so that an inbox can hold many.
+//! Handlers as trait objects, so that one inbox can hold handlers of different messages.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -11,31 +11,31 @@ use crate::outcome::{Rejection, cause};
 use crate::store::Store;
 use crate::{Envelope, Failure, Key};
 
-/// A decoded message, and what it and the selectors say about its key.
+/// A decoded message with its keys.
 pub(crate) struct Prepared {
     pub(crate) message: Box<dyn Any + Send>,
-    /// From the handler's selector, else the inbox's.
+    /// The key from the handler's selector, else from the inbox's.
     pub(crate) selected: Option<Key>,
-    /// From the message's fields.
+    /// The key from the message's fields.
     pub(crate) own: Option<Key>,
     pub(crate) order_by: Option<Key>,
 }
 
-/// A handler whose message type is known to itself only.
+/// A handler without its message type.
 pub(crate) trait Erased<S: Store>: Send + Sync {
     /// Decodes a body and reads its keys.
     fn prepare(&self, envelope: &Envelope, selectors: &Selectors) -> Result<Prepared, Rejection>;
 
-    /// Whether it takes several messages as one set, and fails as one.
+    /// Whether the handler takes several messages as one set, which succeeds or fails as a whole.
     fn takes_sets(&self) -> bool;
 
-    /// Whether it takes no connection.
+    /// Whether the handler takes no connection.
     fn is_detached(&self) -> bool;
 
-    /// Whether it has a selector of its own for keys.
+    /// Whether the handler has its own key selector.
     fn selects_keys(&self) -> bool;
 
-    /// Runs on messages that `prepare` made.
+    /// Runs the handler on messages from `prepare`.
     fn call<'t>(
         &'t self,
         messages: Vec<Box<dyn Any + Send>>,
@@ -97,9 +97,11 @@ where
             messages.into_iter().map(|message| message.downcast().ok().map(|message| *message)).collect();
         match messages {
             Some(messages) => self.handler.call(messages, deliveries, db),
-            None => {
-                Box::pin(async { Err(Failure::permanent("a message of another type reached this handler")) })
-            }
+            None => Box::pin(async {
+                Err(Failure::permanent(
+                    "internal error: a message of another type reached this handler. Please report it",
+                ))
+            }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a handler may ask for beside its message: parameters that are filled from the delivery.
+//! Extractors: handler parameters that are filled from the delivery.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::handler::state::{Requirement, State, States};
 use crate::store::Place;
 use crate::{Envelope, Failure, Headers, Key};
 
-/// One message on its way into one handler.
+/// One message for one handler, with its metadata.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub(crate) handler: Arc<str>,
@@ -24,7 +24,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The name under which the handler is registered.
+    /// The handler's registered name.
     pub fn handler(&self) -> &str {
         &self.handler
     }
@@ -34,13 +34,13 @@ impl Delivery {
         &self.envelope
     }
 
-    /// The key under which the message is deduplicated.
+    /// The key that deduplicates the message; `None` if the handler runs without dedup and the message has no key.
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref()
     }
 }
 
-/// A handler's parameter between the message and the connection.
+/// A handler parameter between the message and the connection.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's parameter",
     label = "not filled from a delivery",
@@ -53,12 +53,13 @@ pub trait FromDelivery: Sized + Send {
         Vec::new()
     }
 
-    /// The value for this delivery.
+    /// Extracts the value from a delivery.
     fn from_delivery(delivery: &Delivery) -> Result<Self, Failure>;
 }
 
-/// A set handler's parameter between the messages and the connection: `State<T>`, or a `Vec` of what
-/// single handlers take, one item per message.
+/// A set handler's parameter between the messages and the connection.
+///
+/// It is `State<T>`, or a `Vec` of a single handler's parameters, with one item per message.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a set handler's parameter",
     note = "a set handler takes `Vec<Message>` first, then `State<T>` or `Vec<Attempt>`, `Vec<Headers>`, …, and last \
@@ -70,7 +71,7 @@ pub trait FromBatch: Sized + Send {
         Vec::new()
     }
 
-    /// The value for this batch.
+    /// Extracts the value from a set of deliveries.
     fn from_batch(deliveries: &[Delivery]) -> Result<Self, Failure>;
 }
 
@@ -101,12 +102,15 @@ impl<T: Clone + Send + Sync + 'static> FromDelivery for State<T> {
     }
 
     fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
-        Self::from_states(&delivery.states)
-            .ok_or_else(|| format!("no state of type {}", std::any::type_name::<T>()).into())
+        Self::from_states(&delivery.states).ok_or_else(|| {
+            format!("no state of type {}: add .state(…) to the builder", std::any::type_name::<T>()).into()
+        })
     }
 }
 
-/// Which delivery of the message this is: the broker's count, from 1.
+/// The number of this attempt, counted from 1.
+///
+/// Inline it is the broker's count of deliveries. From the log it is the number of failed attempts plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt(pub u32);
 
@@ -116,7 +120,7 @@ impl FromDelivery for Attempt {
     }
 }
 
-/// Whether an operator has the handler run on this message again, which it may have done before.
+/// Whether an operator has requested this run, of a message that the handler may have handled before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replay(pub bool);
 
@@ -134,7 +138,9 @@ impl FromDelivery for Headers {
 
 impl FromDelivery for Key {
     fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
-        delivery.key.clone().ok_or_else(|| "the message runs without dedup and has no key".into())
+        delivery.key.clone().ok_or_else(|| {
+            "the message has no key: take `Option<Key>` in a handler that runs without dedup".into()
+        })
     }
 }
 
@@ -150,13 +156,16 @@ impl FromDelivery for Delivery {
     }
 }
 
-/// An id that is the same for every try of the same handler on the same message: pass it on as idempotency
-/// key to whatever lies outside the transaction.
+/// The idempotency key for calls outside the transaction: the same for every attempt of a handler on a message.
+///
+/// Pass it to the other system, so that a repeated call takes effect once there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EffectId(Uuid);
 
 impl EffectId {
-    /// The id for a unit. Each part is hashed with its length, so that no two units share one.
+    /// The id for a handler, a kind and a key.
+    ///
+    /// Each part is hashed with its length, so that no two units have the same id.
     pub fn of(handler: &str, kind: &str, key: &Key) -> Self {
         let mut hash = Sha256::new();
         for part in [handler.as_bytes(), kind.as_bytes(), key.as_bytes()] {
@@ -168,12 +177,12 @@ impl EffectId {
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 
-    /// The id for a message without key that sits in the log.
+    /// The id for a message in the log without a key.
     pub(crate) fn at(handler: &str, place: Place) -> Self {
         Self::of(handler, "@place", &Key::from(format!("{}:{}", place.lane, place.pos)))
     }
 
-    /// An id for a message without key: every delivery is an effect of its own.
+    /// An id for an inline message without a key: nothing connects its deliveries, so each has its own effect.
     pub(crate) fn unique() -> Self {
         Self(Uuid::now_v7())
     }

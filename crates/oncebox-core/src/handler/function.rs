@@ -1,4 +1,4 @@
-//! Plain async functions and closures as handlers.
+//! Async functions and closures as handlers.
 
 use futures_util::future::BoxFuture;
 
@@ -10,19 +10,21 @@ use crate::handler::returns::{IntoReturned, Returned};
 use crate::handler::state::Requirement;
 use crate::store::Store;
 
-/// Marks a handler of one message.
+/// The marker type of handlers of one message.
 #[derive(Debug)]
 pub struct One;
 
-/// Marks a handler of a set of messages.
+/// The marker type of handlers of a set of messages.
 #[derive(Debug)]
 pub struct Set;
 
-/// Marks a handler of one message that takes no connection.
+/// The marker type of handlers of one message that take no connection.
 #[derive(Debug)]
 pub struct Detached;
 
-/// One wrapper trait per number of parameters: naming the future lets it be bounded `Send` on stable Rust.
+/// Implements handlers with this number of parameters.
+///
+/// Each number has a wrapper trait of its own. It names the future, because stable Rust has no other way to require `Send`.
 macro_rules! arity {
     ($Wrapper:ident; $($A:ident),*) => {
         #[doc(hidden)]
@@ -70,7 +72,7 @@ macro_rules! arity {
                     let db = db.ok_or_else(no_connection)?;
                     let mut returned = Vec::with_capacity(messages.len());
                     for (message, delivery) in messages.into_iter().zip(deliveries) {
-                        // The one before may have left another connection here, outside of the transaction.
+                        // The previous run may have left another connection here, which is outside the transaction.
                         if !returned.is_empty() && !S::is_lent(db) {
                             return Err(connection_exchanged());
                         }
@@ -114,7 +116,7 @@ macro_rules! arity {
                     $( let $A = $A::from_batch(deliveries)?; )*
                     let returned = (self.clone())(messages, $($A,)* db).await.into_returned()?;
                     if returned.result.is_some() {
-                        return Err(Failure::permanent("a set handler cannot give a Reply: it has many messages"));
+                        return Err(Failure::permanent("a set handler cannot return a Reply: return () or a Result"));
                     }
                     Ok((0..units).map(|_| Returned::default()).collect())
                 })
@@ -163,12 +165,15 @@ macro_rules! arity {
 
 fn connection_exchanged() -> Failure {
     Failure::permanent(
-        "a handler put another connection in the place of the one that it was lent, or left a nested transaction open",
+        "the handler replaced its connection or left a nested transaction open: use the connection as it is, and commit or \
+         drop nested transactions",
     )
 }
 
 fn no_connection() -> Failure {
-    Failure::permanent("a handler that takes a connection was run without one")
+    Failure::permanent(
+        "internal error: the handler takes a connection, but was called without one. Please report it",
+    )
 }
 
 arity!(Function0;);
@@ -178,7 +183,9 @@ arity!(Function3; A1, A2, A3);
 arity!(Function4; A1, A2, A3, A4);
 arity!(Function5; A1, A2, A3, A4, A5);
 
-/// The closure level: an async closure that borrows the connection, with a future that is `Send`.
+/// An async closure that borrows the connection and returns a future that can be required to be `Send`.
+///
+/// [`Inbox::once`](crate::Inbox::once) takes such closures. Every matching async closure implements it.
 pub trait AsyncFunc<T, R>: AsyncFnOnce(T) -> R + FnOnce(T) -> <Self as AsyncFunc<T, R>>::Fut {
     /// The future that the closure returns.
     type Fut: Future<Output = R>;

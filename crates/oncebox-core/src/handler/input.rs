@@ -1,25 +1,25 @@
-//! A handler's first parameter: a typed message, or the envelope as it is.
+//! A handler's first parameter: a typed message, or the envelope.
 
 use crate::message::Codec;
 use crate::{BoxError, Envelope, Error, Key, Message};
 
-/// A handler's first parameter: any [`Message`], or an [`Envelope`] for handlers that decode themselves.
+/// A handler's first parameter: a [`Message`], or an [`Envelope`] if the handler decodes the body itself.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's message",
     note = "add `#[derive(Message)]` and `#[message(kind = \"...\")]` to it, or take an `Envelope` and register with \
             `on_raw`"
 )]
 pub trait Input: Sized + Send + Sync + 'static {
-    /// The kind, where the type fixes one.
+    /// The kind, if the type determines it.
     const KIND: Option<&'static str>;
 
-    /// Reads it from the envelope.
+    /// Decodes the parameter from an envelope.
     fn decode(envelope: &Envelope) -> Result<Self, BoxError>;
 
-    /// What its own fields say about its key.
+    /// The key from the message's own fields or content, if it has one.
     fn own_key(&self) -> Result<Option<Key>, Error>;
 
-    /// What its own fields say it stays in order with.
+    /// The ordering key from the message's own fields, if it has one.
     fn own_order(&self) -> Option<Key>;
 }
 

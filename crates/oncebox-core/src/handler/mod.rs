@@ -1,4 +1,4 @@
-//! Handlers: named functions that take effect once per message.
+//! Handlers: named functions whose effect happens once per message.
 
 mod cancellation;
 mod erased;
@@ -28,8 +28,7 @@ use crate::store::Store;
 
 /// A function that handles messages.
 ///
-/// Any async function or closure of this form is one: the message first, then what it wants to know about the
-/// delivery, the connection last.
+/// It is an async function or closure that takes the message first, then any extractors, and the connection last.
 ///
 /// ```ignore
 /// async fn post_to_ledger(order: OrderPaid, Attempt(n): Attempt, db: &mut SqliteConnection) -> Result<(), sqlx::Error>
@@ -49,19 +48,19 @@ use crate::store::Store;
     note = "closures that use the connection must be async closures: `async |order: OrderPaid, db: &mut PgConnection| …`"
 )]
 pub trait Handler<S: Store, Marker>: Send + Sync + 'static {
-    /// What it takes as its message.
+    /// The type of the message parameter.
     type Input: Input;
 
-    /// Whether it takes several messages as one set, and fails as one.
+    /// Whether the handler takes several messages as one set, which succeeds or fails as a whole.
     const TAKES_SETS: bool;
 
-    /// Whether it takes no connection, and runs outside of any transaction.
+    /// Whether the handler takes no connection and runs outside any transaction.
     const IS_DETACHED: bool;
 
-    /// The states that its parameters ask for.
+    /// The states that the handler's parameters need.
     fn requirements() -> Vec<Requirement>;
 
-    /// Runs it; with a connection, unless it is detached.
+    /// Runs the handler, with a connection unless it is detached.
     fn call<'t>(
         &'t self,
         messages: Vec<Self::Input>,

@@ -1,4 +1,4 @@
-//! What can be set for one handler.
+//! Options of a handler.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::{DeadHead, Failure, Headers, Key, Retry, Start};
 
-/// Turns a failure into another one.
+/// A rule that may turn a failure into a permanent one.
 type Judge = Arc<dyn Fn(Failure) -> Failure + Send + Sync>;
 
 /// Finds a key in a message and its headers.
 pub(crate) type Selector<M> = Arc<dyn Fn(&M, &Headers) -> Option<Key> + Send + Sync>;
 
-/// The inbox's own selectors, one per type of message.
+/// The inbox's key selectors, one per type of message.
 #[derive(Default)]
 pub(crate) struct Selectors(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
 
@@ -29,8 +29,7 @@ impl Selectors {
     }
 }
 
-/// What can be set for one handler of messages `M`; see
-/// [`InboxBuilder::on_with`](crate::InboxBuilder::on_with).
+/// The options of a handler of messages `M`, as set in [`InboxBuilder::on_with`](crate::InboxBuilder::on_with).
 #[must_use]
 pub struct HandlerOptions<M> {
     pub(crate) selector: Option<Selector<M>>,
@@ -51,15 +50,15 @@ pub(crate) struct Settings {
     judges: Vec<Judge>,
 }
 
-/// How a handler runs outside of any transaction.
+/// The options of a detached handler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Detachment {
     pub(crate) at_most_once: bool,
-    /// Bodies of this process at the same time.
+    /// The maximum number of concurrent runs in this process.
     pub(crate) concurrency: usize,
-    /// Tasks in one lane, before its messages wait.
+    /// The maximum number of open tasks in a lane; further messages there wait.
     pub(crate) open_tasks: u32,
-    /// Its bodies cannot bring the process down.
+    /// The handler's runs cannot crash this process.
     pub(crate) out_of_process: bool,
 }
 
@@ -74,102 +73,113 @@ impl<M> HandlerOptions<M> {
         Self { selector: None, settings: Settings::default() }
     }
 
-    /// Finds the key of a message for this handler, from the message and its headers. `None` leaves it to the
-    /// next in line.
+    /// Sets a selector for this handler's key, from the message and its headers.
+    ///
+    /// If it returns `None`, the inbox's selector for this type of message is tried, then the other sources of a key.
     pub fn key(mut self, selector: impl Fn(&M, &Headers) -> Option<Key> + Send + Sync + 'static) -> Self {
         self.selector = Some(Arc::new(selector));
         self
     }
 
-    /// Runs on every delivery, with no marker: for handlers that are naturally idempotent.
+    /// Runs the handler on every delivery, without a marker; for idempotent handlers.
     pub fn without_dedup(mut self) -> Self {
         self.settings.dedup_off = true;
         self
     }
 
-    /// Always runs alone in its transaction, however many messages wait: for handlers that change the transaction itself
-    /// (`SET LOCAL`, row-level security, advisory locks), which neighbours would share.
+    /// Runs each message in a transaction of its own.
+    ///
+    /// Use it for handlers that change the transaction itself (`SET LOCAL`, row-level security, advisory locks). Other messages
+    /// in a shared transaction would be affected too.
     pub fn isolated(mut self) -> Self {
         self.settings.isolated = true;
         self
     }
 
-    /// The longest that one run may take; the inbox's `handler_timeout` if not set.
+    /// Sets the maximum duration of one run. The default is the inbox's `handler_timeout`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
     }
 
-    /// How often a stored message is tried, and how long it waits in between; the inbox's `retry` if not set.
+    /// Sets the retries of messages from the log. The default is the inbox's `retry`.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.settings.retry = Some(retry);
         self
     }
 
-    /// Where the handler begins in the log when it is registered for the first time: with the oldest message, unless set
-    /// otherwise.
+    /// Sets the position where a new handler begins in the log. The default is the oldest message.
+    ///
+    /// It counts when the handler is registered for the first time.
     pub fn start(mut self, start: Start) -> Self {
         self.settings.start = start;
         self
     }
 
-    /// Lets a handler of this name come back that was removed; it begins as a new one does.
+    /// Allows a removed handler of this name to register again; it begins like a new handler.
     pub fn revive(mut self) -> Self {
         self.settings.revive = true;
         self
     }
 
-    /// Takes the messages of one ordering key in the order in which they were accepted. While one of them waits for another try,
-    /// those behind it wait; other keys go on. Behind a dead letter too, until an operator has dealt with it: see
-    /// [`dead_head`](Self::dead_head). For stored inboxes.
+    /// Runs the messages of each ordering key in the order in which they were accepted; for stored inboxes.
+    ///
+    /// While a message waits for a retry, later messages of its key wait too; other keys continue. A dead letter also holds them
+    /// back, until an operator has retried, resolved or discarded it: see [`dead_head`](Self::dead_head).
     pub fn ordered(self) -> Self {
         self.dead_head(DeadHead::default())
     }
 
-    /// [`ordered`](Self::ordered), with what a dead letter means for those behind it.
+    /// Like [`ordered`](Self::ordered), with a policy for messages behind a dead letter.
     pub fn dead_head(mut self, policy: DeadHead) -> Self {
         self.settings.ordered = Some(policy);
         self
     }
 
-    /// Runs outside of any transaction, for calls to other systems: the handler takes no connection. A run that its process did not
-    /// survive is repeated when the process's lease is over, so the effect can happen twice; pass the
-    /// [`EffectId`](crate::EffectId) on as idempotency key.
+    /// Runs the handler outside any transaction, for calls to other systems; it takes no connection.
+    ///
+    /// If the process crashes during a run, the run is repeated after the process's lease has expired. The effect can then happen
+    /// twice: pass the [`EffectId`](crate::EffectId) as the idempotency key.
     pub fn detached(mut self) -> Self {
         self.settings.detached.get_or_insert_default();
         self
     }
 
-    /// [`detached`](Self::detached), and never repeated: a message counts as handled before the handler runs. One that fails is a
-    /// dead letter; one whose process dies is lost.
+    /// Like [`detached`](Self::detached), but a run is never repeated: the message counts as handled before the handler runs.
+    ///
+    /// A failed message becomes a dead letter. A message whose process crashes is lost.
     pub fn at_most_once(mut self) -> Self {
         self.settings.detached.get_or_insert_default().at_most_once = true;
         self
     }
 
-    /// How many messages a [`detached`](Self::detached) handler runs on at the same time, in each process. 16.
+    /// Sets the maximum number of concurrent runs of a [`detached`](Self::detached) handler per process. The default is 16.
     pub fn concurrency(mut self, bodies: usize) -> Self {
         self.settings.detached.get_or_insert_default().concurrency = bodies;
         self
     }
 
-    /// A [`detached`](Self::detached) handler that has so many tasks in a lane, because they wait for another try, takes no further
-    /// messages there. 1,000.
+    /// Sets the maximum number of running and failed tasks of a [`detached`](Self::detached) handler per lane.
+    ///
+    /// At the maximum, the handler takes no further messages from that lane. The default is 1,000.
     pub fn max_open_tasks(mut self, tasks: u32) -> Self {
         self.settings.detached.get_or_insert_default().open_tasks = tasks;
         self
     }
 
-    /// The bodies of a [`detached`](Self::detached) handler run elsewhere, as a request to another service or as a process of their own, and
-    /// cannot bring this process down. So its death is never blamed on their messages: these are neither run alone after it, nor dead
-    /// letters after the third one.
+    /// Declares that runs of this [`detached`](Self::detached) handler cannot crash this process.
+    ///
+    /// Use it for handlers whose work happens elsewhere, as a request to another service or in a process of its own. A crash of
+    /// this process then does not count against their messages: they do not run alone afterwards, and do not become dead letters
+    /// after the third crash.
     pub fn out_of_process(mut self) -> Self {
         self.settings.detached.get_or_insert_default().out_of_process = true;
         self
     }
 
-    /// Errors of type `E` for which this is true reject the message instead of asking for another delivery.
-    /// `E` is looked for in the whole chain of causes.
+    /// Makes failures permanent whose error of type `E` meets this condition: the message is rejected, not retried.
+    ///
+    /// The whole chain of causes is searched for an `E`.
     pub fn permanent_if<E: StdError + 'static>(
         mut self,
         is_permanent: impl Fn(&E) -> bool + Send + Sync + 'static,
@@ -180,14 +190,17 @@ impl<M> HandlerOptions<M> {
 }
 
 impl Settings {
-    /// What the handler's own rules make of a failure. They are anybody's code: one that panics judges nothing.
+    /// Applies the handler's own rules to a failure.
+    ///
+    /// The rules are application code. If one panics, the failure is retried.
     pub(crate) fn judge(&self, failure: Failure) -> Failure {
         if self.judges.is_empty() {
             return failure;
         }
         let judge = || self.judges.iter().fold(failure, |failure, judge| judge(failure));
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge))
-            .unwrap_or_else(|_| "the handler failed, and permanent_if panicked".into())
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge)).unwrap_or_else(|_| {
+            "the handler failed, and its `permanent_if` rule panicked: mend the rule".into()
+        })
     }
 }
 
@@ -209,6 +222,8 @@ impl fmt::Debug for Settings {
             .field("retry", &self.retry)
             .field("start", &self.start)
             .field("revive", &self.revive)
+            .field("ordered", &self.ordered)
+            .field("detached", &self.detached)
             .field("judges", &self.judges.len())
             .finish()
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The values given with `InboxBuilder::state`, one per type.
+/// The values from `InboxBuilder::state`, one per type.
 #[derive(Clone, Default)]
 pub(crate) struct States(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
@@ -30,7 +30,7 @@ impl fmt::Debug for States {
     }
 }
 
-/// A type of state that a handler's parameters ask for; `build()` checks that it was given.
+/// A type of state that a handler's parameters need; `build()` checks that the builder has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Requirement {
     id: TypeId,
@@ -44,8 +44,9 @@ impl Requirement {
     }
 }
 
-/// A clone of the value given with [`InboxBuilder::state`](crate::InboxBuilder::state), as in axum:
-/// `State(mailer): State<Mailer>`. Wrap what is expensive to clone in an [`Arc`].
+/// A clone of the value from [`InboxBuilder::state`](crate::InboxBuilder::state).
+///
+/// Take it as in axum: `State(mailer): State<Mailer>`. If cloning is expensive, wrap the value in an [`Arc`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct State<T>(pub T);
 

@@ -1,4 +1,4 @@
-//! Any lease store as a [`Store`]: its transactions are sets of leases.
+//! A lease protocol as a [`Store`]: its transactions are sets of leases.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,23 +11,24 @@ use crate::store::{
 };
 use crate::{EffectId, Error, ErrorKind, StoredKey};
 
-/// A lease outlives its handler's time limit by this much, so that a handler that is still allowed to run never
-/// runs beside its successor.
+/// The time between a handler's timeout and the end of its lease.
+///
+/// Because of it, a handler within its timeout never runs at the same time as its successor.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
-/// Makes a store of whatever speaks the lease protocol.
+/// A store on top of a lease protocol.
 #[derive(Clone, Debug)]
 pub struct Leased<L> {
     leases: L,
 }
 
 impl<L: Leases> Leased<L> {
-    /// A store on this lease protocol.
+    /// Creates a store on top of this lease protocol.
     pub fn new(leases: L) -> Self {
         Self { leases }
     }
 
-    /// The protocol underneath.
+    /// The lease protocol.
     pub fn leases(&self) -> &L {
         &self.leases
     }
@@ -39,7 +40,7 @@ impl<L: TestTime> TestTime for Leased<L> {
     }
 }
 
-/// What handlers of a leased store are lent in place of a connection.
+/// The connection parameter of handlers of a leased store.
 #[derive(Debug)]
 pub struct Lease {
     held: Vec<Held>,
@@ -60,12 +61,12 @@ impl Lease {
         self.held.iter().map(|held| held.fence)
     }
 
-    /// How long the lease still lasts.
+    /// The time until the lease expires.
     pub fn remaining(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
     }
 
-    /// The effect ids of the claims that this lease covers; pass them on as idempotency keys.
+    /// The effect ids of the claims that this lease covers; pass them to other systems as idempotency keys.
     pub fn effect_ids(&self) -> impl Iterator<Item = EffectId> {
         self.held.iter().filter_map(|held| {
             let unit = &held.unit;
@@ -75,7 +76,7 @@ impl Lease {
     }
 }
 
-/// A set of leases that is completed or given back together.
+/// A set of leases that are completed or released together.
 pub struct LeaseTx<L: Leases> {
     leases: L,
     lease: Lease,
@@ -94,7 +95,7 @@ impl<L: Leases> fmt::Debug for LeaseTx<L> {
 }
 
 impl<L: Leases> Drop for LeaseTx<L> {
-    /// A caller that went away gives its leases back; if that cannot be done they end by themselves.
+    /// Releases the leases of a cancelled caller; without a runtime they expire by themselves.
     fn drop(&mut self) {
         let held = self.take_held();
         if held.is_empty() {
@@ -110,18 +111,18 @@ impl<L: Leases> Drop for LeaseTx<L> {
 async fn release<L: Leases>(leases: &L, held: Vec<Held>) {
     for held in held {
         if let Err(error) = leases.release(&held.unit, held.fence).await {
-            tracing::warn!(%error, "a lease could not be given back; it ends by itself");
+            tracing::warn!(%error, "could not release a lease; it expires by itself");
         }
     }
 }
 
-/// Somebody else holds the lease.
+/// Another caller holds the lease.
 #[derive(Debug)]
 struct LeaseHeld;
 
 impl fmt::Display for LeaseHeld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("somebody else holds the lease")
+        f.write_str("another caller holds the lease")
     }
 }
 
@@ -133,7 +134,7 @@ impl<L: Leases> Store for Leased<L> {
     type Conn = Lease;
     type Tx = LeaseTx<L>;
 
-    /// Leases are taken one by one: there is nothing to gain from sharing.
+    /// Leases are claimed one by one, so that a shared transaction would save nothing.
     fn capacity(&self) -> usize {
         usize::MAX
     }
@@ -168,7 +169,8 @@ impl<L: Leases> Store for Leased<L> {
                 Ok(false) => Error::new(
                     ErrorKind::LeaseLost,
                     format!(
-                        "the lease of {:?} ran out while it worked; somebody else has the message",
+                        "the lease of handler {:?} expired during its run, and another worker has the message: make \
+                         the handler faster or raise handler_timeout",
                         one.unit.handler
                     ),
                 ),
@@ -223,8 +225,11 @@ impl<L: Leases> Claims for Leased<L> {
                 LeaseClaim::Held => {
                     let left = give_up.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return Err(Error::new(ErrorKind::Busy, "the message is being handled")
-                            .with_source(LeaseHeld));
+                        return Err(Error::new(
+                            ErrorKind::Busy,
+                            "another copy of the message is in flight: try again later",
+                        )
+                        .with_source(LeaseHeld));
                     }
                     self.leases.wait(unit, left).await;
                 }
@@ -232,7 +237,7 @@ impl<L: Leases> Claims for Leased<L> {
         }
     }
 
-    // What a handler does outside of the store stays: there is nothing to go back to but the lease.
+    // A lease store has no savepoints: it cannot undo a handler's effects, and only releases leases.
     async fn isolate(&self, _tx: &mut Self::Tx) -> Result<(), Error> {
         Ok(())
     }
@@ -252,7 +257,9 @@ impl<L: Leases> Claims for Leased<L> {
             match tx.lease.held.iter_mut().find(|held| held.unit == **unit) {
                 Some(held) => held.result = Some(result.to_vec()),
                 None => {
-                    return Err(Error::new(ErrorKind::LeaseLost, "a result for a unit that was not claimed"));
+                    let handler = &unit.handler;
+                    let message = format!("cannot store a result of handler {handler:?}: no lease is held");
+                    return Err(Error::new(ErrorKind::LeaseLost, message));
                 }
             }
         }
@@ -278,7 +285,7 @@ impl<L: Leases> Inspect for Leased<L> {
     }
 }
 
-/// A store that forgets has nothing to compare with.
+/// A leased store keeps no registrations: there is nothing to compare with.
 impl<L: Leases> Registry for Leased<L> {
     async fn register(&self, _log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
         let origins = handlers.iter().map(|handler| handler.name.clone()).collect();
@@ -292,7 +299,7 @@ impl<L: Leases> Upkeep for Leased<L> {
         Ok(())
     }
 
-    /// All time counts: a cache of answers expires by the clock.
+    /// All time counts as live time: results in a cache expire by the clock.
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
         let now = self.leases.now_ms().await?;
         Ok((vec![LiveTime { from_ms: 0, until_ms: now }], now))

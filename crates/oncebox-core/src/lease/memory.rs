@@ -1,4 +1,4 @@
-//! The in-memory store: fast, gone with the process.
+//! The in-memory store, whose content is lost when the process ends.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -11,18 +11,19 @@ use crate::lease::{Fence, LeaseClaim, Leased, Leases};
 use crate::store::{Marker, MarkerState, TestTime, Unit};
 use crate::{Error, Key, StoredKey};
 
-/// Markers and results in the memory of one process, for API endpoints and tests: a copy waits for the first one
-/// and gets its answer. Nothing survives the process.
+/// A store in the memory of one process, for API endpoints and tests.
+///
+/// A copy waits for the first one and receives its result. All markers and results are lost when the process ends.
 pub type MemoryStore = Leased<Memory>;
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn in_memory() -> Self {
         Self::new(Memory::default())
     }
 }
 
-/// The lease protocol in memory.
+/// The lease protocol of [`MemoryStore`].
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -38,7 +39,7 @@ struct Shared {
 struct Table {
     entries: HashMap<Id, Entry>,
     last_fence: Fence,
-    /// How far tests have moved the clock.
+    /// The time by which tests have moved the clock.
     travelled: Duration,
 }
 
@@ -149,7 +150,7 @@ impl Leases for Memory {
     async fn wait(&self, unit: &Unit, max: Duration) {
         let changed = self.shared.changed.notified();
         tokio::pin!(changed);
-        // Listen first, look second: a change between the two is not missed.
+        // Listen first, look second: otherwise a change between the two would be missed.
         changed.as_mut().enable();
         let ends = match self.table().entries.get(&id_of(unit)) {
             Some(Entry::Leased { ends, .. }) => *ends,

@@ -1,9 +1,9 @@
-//! Stores with no transaction to share: claim, then complete or release.
+//! Stores without a shared transaction: claim, then complete or release.
 //!
-//! A claim is a lease with a fence, a number that only grows. Work is completed with the fence in hand: if the
-//! lease ran out and somebody else has claimed since, the completion is refused as
-//! [`LeaseLost`](crate::ErrorKind::LeaseLost), never silently ignored. Because nothing spans effect and marker the
-//! guarantee is [`Effectively`](crate::Guarantee::Effectively): pass [`EffectId`](crate::EffectId) on.
+//! A claim is a lease with a fence, a number that only grows. A completion carries the fence of its claim. If the lease has
+//! expired and another caller has claimed the unit, the completion is refused as
+//! [`LeaseLost`](crate::ErrorKind::LeaseLost). Effect and marker have no common transaction, so the guarantee is
+//! [`Effectively`](crate::Guarantee::Effectively): pass the [`EffectId`](crate::EffectId) to other systems.
 
 mod leased;
 mod memory;
@@ -16,29 +16,29 @@ pub use memory::{Memory, MemoryStore};
 use crate::store::{Marker, Unit};
 use crate::{Error, StoredKey};
 
-/// Grows with every claim; a completion must carry the one of its claim.
+/// A number that grows with every claim; a completion must carry the fence of its claim.
 pub type Fence = i64;
 
-/// The answer to a leased claim.
+/// The result of a claim.
 #[derive(Clone, Debug)]
 pub enum LeaseClaim {
-    /// Ours until the lease ends.
+    /// The caller holds the unit until the lease expires.
     Ours(Fence),
-    /// Done before.
+    /// The unit was done before.
     Known(Marker),
-    /// Somebody else's lease has not ended.
+    /// Another caller holds a lease that has not expired.
     Held,
 }
 
-/// The protocol of a store with no transaction to share.
+/// The protocol of a store without a shared transaction.
 pub trait Leases: Clone + Send + Sync + 'static {
     /// The store's name in logs and status.
     const NAME: &'static str;
 
-    /// Claims a unit for the length of a lease.
+    /// Claims a unit for the duration of a lease.
     fn claim(&self, unit: &Unit, lease: Duration) -> impl Future<Output = Result<LeaseClaim, Error>> + Send;
 
-    /// Marks a unit as done; `false` if the lease was lost, and then nothing is changed.
+    /// Marks a unit as done; returns `false` and changes nothing if the lease was lost.
     fn complete(
         &self,
         unit: &Unit,
@@ -46,16 +46,16 @@ pub trait Leases: Clone + Send + Sync + 'static {
         result: Option<&[u8]>,
     ) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Gives a unit back undone. A lost lease is left alone.
+    /// Releases a unit that is not done. A lost lease stays unchanged.
     fn release(&self, unit: &Unit, fence: Fence) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Returns when a held unit may be free, or after `max`. A hint only.
+    /// Waits until a held unit may be free, or for `max`. This is a hint only.
     fn wait(&self, unit: &Unit, max: Duration) -> impl Future<Output = ()> + Send;
 
     /// The marker of a unit that is done.
     fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send;
 
-    /// Marks units as done that were handled elsewhere; how many were new.
+    /// Marks units as done that were handled elsewhere, and returns the number of new ones.
     fn import_processed(
         &self,
         handler: &str,
@@ -66,6 +66,6 @@ pub trait Leases: Clone + Send + Sync + 'static {
     /// The store's time, in milliseconds since 1970.
     fn now_ms(&self) -> impl Future<Output = Result<i64, Error>> + Send;
 
-    /// Deletes at most `limit` markers processed before this time; how many it were.
+    /// Deletes up to `limit` markers processed before this time, and returns their number.
     fn sweep(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send;
 }
