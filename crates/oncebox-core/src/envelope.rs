@@ -76,6 +76,7 @@ impl Envelope {
     /// Delivery ids are unique per source only, so the source's name is part of that key.
     #[must_use]
     pub fn delivered_by(mut self, source: impl Into<String>, message_id: impl Into<String>) -> Self {
+        // Not `append`: a sender's own headers of these names must not decide the key.
         self.headers.set(Headers::SOURCE, source);
         self.headers.set(Headers::MESSAGE_ID, message_id);
         self

@@ -12,6 +12,7 @@ impl Fingerprint {
     /// The fingerprint of a body.
     pub fn of(body: &[u8]) -> Self {
         let digest = Sha256::digest(body);
+        // 64 bits are enough: fingerprints are compared only between bodies of one key.
         let mut first = [0; 8];
         first.copy_from_slice(&digest[..8]);
         Self(i64::from_be_bytes(first))

@@ -26,7 +26,8 @@ pub(crate) fn check(what: &str, name: &str) -> Result<(), Error> {
 /// Checks that a key can be part of a marker.
 pub(crate) fn check_key(key: &Key) -> Result<(), Error> {
     if key.is_empty() {
-        return Err(Error::new(ErrorKind::Key, "the key is empty: use 1 to 65536 bytes"));
+        let message = format!("the key is empty: use 1 to {} bytes", Key::MAX_BYTES);
+        return Err(Error::new(ErrorKind::Key, message));
     }
     if key.as_bytes().len() > Key::MAX_BYTES {
         let bytes = key.as_bytes().len();

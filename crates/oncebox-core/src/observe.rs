@@ -96,6 +96,7 @@ struct Kinds(RwLock<BTreeSet<String>>);
 
 impl Kinds {
     fn label<'a>(&self, kind: &'a str) -> &'a str {
+        // The block ends the read lock, before `reserve` takes the write lock.
         {
             let kinds = self.0.read().unwrap_or_else(PoisonError::into_inner);
             if kinds.contains(kind) {

@@ -143,7 +143,7 @@ impl fmt::Display for Rejection {
             Self::BadKey(error) => write!(f, "invalid key: {}", chain(&**error)),
             Self::BadEnvelope(error) => write!(f, "invalid envelope: {}", chain(&**error)),
             Self::KeyReuse => {
-                f.write_str("the key was used before with another body: use a new key for each message")
+                f.write_str("the key was used before with another body: send new messages with new keys")
             }
             Self::TooLarge { bytes, max_bytes } => {
                 write!(

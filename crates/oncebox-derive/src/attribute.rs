@@ -1,4 +1,4 @@
-//! `#[message(...)]` on the type: its grammar, before any field is looked up.
+//! The grammar of `#[message(...)]` on the type; fields are looked up later.
 
 use quote::ToTokens;
 use syn::ext::IdentExt;
@@ -12,7 +12,7 @@ use crate::kind;
 
 const NAMES: &str = "`kind`, `key`, `key_fn`, `order_by`, `codec`, `crate`";
 
-/// Everything that the type's `#[message(...)]` says.
+/// All settings of the type's `#[message(...)]`.
 pub(crate) struct MessageAttribute {
     pub(crate) kind: LitStr,
     pub(crate) key: Option<KeySource>,
@@ -21,7 +21,7 @@ pub(crate) struct MessageAttribute {
     pub(crate) oncebox: Path,
 }
 
-/// Where the key comes from.
+/// The source of the key.
 pub(crate) enum KeySource {
     /// `key = "order_id"` or `key = "{tenant}:{order_id}"`.
     Fields(LitStr),
@@ -32,7 +32,7 @@ pub(crate) enum KeySource {
 }
 
 impl MessageAttribute {
-    /// Reads all `#[message(...)]` of the type as if they were one.
+    /// Reads all `#[message(...)]` attributes of the type as one.
     pub(crate) fn of(input: &DeriveInput) -> Result<Self> {
         refuse_inside(&input.data)?;
         let mut written = Written::default();
@@ -46,7 +46,7 @@ impl MessageAttribute {
     }
 }
 
-/// What has been read so far.
+/// The settings that have been read so far.
 #[derive(Default)]
 struct Written {
     kind: Option<LitStr>,
@@ -87,7 +87,7 @@ impl Written {
             (Some(_), Some(function)) => {
                 return Err(Error::new_spanned(
                     function,
-                    "`key` and `key_fn` both say where the key comes from; keep one of them",
+                    "`key` and `key_fn` both set the source of the key; keep one of them",
                 ));
             }
             (key, function) => key.or(function.map(KeySource::Function)),
@@ -126,7 +126,10 @@ fn key_source(value: ParseStream<'_>) -> Result<KeySource> {
     if word == "content" {
         return Ok(KeySource::Content);
     }
-    Err(Error::new(word.span(), format!("{expected}; a field stands in quotes, a function goes to `key_fn`")))
+    Err(Error::new(
+        word.span(),
+        format!("{expected}; put a field in quotes, or set a function with `key_fn`"),
+    ))
 }
 
 fn unquoted<T: Parse>(value: ParseStream<'_>, example: &str) -> Result<T> {
@@ -134,7 +137,7 @@ fn unquoted<T: Parse>(value: ParseStream<'_>, example: &str) -> Result<T> {
     value.parse()
 }
 
-/// Other derives take paths in quotes; here they are plain, so that editors can follow them.
+/// Refuses quoted paths, which other derives take: editors can follow a path without quotes.
 fn refuse_quotes(value: ParseStream<'_>, example: &str) -> Result<()> {
     match value.peek(LitStr) {
         true => Err(value.error(format!("expected a path without quotes: `{example}`"))),
@@ -142,7 +145,7 @@ fn refuse_quotes(value: ParseStream<'_>, example: &str) -> Result<()> {
     }
 }
 
-/// The compiler lets `#[message(...)]` stand on fields and variants too, where it would do nothing.
+/// Refuses `#[message(...)]` on fields and variants, where the compiler allows it but it would have no effect.
 fn refuse_inside(data: &Data) -> Result<()> {
     let on_field = match data {
         Data::Struct(data) => find_on_fields(&data.fields),

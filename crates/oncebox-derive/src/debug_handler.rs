@@ -1,5 +1,6 @@
-//! `#[debug_handler]`: each condition that a handler must meet becomes a check of its own, so that the compiler points at
-//! the parameter that is wrong and not at the registration.
+//! `#[debug_handler]`: a separate check for each condition of a handler.
+//!
+//! Because of that the compiler points at the wrong parameter, not at the registration.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
@@ -10,7 +11,7 @@ use syn::{
     parse_quote,
 };
 
-/// The maximum number of parameters between the message and the connection; `oncebox_core` implements that many.
+/// The maximum number of parameters between the message and the connection; the same as in `oncebox_core`.
 const MAX_EXTRACTORS: usize = 5;
 
 pub(crate) fn expand(options: &Punctuated<Meta, Token![,]>, function: &ItemFn) -> TokenStream {
@@ -42,7 +43,7 @@ fn crate_path(options: &Punctuated<Meta, Token![,]>) -> Result<Path> {
     Ok(oncebox)
 }
 
-/// What a handler's parameters are for.
+/// A handler's parameters by their purpose.
 struct Signature<'f> {
     function: &'f ItemFn,
     message: &'f Type,
@@ -105,7 +106,7 @@ impl<'f> Signature<'f> {
     }
 
     fn checks(&self, oncebox: &Path) -> TokenStream {
-        // `Vec<M>` makes it a set handler, whose parameters are filled from the whole batch.
+        // With `Vec<M>` it is a set handler, whose parameters are filled from the whole batch.
         let (message, is_set) = match item_of_vec(self.message) {
             Some(item) => (item, true),
             None => (self.message, false),
@@ -129,7 +130,7 @@ impl<'f> Signature<'f> {
         }
     }
 
-    /// The engine runs handlers on any thread of the runtime.
+    /// Checks that the future is `Send`, because the engine runs handlers on any thread of the runtime.
     fn check_future(&self) -> TokenStream {
         let name = &self.function.sig.ident;
         let types: Vec<&Type> = std::iter::once(self.message)

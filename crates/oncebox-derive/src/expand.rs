@@ -1,4 +1,4 @@
-//! The `impl Message` that the derive writes.
+//! Generation of the `impl Message`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -25,7 +25,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     };
     let name = &input.ident;
     let (generics, arguments, bounds) = input.generics.split_for_impl();
-    // A deprecated message or field warns where it is used, not in this `impl`.
+    // A deprecated message or field warns at its uses; a warning in this `impl` would add nothing.
     Ok(quote! {
         #[automatically_derived]
         #[allow(deprecated)]
@@ -57,7 +57,7 @@ impl ImplWriter<'_> {
                     )
                 }
             }),
-            // The type is spelled out so that an error about a function of another shape names the right one.
+            // The type is written out, so that the error about a function with another signature shows the expected one.
             KeySource::Function(function) => Ok(quote! {
                 fn key(&self) -> ::core::option::Option<#oncebox::Key> {
                     let key_fn: fn(&Self) -> ::core::option::Option<#oncebox::Key> = #function;
@@ -67,7 +67,7 @@ impl ImplWriter<'_> {
         }
     }
 
-    /// `fn key` or `fn order_by`, made from what the text names.
+    /// `fn key` or `fn order_by`, from the fields in the text.
     fn method(&self, purpose: Purpose, text: &LitStr) -> Result<TokenStream> {
         self.fields.require_any(text, purpose)?;
         let template =
@@ -106,7 +106,7 @@ impl ImplWriter<'_> {
         }
     }
 
-    /// The bytes of one field; a missing one leaves the whole method with `None`.
+    /// The bytes of one field. If the field is missing, the whole method returns `None`.
     fn part(&self, field: &FieldPath, text: &LitStr) -> Result<TokenStream> {
         let access = self.fields.access(field, text)?;
         let (expression, span) = (access.expression, access.span);
@@ -115,7 +115,7 @@ impl ImplWriter<'_> {
     }
 }
 
-/// The path, as if it were written at that place: an error that spans it then points there and nowhere else.
+/// The path with the span of another place, so that an error about it points only there.
 fn located_at(path: &Path, span: Span) -> TokenStream {
     path.to_token_stream()
         .into_iter()

@@ -1,4 +1,4 @@
-//! The fields of the type, and how the generated code reaches them.
+//! The fields of the type, and the expressions that read them in the generated code.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
@@ -8,7 +8,7 @@ use syn::{Data, DeriveInput, Error, Ident, Index, LitStr, Member, Result, Type};
 
 use crate::template::{FieldPath, Purpose};
 
-/// What a key can be taken from.
+/// The fields that can be part of a key.
 pub(crate) struct TypeFields<'a> {
     type_name: &'a Ident,
     is_enum: bool,
@@ -21,8 +21,7 @@ struct Field<'a> {
     ty: &'a Type,
 }
 
-/// A borrowed field in the generated code, and the place in the user's code that a complaint about its type
-/// should point at.
+/// A borrowed field in the generated code, and the place in the user's code for errors about its type.
 pub(crate) struct Access {
     pub(crate) expression: TokenStream,
     pub(crate) span: Span,
@@ -48,7 +47,7 @@ impl<'a> TypeFields<'a> {
         Ok(Self { type_name: &input.ident, is_enum: matches!(input.data, Data::Enum(_)), fields })
     }
 
-    /// A type without fields can have neither a field key nor a template.
+    /// Refuses a type without fields, which can have neither a field key nor a template.
     pub(crate) fn require_any(&self, text: &LitStr, purpose: Purpose) -> Result<()> {
         if !self.fields.is_empty() {
             return Ok(());
@@ -116,7 +115,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The field of that name in a type that is not known here; `None` if no field can have it.
+/// The field of that name in a type that the macro cannot see; `None` if the name is not a valid field name.
 fn member_of(name: &str, span: Span) -> Option<Member> {
     if let Ok(index) = name.parse::<u32>() {
         return (index.to_string() == name).then_some(Member::Unnamed(Index { index, span }));
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_the_names_people_say() {
+    fn fields_are_found_by_their_names_as_written_in_the_attribute() {
         let named: DeriveInput = parse_quote!(
             struct Order {
                 id: u64,
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_a_field_is_told_what_is() {
+    fn the_error_of_an_unknown_field_lists_the_fields() {
         let named: DeriveInput = parse_quote!(
             struct Order {
                 id: u64,

@@ -1,18 +1,18 @@
-//! What a kind may look like.
+//! The rules for kinds.
 
-/// The longest kind, in bytes; the core has the same limit, so that a marker fits into any index.
+/// The maximum length of a kind, in bytes. The core has the same limit, so that a marker fits into every index.
 const MAX_BYTES: usize = 200;
 
-/// Says what is wrong with a kind, and how to mend it.
+/// Checks a kind; the error says what is wrong and what to do.
 pub(crate) fn check(kind: &str) -> Result<(), String> {
     if kind.is_empty() {
         return Err("the kind is empty; give the message a lasting name, e.g. \"order.paid\"".into());
     }
     if kind.starts_with('@') {
-        return Err("kinds that start with `@` are reserved for Oncebox itself; leave the `@` out".into());
+        return Err("kinds that start with `@` are reserved for Oncebox; remove the `@`".into());
     }
     if kind.len() > MAX_BYTES {
-        return Err(format!("the kind has {} bytes; at most {MAX_BYTES} are allowed", kind.len()));
+        return Err(format!("the kind has {} bytes; use up to {MAX_BYTES}", kind.len()));
     }
     if let Some(control) = kind.chars().find(|c| c.is_control()) {
         return Err(format!("the kind contains the control character {control:?}; use printable text"));
@@ -25,17 +25,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_any_printable_text_of_at_most_200_bytes() {
+    fn a_kind_is_any_printable_text_of_up_to_200_bytes() {
         for kind in ["order.paid", "Bestellung bezahlt", "a@b", "注文", &"x".repeat(200)] {
             assert_eq!(check(kind), Ok(()), "{kind}");
         }
     }
 
     #[test]
-    fn a_refused_kind_is_told_why() {
+    fn the_error_of_an_invalid_kind_has_the_reason() {
         for (kind, reason) in [
             ("", "is empty"),
-            ("@accept", "leave the `@` out"),
+            ("@accept", "remove the `@`"),
             (&"x".repeat(201), "201 bytes"),
             (&"é".repeat(101), "202 bytes"),
             ("order\npaid", r"control character '\n'"),

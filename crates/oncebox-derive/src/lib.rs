@@ -2,9 +2,9 @@
 //!
 //! Use it through the `oncebox` crate, which re-exports it next to the trait of the same name.
 //!
-//! The work goes through one file per step: `attribute` reads `#[message(...)]`, `kind` and `template` check
-//! its texts without knowing the type, `fields` looks the named fields up in the type, `expand` writes the
-//! `impl`. `debug_handler` stands alone.
+//! Each step of the derive has a module: `attribute` reads `#[message(...)]`, `kind` and `template` check its texts without
+//! the type, `fields` looks up the named fields in the type, and `expand` generates the `impl`. `debug_handler` is independent
+//! of them.
 
 mod attribute;
 mod debug_handler;
@@ -17,7 +17,7 @@ use proc_macro::TokenStream;
 use syn::punctuated::Punctuated;
 use syn::{DeriveInput, ItemFn, Meta, Token, parse_macro_input};
 
-/// Implements `Message`: the kind, the key and the codec of a type that arrives as a message.
+/// Implements `Message` for a type: its kind, its key and its codec.
 ///
 /// ```
 /// use oncebox::{Key, Message};
@@ -37,24 +37,24 @@ use syn::{DeriveInput, ItemFn, Meta, Token, parse_macro_input};
 /// assert_eq!(paid.order_by(), Some(Key::from("7")));
 /// ```
 ///
-/// # What `#[message(...)]` takes
+/// # Settings of `#[message(...)]`
 ///
 /// | name | value | meaning |
 /// |---|---|---|
-/// | `kind` | `"order.paid"` | **Required.** Names the message on the wire and in the database; outlives renames of the type. At most 200 bytes, no control characters, no `@` in front. |
-/// | `key` | `"order_id"` | The field that identifies the message; its text is the key, unchanged. `"order.id"` reaches into a field, `"0"` is the first field of a tuple struct. |
+/// | `kind` | `"order.paid"` | **Required.** The name of the message on the wire and in the database; keep it when you rename the type. Up to 200 bytes, no control characters, no `@` at the start. |
+/// | `key` | `"order_id"` | The field that identifies the message; its text is the key, unchanged. `"order.id"` is a field of a field, `"0"` the first field of a tuple struct. |
 /// | | `"{tenant}:{order_id}"` | Several fields with text between them. `{{` and `}}` stand for braces. |
 /// | | `content` | The whole message: SHA-256 over its kind and its value. |
-/// | `key_fn` | `path::to::function` | `fn(&Self) -> Option<Key>`, where a field is not enough. |
-/// | `order_by` | as `key`, without `content` | Messages with equal ordering keys can be handled in the order in which they were accepted. |
-/// | `codec` | `path::to::Codec` | How bodies are read and written; `Json` if left out. |
-/// | `crate` | `path::to::oncebox` | Where `oncebox` is found, if not at `::oncebox`. |
+/// | `key_fn` | `path::to::function` | A function `fn(&Self) -> Option<Key>` that returns the key. |
+/// | `order_by` | as `key`, without `content` | The ordering key. Ordered handlers take messages with equal ordering keys in the order in which they were accepted. |
+/// | `codec` | `path::to::Codec` | The codec that encodes and decodes bodies; the default is `Json`. |
+/// | `crate` | `path::to::oncebox` | The path of the crate `oncebox`; the default is `::oncebox`. |
 ///
 /// A key field is text, bytes, an integer, a `Uuid`, or a type of your own that implements `KeyPart`. If a
-/// field is `None`, or empty in a template, the message has no key. With neither `key` nor `key_fn` it never has one of its own.
+/// field is `None`, or empty in a template, the message has no key. Without `key` and `key_fn` it never has a key of its own.
 ///
-/// In a template of several fields, `%` and every character that stands between two of them are escaped in
-/// the fields' values, so that different values always make different keys:
+/// In a template of several fields, `%` and every character between two fields are escaped in the fields' values, so that
+/// different values always make different keys:
 ///
 /// ```
 /// # use oncebox::{Key, Message};
@@ -71,7 +71,7 @@ use syn::{DeriveInput, ItemFn, Meta, Token, parse_macro_input};
 /// assert_ne!(key("a:b", "c"), key("a", "b:c"));
 /// ```
 ///
-/// An enum has no fields of its own, so it takes `key_fn`, `key = content` or no key.
+/// An enum has no fields of its own: use `key_fn`, `key = content` or no key.
 #[proc_macro_derive(Message, attributes(message))]
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -80,9 +80,9 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
 
 /// Explains why a function is not accepted as a handler.
 ///
-/// Without it the compiler reports that `on(…)` is not satisfied, for the function as a whole. With it the error is at the
-/// parameter or the return type that is wrong, or at what makes the future not `Send`. It changes nothing at run time;
-/// remove it when the handler compiles, or leave it.
+/// Without it the compiler reports an unsatisfied trait bound at `on(…)`, for the function as a whole. With it the error is at
+/// the wrong parameter, at the wrong return type, or at the value that makes the future not `Send`. It changes nothing at run
+/// time: remove it when the handler compiles, or keep it.
 ///
 /// ```
 /// # use oncebox::Message;
@@ -97,7 +97,7 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// `#[debug_handler(crate = path::to::oncebox)]` says where `oncebox` is found, if not at `::oncebox`.
+/// `#[debug_handler(crate = path::to::oncebox)]` sets the path of the crate `oncebox`; the default is `::oncebox`.
 #[proc_macro_attribute]
 pub fn debug_handler(options: TokenStream, function: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options with Punctuated::<Meta, Token![,]>::parse_terminated);

@@ -1,15 +1,15 @@
-//! The text of `key` and `order_by`: one field, or a template such as `"{tenant}:{order_id}"`.
+//! The texts of `key` and `order_by`: one field, or a template such as `"{tenant}:{order_id}"`.
 
 use std::fmt;
 
-/// What the text makes; only the wording of errors depends on it.
+/// The purpose of a text; only the wording of errors depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     Key,
     OrderBy,
 }
 
-/// A text that was found to be sound: it has a part, and no two parts touch.
+/// A valid text: it has at least one part, and no two parts touch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Template {
     pieces: Vec<TemplatePiece>,
@@ -29,7 +29,7 @@ pub(crate) struct FieldPath {
 }
 
 impl Template {
-    /// Reads the text, or says what is wrong with it and how to mend it.
+    /// Parses the text; the error says what is wrong and what to do.
     pub(crate) fn parse(text: &str, purpose: Purpose) -> Result<Self, String> {
         let pieces = if text.contains(['{', '}']) {
             split(text)?
@@ -69,7 +69,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// Takes the text apart at its braces, as `format!` does.
+/// Splits the text at its braces, as `format!` does.
 fn split(text: &str) -> Result<Vec<TemplatePiece>, String> {
     let mut pieces = Vec::new();
     let mut literal = String::new();
@@ -83,7 +83,7 @@ fn split(text: &str) -> Result<Vec<TemplatePiece>, String> {
             continue;
         }
         if brace == "}" {
-            return Err("this `}` closes nothing; for the character itself write `}}`".into());
+            return Err("this `}` has no matching `{`; for the character itself write `}}`".into());
         }
         let (name, after) = after
             .split_once('}')
@@ -126,8 +126,9 @@ fn refuse_touching_parts(neighbours: &[TemplatePiece]) -> Result<(), String> {
     }
 }
 
-/// `%` opens an escape in the parts. As text between them it could be taken for one: with `"{a}%{b}"` the
-/// pairs `("%", "25")` and `("", "25%")` would both make `%25%25`.
+/// Refuses `%` in literal text, because it starts an escape in the parts.
+///
+/// With `"{a}%{b}"` the pairs `("%", "25")` and `("", "25%")` would both make `%25%25`.
 fn refuse_percent(piece: &TemplatePiece) -> Result<(), String> {
     match piece {
         TemplatePiece::Literal(text) if text.contains('%') => {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_texts_are_taken_apart() {
+    fn valid_texts_are_split_into_pieces() {
         for (text, pieces) in [
             ("order_id", vec![part("order_id")]),
             ("0", vec![part("0")]),
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn unsound_texts_are_told_why() {
+    fn the_error_of_an_invalid_text_has_the_reason() {
         for (text, reason) in [
             ("", "a field name is missing; write"),
             ("{}", "a field name is missing; write"),
@@ -192,9 +193,9 @@ mod tests {
             ("{a", "`{` is never closed"),
             ("a{", "`{` is never closed"),
             ("{a{b}", "`{` is never closed"),
-            ("a}", "`}` closes nothing"),
-            ("{a}}", "`}` closes nothing"),
-            ("{{a}", "`}` closes nothing"),
+            ("a}", "`}` has no matching `{`"),
+            ("{a}}", "`}` has no matching `{`"),
+            ("{{a}", "`}` has no matching `{`"),
             ("{{fixed}}", "duplicate of the first"),
             ("}}", "duplicate of the first"),
             ("{a}{b}", "parts `a` and `b` have nothing between them"),
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_ordering_key_is_told_its_own_consequence() {
+    fn the_error_of_a_constant_ordering_key_has_its_own_consequence() {
         let error = Template::parse("{{all}}", Purpose::OrderBy).unwrap_err();
         assert!(error.contains("wait for the one before it"), "{error}");
     }

@@ -174,6 +174,7 @@ impl EffectId {
         }
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&hash.finalize()[..16]);
+        // UUID version 8, which is for custom bytes such as this digest.
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 

@@ -176,6 +176,7 @@ impl<L: Leases> Store for Leased<L> {
                 ),
                 Err(error) => error,
             };
+            // Without this, copies of the remaining units would wait until the leases expire.
             release(&self.leases, held.collect()).await;
             return Err(lost);
         }
