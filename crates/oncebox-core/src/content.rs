@@ -22,7 +22,7 @@ pub fn content_key<T: Serialize>(kind: &str, value: &T) -> Result<Key, Error> {
     write_sorted(raw, &mut canonical).map_err(|error| no_json(kind, error))?;
 
     let mut hash = Sha256::new();
-    // The length first: otherwise kind "a" with value "bc" and kind "ab" with value "c" would share one key.
+    // The length first: otherwise kind "n1" with value 2 and kind "n" with value 12 would share one key.
     hash.update((kind.len() as u64).to_le_bytes());
     hash.update(kind);
     hash.update(&canonical);

@@ -77,8 +77,8 @@ impl<'a> TypeFields<'a> {
             .find(|field| field.name == path.first)
             .ok_or_else(|| Error::new(text.span(), self.no_such_field(path)))?;
         let place = if path.rest.is_empty() { field.ty.span() } else { text.span() };
-        // The place is the user's, the names are resolved as the rest of the generated code is: a struct that
-        // comes out of a `macro_rules!` would otherwise have a `self` of its own.
+        // Errors point at the user's text, but names resolve as in the rest of the generated code. Otherwise `self` would be
+        // a different one for a struct from a `macro_rules!`.
         let span = Span::call_site().located_at(place);
         let member = &field.member;
         let mut expression = quote_spanned!(span=> &self.#member);

@@ -1,4 +1,4 @@
-//! `codec`: how bodies are read and written.
+//! `codec`: the codec that encodes and decodes bodies.
 
 use std::error::Error;
 
@@ -26,7 +26,7 @@ fn json_is_the_default() {
 
 #[test]
 fn a_message_with_a_codec_of_its_own_needs_no_serde() {
-    /// Numbers as bytes, most significant first; `WIDTH` is there to have a generic codec.
+    /// Numbers as bytes, most significant first; `WIDTH` makes the codec generic.
     struct BigEndian<const WIDTH: usize>;
     impl Codec<Number> for BigEndian<4> {
         fn encode(message: &Number) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {

@@ -1,5 +1,7 @@
-//! Every mistake has an error that names its remedy. The texts are compared with the `.stderr` files; after a
-//! change of wording or of compiler write them anew with `TRYBUILD=overwrite`, and read them.
+//! Every mistake has an error that says what to do.
+//!
+//! The texts are compared with the `.stderr` files. After a change of wording or of the compiler, regenerate the files with
+//! `TRYBUILD=overwrite` and read them.
 
 #[test]
 fn mistakes_are_explained() {

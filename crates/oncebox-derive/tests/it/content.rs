@@ -1,4 +1,4 @@
-//! `key = content`: the message is identified by what it says.
+//! `key = content`: the whole content identifies the message.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! `#[debug_handler]` changes nothing about a handler that is accepted.
+//! `#[debug_handler]` does not change a valid handler.
 
 use oncebox::lease::Lease;
 use oncebox::{Attempt, Failure, Inbox, MemoryStore, Message, Reply, State};

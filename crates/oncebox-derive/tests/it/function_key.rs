@@ -1,4 +1,4 @@
-//! `key_fn = path`: code makes the key.
+//! `key_fn = path`: a function returns the key.
 
 use oncebox::{Key, Message};
 use serde::{Deserialize, Serialize};

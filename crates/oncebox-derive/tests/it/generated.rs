@@ -1,4 +1,4 @@
-//! The generated `impl` stands wherever the type does.
+//! The generated `impl` compiles wherever the type does.
 
 use oncebox::{Key, KeyPart, Message};
 use serde::de::DeserializeOwned;
@@ -26,7 +26,7 @@ fn a_generic_message_keeps_its_bounds() {
 }
 
 mod inbox {
-    //! Stands in for a crate that re-exports Oncebox under a name of its own.
+    //! Represents a crate that re-exports Oncebox under another name.
     pub(crate) mod re_exported {
         pub(crate) use oncebox::*;
     }

@@ -1,4 +1,4 @@
-//! What `#[derive(Message)]` generates, and what it refuses.
+//! Tests of the code that `#[derive(Message)]` generates, and of its errors.
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
 

@@ -1,4 +1,4 @@
-//! `order_by`: the ordering key is read as the key is, and is independent of it.
+//! `order_by`: the ordering key has the same syntax as the key, and is independent of it.
 
 use oncebox::{Key, Message};
 use serde::{Deserialize, Serialize};

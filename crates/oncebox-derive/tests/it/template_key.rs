@@ -1,4 +1,4 @@
-//! `key = "{a}:{b}"`: several fields make the key, and cannot flow into each other.
+//! `key = "{a}:{b}"`: several fields make the key, and different values never make the same key.
 
 use oncebox::{Key, Message};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ fn a_separator_inside_a_part_is_escaped() {
 #[test]
 fn one_missing_part_makes_the_key_missing() {
     assert_eq!(Pair { a: "acme".into(), b: None }.key(), None);
-    // An empty part distinguishes nothing either.
+    // An empty part counts as missing too.
     assert_eq!(Pair { a: "acme".into(), b: Some(String::new()) }.key(), None);
     assert_eq!(Pair { a: String::new(), b: Some("7".into()) }.key(), None);
 }
@@ -43,7 +43,7 @@ fn one_part_may_carry_a_prefix() {
     }
     assert_eq!(Prefixed { id: 9 }.key(), Some(Key::from("order:9")));
 
-    // With one part there is nothing to mistake: it stays as support knows it.
+    // A single part is not ambiguous: it stays unescaped, so that support staff recognise it.
     #[derive(Message, Serialize, Deserialize)]
     #[message(kind = "prefixed.text", key = "stripe:{id}")]
     struct Text {
@@ -85,6 +85,6 @@ fn paths_and_numbers_may_be_parts() {
     #[message(kind = "nested", key = "{0.id}-{1}")]
     struct Nested(Tenant, i8);
     assert_eq!(Nested(Tenant { id: 4 }, 2).key(), Some(Key::from("4-2")));
-    // The sign of a number is a character like any other.
+    // The sign of a number is escaped like any other character.
     assert_eq!(Nested(Tenant { id: 4 }, -2).key(), Some(Key::from("4-%2D2")));
 }
