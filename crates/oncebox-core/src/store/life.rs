@@ -7,20 +7,20 @@ use std::fmt;
 
 use crate::store::{MessageState, Waits};
 
-/// Where a message stands for one handler.
+/// The state of a message for one handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// Not in the log: not accepted yet, or pruned; or the handler is not there.
+    /// Not in the log: not accepted yet, or pruned; or the handler does not exist.
     Absent,
     /// Ahead of the handler's progress.
     Waiting,
-    /// A task that waits for the time that its sender set.
+    /// A task whose due time, set by its sender, is in the future.
     Scheduled,
     /// A task that waits behind an earlier message of its ordering key.
     Parked,
-    /// A task that waits for its turn: another try, or the first one.
+    /// A task that waits for its next attempt, or its first.
     Turn,
-    /// A task that a process runs outside of a transaction.
+    /// A task that a process runs outside any transaction.
     Running,
     /// A dead letter.
     Dead,
@@ -28,46 +28,46 @@ pub enum Stage {
     Done,
 }
 
-/// What takes a message from one stage to another.
+/// An event that changes the stage of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
-    /// It is taken into the log.
+    /// The message enters the log.
     Accept,
-    /// It was to run inline, and is set apart.
+    /// An inline message moves to the log.
     Spill,
-    /// It was to run inline, failed for good, and is set apart.
+    /// An inline message fails permanently and moves to the log as a dead letter.
     SpillDead,
-    /// The handler's transaction commits, or its detached run ends well.
+    /// The handler's transaction commits, or its detached run succeeds.
     Succeed,
-    /// The handler fails and may try again.
+    /// The handler fails and has attempts left.
     Fail,
-    /// The handler fails for the last time, or for good, or processes died of it.
-    Die,
-    /// A worker comes to it before its sender's time.
-    ComeEarly,
-    /// Its sender's time comes.
+    /// The handler fails in its last attempt or permanently, or processes crashed on the message.
+    Bury,
+    /// A worker reaches the message before its due time.
+    Schedule,
+    /// The due time arrives.
     FallDue,
-    /// An earlier message of its ordering key is set apart, or is one already when a worker comes to it.
-    FallBehind,
-    /// The last earlier message of its ordering key is out of the way.
-    ComeFree,
-    /// A process takes it to run it outside of a transaction.
+    /// An earlier message of the ordering key becomes a task, or is one when a worker reaches this message.
+    Park,
+    /// No earlier message of the ordering key is left.
+    Unpark,
+    /// A process leases the message, to run it outside any transaction.
     Lease,
-    /// The process that runs it has died, or has ended.
+    /// The process that runs the message crashes or stops.
     LoseLease,
-    /// An operator has it tried again.
+    /// An operator retries the dead letter.
     Retry,
-    /// An operator drops it, or counts it as done.
-    Settle,
-    /// An operator has the handler go over the log again.
+    /// An operator discards or resolves the dead letter.
+    Resolve,
+    /// An operator replays the handler.
     Replay,
-    /// It leaves the log after its time.
+    /// The message leaves the log after its retention.
     Prune,
     /// The handler is removed.
     Remove,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// From here.
@@ -92,27 +92,27 @@ pub const LIFE: &[Transition] = {
         line(Absent, SpillDead, Dead),
         line(Waiting, Succeed, Done),
         line(Waiting, Fail, Turn),
-        line(Waiting, Die, Dead),
-        line(Waiting, ComeEarly, Scheduled),
-        line(Waiting, FallBehind, Parked),
+        line(Waiting, Bury, Dead),
+        line(Waiting, Schedule, Scheduled),
+        line(Waiting, Park, Parked),
         line(Waiting, Lease, Running),
         line(Scheduled, FallDue, Turn),
         line(Scheduled, Replay, Waiting),
-        line(Parked, ComeFree, Turn),
+        line(Parked, Unpark, Turn),
         line(Parked, Replay, Waiting),
         line(Turn, Succeed, Done),
         line(Turn, Fail, Turn),
-        line(Turn, Die, Dead),
+        line(Turn, Bury, Dead),
         line(Turn, Lease, Running),
-        line(Turn, FallBehind, Parked),
+        line(Turn, Park, Parked),
         line(Turn, Replay, Waiting),
         line(Running, Succeed, Done),
         line(Running, Fail, Turn),
-        line(Running, Die, Dead),
+        line(Running, Bury, Dead),
         line(Running, LoseLease, Turn),
         line(Running, Replay, Waiting),
         line(Dead, Retry, Turn),
-        line(Dead, Settle, Done),
+        line(Dead, Resolve, Done),
         line(Dead, Replay, Waiting),
         line(Done, Replay, Waiting),
         line(Done, Prune, Absent),
@@ -169,15 +169,15 @@ impl fmt::Display for Event {
             Self::SpillDead => "spill dead",
             Self::Succeed => "succeed",
             Self::Fail => "fail",
-            Self::Die => "die",
-            Self::ComeEarly => "come early",
+            Self::Bury => "bury",
+            Self::Schedule => "schedule",
             Self::FallDue => "fall due",
-            Self::FallBehind => "fall behind",
-            Self::ComeFree => "come free",
+            Self::Park => "park",
+            Self::Unpark => "unpark",
             Self::Lease => "lease",
             Self::LoseLease => "lose lease",
             Self::Retry => "retry",
-            Self::Settle => "settle",
+            Self::Resolve => "resolve",
             Self::Replay => "replay",
             Self::Prune => "prune",
             Self::Remove => "remove",
@@ -263,6 +263,6 @@ mod tests {
         let from_done = LIFE.iter().filter(|line| line.from == Stage::Done).map(|line| line.event);
         assert!(from_done.eq([Event::Replay, Event::Prune, Event::Remove]));
         let from_dead = LIFE.iter().filter(|line| line.from == Stage::Dead).map(|line| line.event);
-        assert!(from_dead.eq([Event::Retry, Event::Settle, Event::Replay, Event::Remove]));
+        assert!(from_dead.eq([Event::Retry, Event::Resolve, Event::Replay, Event::Remove]));
     }
 }

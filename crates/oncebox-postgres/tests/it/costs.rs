@@ -103,27 +103,3 @@ async fn looks_at_parked(log: &OneHandler<Postgres>, parked: i64) -> i64 {
     assert!(counted.log.look().await.waiting.iter().any(|waiting| waiting.tasks));
     counted.pages().await
 }
-
-/// Many keys of which no head is due, and many of which all are.
-#[tokio::test]
-async fn many_ordering_keys_cost_nothing() {
-    let test = "many_ordering_keys_cost_nothing";
-    let Some(log) = ordered(test).await else { return };
-    let few = looks_at_keys(&log, 20).await;
-    let many = looks_at_keys(&ordered(test).await.unwrap(), 20_000).await;
-    assert!(few > 0 && many < few * 50, "{many} pages among many, {few} among few");
-}
-
-/// The pages that are read to find what may run, with this many keys, of which all heads are due and then none.
-async fn looks_at_keys(log: &OneHandler<Postgres>, keys: i64) -> i64 {
-    park(log, 1, keys).await;
-    let counted = Counted::new(log).await;
-    assert_eq!(Counted::peek(&counted.log, 10).await, (2..12).collect::<Vec<_>>());
-    let due = counted.pages().await;
-    put_off(log.fixture.store.pool(), "true").await;
-    sqlx::raw_sql("vacuum analyze oncebox.task").execute(log.fixture.store.pool()).await.unwrap();
-    let counted = Counted::new(log).await;
-    assert!(counted.log.look().await.next_due.unwrap() <= LATER);
-    assert_eq!(Counted::peek(&counted.log, 100).await, [0; 0]);
-    due + counted.pages().await
-}

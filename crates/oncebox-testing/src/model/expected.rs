@@ -196,8 +196,8 @@ impl Expected {
                 self.step(handler, message, Event::FallDue);
                 self.follow_one(handler, message);
             }
-            Stage::Turn if held => self.step(handler, message, Event::FallBehind),
-            Stage::Parked if !held => self.step(handler, message, Event::ComeFree),
+            Stage::Turn if held => self.step(handler, message, Event::Park),
+            Stage::Parked if !held => self.step(handler, message, Event::Unpark),
             _ => {}
         }
     }
@@ -226,11 +226,11 @@ impl Expected {
             match life.stage {
                 Stage::Waiting if due > now => {
                     (life.due, life.is_scheduled) = (due, true);
-                    return self.step(handler, message, Event::ComeEarly);
+                    return self.step(handler, message, Event::Schedule);
                 }
                 Stage::Waiting if held => {
                     life.due = now;
-                    return self.step(handler, message, Event::FallBehind);
+                    return self.step(handler, message, Event::Park);
                 }
                 Stage::Waiting => {}
                 Stage::Turn if life.due <= now => {}
@@ -277,14 +277,14 @@ impl Expected {
     }
 
     fn die(&mut self, handler: usize, message: usize) {
-        self.step(handler, message, Event::Die);
+        self.step(handler, message, Event::Bury);
     }
 
     pub(super) fn retry(&mut self, handler: usize) {
         for message in self.dead(handler) {
             if self.messages[message].lives[handler].is_marked {
                 // It turns out to be done.
-                self.step(handler, message, Event::Settle);
+                self.step(handler, message, Event::Resolve);
                 continue;
             }
             let life = &mut self.messages[message].lives[handler];
@@ -297,7 +297,7 @@ impl Expected {
     pub(super) fn settle(&mut self, handler: usize, is_discarded: bool) {
         for message in self.dead(handler) {
             self.messages[message].lives[handler].is_marked |= !is_discarded;
-            self.step(handler, message, Event::Settle);
+            self.step(handler, message, Event::Resolve);
         }
         self.follow();
     }
