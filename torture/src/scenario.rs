@@ -10,7 +10,7 @@ use oncebox_workload::random::draw;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum TortureMode {
     /// Handlers run while the source waits.
     Inline,
     /// Messages are stored in the log; workers run the handlers.
@@ -19,7 +19,7 @@ pub enum Mode {
     Spill,
 }
 
-impl Mode {
+impl TortureMode {
     /// All modes.
     pub const ALL: [Self; 3] = [Self::Inline, Self::Stored, Self::Spill];
 
@@ -77,7 +77,7 @@ pub enum PlannedFailure {
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// How messages reach their handlers.
-    pub mode: Mode,
+    pub mode: TortureMode,
     /// Determines everything that looks random.
     pub seed: u64,
 }
@@ -86,14 +86,14 @@ impl Scenario {
     /// The plan of the source. In stored mode it keeps the order of each account.
     #[must_use]
     pub fn plan(self) -> Plan {
-        Plan { seed: self.seed, accounts: ACCOUNTS, is_ordered: self.mode == Mode::Stored }
+        Plan { seed: self.seed, accounts: ACCOUNTS, is_ordered: self.mode == TortureMode::Stored }
     }
 
     /// The kind of a message.
     #[must_use]
     pub fn kind(self, message: u64) -> MessageKind {
         match self.mode {
-            Mode::Stored if self.is_chosen("letter", message, 0, 20) => MessageKind::Letter,
+            TortureMode::Stored if self.is_chosen("letter", message, 0, 20) => MessageKind::Letter,
             _ => MessageKind::Order,
         }
     }
@@ -103,8 +103,8 @@ impl Scenario {
     pub fn handlers(self, message: u64) -> &'static [&'static str] {
         match (self.mode, self.kind(message)) {
             (_, MessageKind::Letter) => &[],
-            (Mode::Stored, MessageKind::Order) => &[BOOKS, STATEMENT],
-            (Mode::Inline | Mode::Spill, MessageKind::Order) => &[BOOKS, LEDGER],
+            (TortureMode::Stored, MessageKind::Order) => &[BOOKS, STATEMENT],
+            (TortureMode::Inline | TortureMode::Spill, MessageKind::Order) => &[BOOKS, LEDGER],
         }
     }
 
@@ -117,7 +117,7 @@ impl Scenario {
         attempt: u32,
         is_permanent_stopped: bool,
     ) -> Option<PlannedFailure> {
-        let one_in = if self.mode == Mode::Spill { 20 } else { 200 };
+        let one_in = if self.mode == TortureMode::Spill { 20 } else { 200 };
         if self.fails_permanently(handler, message) && !is_permanent_stopped {
             Some(PlannedFailure::Permanent)
         } else if attempt <= 2 && self.is_chosen(handler, message, attempt, one_in) {
@@ -130,7 +130,7 @@ impl Scenario {
     /// Whether the message becomes a dead letter of this handler, as long as permanent failures are not stopped.
     #[must_use]
     pub fn fails_permanently(self, handler: &str, message: u64) -> bool {
-        handler == BOOKS && self.mode != Mode::Inline && self.is_chosen("permanent", message, 0, 3_000)
+        handler == BOOKS && self.mode != TortureMode::Inline && self.is_chosen("permanent", message, 0, 3_000)
     }
 
     /// Whether the handler is slow with this message, with its transaction open.
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_permanent_failure_lasts_until_it_is_stopped() {
-        let scenario = Scenario { mode: Mode::Spill, seed: 1 };
+        let scenario = Scenario { mode: TortureMode::Spill, seed: 1 };
         let permanent = |is_stopped| {
             let failure = |message: &u64| scenario.failure(BOOKS, *message, 3, is_stopped);
             (1..30_000).filter(|message| failure(message) == Some(PlannedFailure::Permanent)).count()
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_third_attempt_does_not_fail_transiently() {
-        let scenario = Scenario { mode: Mode::Spill, seed: 1 };
+        let scenario = Scenario { mode: TortureMode::Spill, seed: 1 };
         let failures = |attempt| {
             (1..30_000).filter_map(|message| scenario.failure(LEDGER, message, attempt, false)).count()
         };
@@ -176,12 +176,12 @@ mod tests {
             let scenario = Scenario { mode, seed: 1 };
             (1..1_000).filter(|message| scenario.handlers(*message).is_empty()).count()
         };
-        assert!(letters(Mode::Stored) > 10);
-        assert_eq!((letters(Mode::Inline), letters(Mode::Spill)), (0, 0));
+        assert!(letters(TortureMode::Stored) > 10);
+        assert_eq!((letters(TortureMode::Inline), letters(TortureMode::Spill)), (0, 0));
     }
 
     #[test]
     fn a_mode_is_found_by_its_name() {
-        assert!(Mode::ALL.into_iter().all(|mode| Mode::named(mode.name()) == Some(mode)));
+        assert!(TortureMode::ALL.into_iter().all(|mode| TortureMode::named(mode.name()) == Some(mode)));
     }
 }

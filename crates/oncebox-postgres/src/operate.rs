@@ -14,7 +14,7 @@ use crate::store::{LONG, PostgresStore};
 use crate::survey::count;
 use crate::work::lane;
 
-/// Lanes, and the first message of each that is to run again.
+/// LaneCount, and the first message of each that is to run again.
 type FirstMessages = (Vec<i32>, Vec<i64>);
 
 impl Operate for PostgresStore {

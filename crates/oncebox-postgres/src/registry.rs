@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oncebox_core::store::{
-    HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneStep, Lanes, Layout, Leftovers, LogLayout,
+    HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneCount, LaneStep, Layout, Leftovers, LogLayout,
     Registration, Registry, RegistryState, RowStep, doing, refusal,
 };
 use oncebox_core::{DeadHead, Error, Start};
@@ -17,7 +17,7 @@ use crate::statements::Statements;
 use crate::store::{LONG, PostgresStore};
 
 impl Registry for PostgresStore {
-    async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register(&self, log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
         let registrar = Registrar {
             connections: self.connections.clone(),
             statements: self.statements.clone(),
@@ -35,7 +35,7 @@ struct Registrar {
 }
 
 impl Registrar {
-    async fn register(self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register(self, log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
         let mut conn = self.connections.open(doing::REGISTER).await?;
         let there = self.registry_state(&mut conn, handlers).await.map_err(failed(doing::REGISTER))?;
         if there.plan(log, handlers)?.is_empty() {
@@ -50,7 +50,11 @@ impl Registrar {
         }
     }
 
-    async fn register_anew(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register_anew(
+        &self,
+        log: Option<LaneCount>,
+        handlers: &[Registration],
+    ) -> Result<Layout, Error> {
         let mut tx = self.connections.begin(doing::REGISTER).await?;
         tx.may_take(LONG);
         let registered = self.register_in(&mut tx, log, handlers).await;
@@ -65,7 +69,7 @@ impl Registrar {
     async fn register_in(
         &self,
         tx: &mut TimedConnection,
-        log: Option<Lanes>,
+        log: Option<LaneCount>,
         handlers: &[Registration],
     ) -> Result<Layout, Error> {
         let there = self.registry_state(tx, handlers).await.map_err(failed(doing::REGISTER))?;

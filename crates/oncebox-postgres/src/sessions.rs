@@ -16,7 +16,7 @@ const FAILURES_MAX: u32 = 3;
 
 /// The sessions on which a body has failed last, by their backends, with the number of failures in a row.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions(Mutex<HashMap<i32, u32>>);
+pub(crate) struct SessionHealth(Mutex<HashMap<i32, u32>>);
 
 /// How the pool sets its sessions, as JSON: settings, role and authorization.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) enum Verdict {
     Bad,
 }
 
-impl Sessions {
+impl SessionHealth {
     fn failures(&self) -> MutexGuard<'_, HashMap<i32, u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_happens_elsewhere_says_nothing_about_a_session() {
-        let sessions = Sessions::default();
+        let sessions = SessionHealth::default();
         let elsewhere = std::io::Error::other("the mail server does not answer");
         for _ in 0..10 {
             assert_eq!(sessions.body_ended(1, Err(&elsewhere)), Verdict::Good);

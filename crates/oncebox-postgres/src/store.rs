@@ -18,7 +18,7 @@ use crate::fault::{classify, failed, is_about_data, is_starting};
 use crate::hosts::{Hosts, place};
 use crate::log::Kinds;
 use crate::servers::Servers;
-use crate::sessions::{SessionSettings, Sessions};
+use crate::sessions::{SessionHealth, SessionSettings};
 use crate::statements::{Schema, Statements};
 use crate::target::Target;
 use crate::transaction::{PostgresBegun, PostgresTx};
@@ -47,7 +47,7 @@ pub struct PostgresStore {
     session: Session,
     /// The connection for this process's heartbeats.
     pub(crate) pulse: Arc<Mutex<Option<PgConnection>>>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<SessionHealth>,
     /// How the pool sets its sessions; known when the store was checked.
     session_settings: Arc<OnceLock<SessionSettings>>,
     /// Transactions that were begun along with the commit of the one before.

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::connection::TimedConnection;
 use crate::fault::{failed, refused};
-use crate::sessions::{SessionSettings, Sessions, UNKNOWN, Verdict};
+use crate::sessions::{SessionHealth, SessionSettings, UNKNOWN, Verdict};
 use crate::statements::Statements;
 use crate::store::Session;
 
@@ -160,7 +160,11 @@ impl PostgresTx {
     }
 
     /// Notes what the end of a body says about the session.
-    pub(crate) fn body_ended(&mut self, sessions: &Sessions, ended: Result<(), &(dyn StdError + 'static)>) {
+    pub(crate) fn body_ended(
+        &mut self,
+        sessions: &SessionHealth,
+        ended: Result<(), &(dyn StdError + 'static)>,
+    ) {
         let Some(identity) = &self.identity else { return };
         match sessions.body_ended(identity.backend, ended) {
             Verdict::Good => {}

@@ -1,7 +1,7 @@
 //! The handlers that there are, and the layout of the log.
 
 use oncebox_core::store::{
-    HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneStep, Lanes, Layout, Leftovers, LogLayout,
+    HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneCount, LaneStep, Layout, Leftovers, LogLayout,
     Registration, RegistrationPlan, Registry, RegistryState, RowStep, doing,
 };
 use oncebox_core::{DeadHead, Error, Start};
@@ -14,7 +14,7 @@ use crate::statements;
 use crate::store::SqliteStore;
 
 impl Registry for SqliteStore {
-    async fn register(&self, log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register(&self, log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
         let mut conn = self.pool.acquire().await.map_err(failed(doing::REGISTER))?;
         let there = registry_state(&mut conn, handlers).await.map_err(failed(doing::REGISTER))?;
         // Given back before anything else: a database in memory has only this one.

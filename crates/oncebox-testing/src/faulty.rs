@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use oncebox_core::store::{
     Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion,
-    DeadLetter, DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice, Lanes,
-    Layout, Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate, Operation,
-    Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, SetApart, Spill,
-    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, UnhandledKind,
-    Unit, Upkeep, Work, find_cause,
+    DeadLetter, DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice,
+    LaneCount, Layout, Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate,
+    Operation, Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, SetApart,
+    Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime,
+    UnhandledKind, Unit, Upkeep, Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
@@ -214,7 +214,7 @@ impl<S: Inspect, F: Faults> Inspect for Faulty<S, F> {
 impl<S: Registry, F: Faults> Registry for Faulty<S, F> {
     fn register(
         &self,
-        log: Option<Lanes>,
+        log: Option<LaneCount>,
         handlers: &[Registration],
     ) -> impl Future<Output = Result<Layout, Error>> + Send {
         self.store.register(log, handlers)

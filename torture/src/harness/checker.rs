@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Result;
 use oncebox_torture::event::TortureEvent;
-use oncebox_torture::scenario::{MAIL, MessageKind, Mode, STATEMENT, Scenario};
+use oncebox_torture::scenario::{MAIL, MessageKind, STATEMENT, Scenario, TortureMode};
 use oncebox_workload::deliverer::DeliveryResult;
 use oncebox_workload::history::DeliveryCounts;
 use oncebox_workload::ledger::LedgerDiff;
@@ -197,7 +197,7 @@ impl Checker {
     /// In stored mode the handlers' progress takes the place of markers.
     fn check_markers(&mut self, effects: &Effects) {
         let rows = effects.rows.len() as u64;
-        if self.scenario.mode != Mode::Stored && effects.markers != rows {
+        if self.scenario.mode != TortureMode::Stored && effects.markers != rows {
             self.verdict.ghost += effects.markers.abs_diff(rows);
             self.describe(format!("{} done markers for {rows} effects", effects.markers));
         }
@@ -235,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    const INLINE: Scenario = Scenario { mode: Mode::Inline, seed: 1 };
-    const STORED: Scenario = Scenario { mode: Mode::Stored, seed: 1 };
+    const INLINE: Scenario = Scenario { mode: TortureMode::Inline, seed: 1 };
+    const STORED: Scenario = Scenario { mode: TortureMode::Stored, seed: 1 };
 
     fn sent(message: u64) -> Event {
         Event::Sent(INLINE.plan().entry(message))

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use oncebox_torture::scenario::Mode;
+use oncebox_torture::scenario::TortureMode;
 use serde::{Deserialize, Serialize};
 
 use crate::database::StoreName;
@@ -22,7 +22,7 @@ pub(crate) struct FinishedSeeds {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct FinishedSeed {
     store: StoreName,
-    mode: Mode,
+    mode: TortureMode,
     seed: u64,
     faults: usize,
     messages: u64,
@@ -81,7 +81,7 @@ mod tests {
     fn a_seed_is_found_again_by_the_same_build_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/ledger");
-        let settings = settings(StoreName::Sqlite, Mode::Spill, 3);
+        let settings = settings(StoreName::Sqlite, TortureMode::Spill, 3);
         let verdict = Verdict { messages: 1_001, ..Verdict::default() };
         FinishedSeeds::open(&path).unwrap().add(&settings, "a", &verdict).unwrap();
         let finished = FinishedSeeds::open(&path).unwrap();

@@ -29,7 +29,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use oncebox_servers::postgres;
 use oncebox_servers::skip::in_ci;
-use oncebox_torture::scenario::Mode;
+use oncebox_torture::scenario::TortureMode;
 
 use database::StoreName;
 use fault::Fault;
@@ -52,7 +52,7 @@ struct Options {
     store: Option<StoreName>,
     /// Only this way in; otherwise the seeds take turns
     #[arg(long, value_enum)]
-    mode: Option<Mode>,
+    mode: Option<TortureMode>,
     /// Only these faults, by their ids
     #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "ledger", value_parser = Fault::named)]
     only: Vec<Fault>,
@@ -155,7 +155,7 @@ fn missing(store: StoreName, may_install: bool) -> Result<Option<String>> {
 
 /// The seeds of a run: each with up to 100 faults, and at least one for each mode.
 fn seeds(options: &Options, store: StoreName) -> Vec<SeedSettings> {
-    let modes = options.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
+    let modes = options.mode.map_or(TortureMode::ALL.to_vec(), |mode| vec![mode]);
     let count = options.faults.div_ceil(SEED_FAULTS).max(modes.len()).min(options.faults);
     let seed = |number: usize| SeedSettings {
         store,
@@ -186,7 +186,7 @@ fn build() -> Result<String> {
 mod tests {
     use super::*;
 
-    fn seeds_of(arguments: &[&str]) -> Vec<(Mode, u64, usize, u64)> {
+    fn seeds_of(arguments: &[&str]) -> Vec<(TortureMode, u64, usize, u64)> {
         let options = Options::parse_from([&["torture"], arguments].concat());
         let seeds = seeds(&options, StoreName::Sqlite);
         seeds.iter().map(|seed| (seed.mode, seed.seed, seed.faults, seed.messages)).collect()
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_short_run_has_a_seed_for_every_mode() {
         let seeds = seeds_of(&["--faults", "10", "--messages", "100"]);
-        assert_eq!(seeds.iter().map(|seed| seed.0).collect::<Vec<_>>(), Mode::ALL);
+        assert_eq!(seeds.iter().map(|seed| seed.0).collect::<Vec<_>>(), TortureMode::ALL);
         assert_eq!(seeds.iter().map(|seed| seed.2).sum::<usize>(), 10);
     }
 
@@ -211,7 +211,7 @@ mod tests {
     fn one_fault_is_one_seed() {
         assert_eq!(
             seeds_of(&["--faults", "1", "--messages", "5", "--mode", "spill"]),
-            [(Mode::Spill, 1, 1, 5)]
+            [(TortureMode::Spill, 1, 1, 5)]
         );
         assert_eq!(seeds_of(&["--faults", "1", "--messages", "5"]).len(), 1);
     }

@@ -144,13 +144,13 @@ fn print_sum(sum: &Sum) {
 
 #[cfg(test)]
 mod tests {
-    use oncebox_torture::scenario::Mode;
+    use oncebox_torture::scenario::TortureMode;
 
     use super::*;
     use crate::seed::tests::settings;
 
     fn inline(store: StoreName, seed: u64) -> SeedSettings {
-        settings(store, Mode::Inline, seed)
+        settings(store, TortureMode::Inline, seed)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use oncebox_servers::process::{Signal, describe};
 use oncebox_torture::event::{Backlog, TortureEvent};
 use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
-use oncebox_torture::scenario::{Mode, Scenario};
+use oncebox_torture::scenario::{Scenario, TortureMode};
 use oncebox_workload::deliverer::{Deliverer, Delivery, DeliveryResult};
 use oncebox_workload::random::Random;
 use tokio::sync::mpsc;
@@ -224,7 +224,7 @@ impl Run {
 
     /// Two connections, or the minimum of an inbox with a log on PostgreSQL.
     fn small_pool(&self) -> u32 {
-        if self.database.proxy().is_some() && self.scenario.mode != Mode::Inline { 4 } else { 2 }
+        if self.database.proxy().is_some() && self.scenario.mode != TortureMode::Inline { 4 } else { 2 }
     }
 
     /// The file for the standard error of workers.
@@ -424,7 +424,7 @@ impl Run {
 
     /// Waits until the log is worked off. Messages that failed permanently are retried, and succeed from now on.
     async fn work_off(&mut self) -> Result<()> {
-        if self.scenario.mode == Mode::Inline {
+        if self.scenario.mode == TortureMode::Inline {
             return Ok(());
         }
         let (mut changed, mut last) = (Instant::now(), None);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use oncebox_torture::scenario::{Mode, Scenario};
+use oncebox_torture::scenario::{Scenario, TortureMode};
 
 use crate::database::StoreName;
 use crate::fault::Fault;
@@ -12,7 +12,7 @@ use crate::verdict::Verdict;
 #[derive(Clone, Debug)]
 pub(crate) struct SeedSettings {
     pub(crate) store: StoreName,
-    pub(crate) mode: Mode,
+    pub(crate) mode: TortureMode,
     pub(crate) seed: u64,
     pub(crate) faults: usize,
     pub(crate) messages: u64,
@@ -63,7 +63,7 @@ impl SeedSettings {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn settings(store: StoreName, mode: Mode, seed: u64) -> SeedSettings {
+    pub(crate) fn settings(store: StoreName, mode: TortureMode, seed: u64) -> SeedSettings {
         SeedSettings {
             store,
             mode,
@@ -79,8 +79,10 @@ pub(crate) mod tests {
 
     #[test]
     fn the_command_runs_the_same_seed_alone() {
-        let settings =
-            SeedSettings { only: vec![Fault::DiskFull], ..settings(StoreName::Sqlite, Mode::Spill, 3) };
+        let settings = SeedSettings {
+            only: vec![Fault::DiskFull],
+            ..settings(StoreName::Sqlite, TortureMode::Spill, 3)
+        };
         assert_eq!(
             settings.command(),
             "cargo xtask torture --store sqlite --mode spill --seed 3 --faults 100 --messages 1000 --only disk_full \

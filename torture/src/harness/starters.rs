@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use oncebox_servers::process::Signal;
 use oncebox_torture::event::TortureEvent;
 use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
-use oncebox_torture::scenario::{Mode, Scenario};
+use oncebox_torture::scenario::{Scenario, TortureMode};
 use oncebox_workload::deliverer::DeliveryResult;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -28,7 +28,7 @@ pub(crate) async fn start(run: &mut Run) -> Result<()> {
     let settings = WorkerSettings {
         url,
         schema,
-        scenario: Scenario { mode: Mode::Inline, ..run.scenario },
+        scenario: Scenario { mode: TortureMode::Inline, ..run.scenario },
         connections: 2,
         environment: Vec::new(),
         log: run.log().to_owned(),

@@ -8,7 +8,7 @@ use anyhow::Result;
 use oncebox::{Envelope, Error, Inbox, Report, Settlement};
 use oncebox_torture::kill_point::KillPoint;
 use oncebox_torture::protocol::WorkerReport;
-use oncebox_torture::scenario::{MessageKind, Mode, Scenario};
+use oncebox_torture::scenario::{MessageKind, Scenario, TortureMode};
 use oncebox_workload::deliverer::DeliveryResult;
 use oncebox_workload::random::draw;
 use tokio::task::JoinSet;
@@ -82,12 +82,12 @@ impl<S: EffectStore> Calls<S> {
 
 async fn handle<S: EffectStore>(
     inbox: &Inbox<Store<S>>,
-    mode: Mode,
+    mode: TortureMode,
     envelope: Envelope,
 ) -> Result<(DeliveryResult, String), Error> {
     match mode {
-        Mode::Inline | Mode::Spill => Ok(result_of(&inbox.process(envelope).await?)),
-        Mode::Stored => {
+        TortureMode::Inline | TortureMode::Spill => Ok(result_of(&inbox.process(envelope).await?)),
+        TortureMode::Stored => {
             let outcome = if inbox.accept(envelope).await?.is_new() { "accepted" } else { "known" };
             Ok((DeliveryResult::Ack, outcome.to_owned()))
         }

@@ -8,7 +8,7 @@ use oncebox::{Attempt, BoxError, Failure, InboxBuilder, Message};
 use oncebox_torture::event::TortureEvent;
 use oncebox_torture::kill_point::KillPoint;
 use oncebox_torture::protocol::WorkerReport;
-use oncebox_torture::scenario::{BOOKS, LEDGER, MAIL, Mode, PlannedFailure, STATEMENT, Scenario};
+use oncebox_torture::scenario::{BOOKS, LEDGER, MAIL, PlannedFailure, STATEMENT, Scenario, TortureMode};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -119,7 +119,7 @@ pub(crate) fn with_handlers<S: EffectStore>(
         }
     };
     let builder = builder.on(BOOKS, writing(BOOKS));
-    if context.scenario.mode != Mode::Stored {
+    if context.scenario.mode != TortureMode::Stored {
         return builder.on(LEDGER, writing(LEDGER));
     }
     let context = context.clone();

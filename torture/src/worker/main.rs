@@ -21,11 +21,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use oncebox::store::Select;
-use oncebox::{Inbox, InboxBuilder, Mode as InboxMode, Retry};
+use oncebox::{Inbox, InboxBuilder, Mode, Retry};
 use oncebox_testing::Faulty;
 use oncebox_torture::event::{Backlog, TortureEvent};
 use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
-use oncebox_torture::scenario::{LEASE, Mode, Scenario};
+use oncebox_torture::scenario::{LEASE, Scenario, TortureMode};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,7 +71,7 @@ async fn start() -> Result<Infallible> {
     let [url, mode, seed, pool, schema] = &arguments[..] else {
         bail!("usage: torture-worker URL MODE SEED POOL SCHEMA");
     };
-    let mode = Mode::named(mode).with_context(|| format!("unknown mode {mode}"))?;
+    let mode = TortureMode::named(mode).with_context(|| format!("unknown mode {mode}"))?;
     let scenario = Scenario { mode, seed: seed.parse().context("the seed")? };
     let pool = pool.parse().context("the size of the pool")?;
     metrics::set_global_recorder(CommitReporter).ok().context("counting unknown commits")?;
@@ -87,7 +87,7 @@ async fn work<S: EffectStore>(store: S, scenario: Scenario) -> Result<Infallible
     let builder = Inbox::builder(Faulty::new(store, points.clone()));
     let inbox = with_handlers::<S>(in_mode(builder, scenario.mode), &context).build().await?;
     let (stop, stopped) = watch::channel(false);
-    let working = (scenario.mode != Mode::Inline).then(|| {
+    let working = (scenario.mode != TortureMode::Inline).then(|| {
         let (inbox, mut stopped) = (inbox.clone(), stopped.clone());
         tokio::spawn(
             async move { inbox.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await },
@@ -129,7 +129,7 @@ async fn work<S: EffectStore>(store: S, scenario: Scenario) -> Result<Infallible
     end(0)
 }
 
-fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: Mode) -> InboxBuilder<Store<S>> {
+fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: TortureMode) -> InboxBuilder<Store<S>> {
     // The third attempt succeeds by plan. An outage uses up no attempt, so few are enough: more would hide faults that do.
     let retry = Retry::new()
         .max_attempts(6)
@@ -137,9 +137,9 @@ fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: Mode) -> Inbox
         .max_delay(Duration::from_millis(200));
     let builder = builder.lock_timeout(Duration::from_secs(2));
     let builder = match mode {
-        Mode::Inline => return builder,
-        Mode::Stored => builder.stored(),
-        Mode::Spill => builder.mode(InboxMode::inline().spill()),
+        TortureMode::Inline => return builder,
+        TortureMode::Stored => builder.stored(),
+        TortureMode::Spill => builder.mode(Mode::inline().spill()),
     };
     // After each crash a batch of messages of every lane runs one by one.
     builder.retry(retry).lease(LEASE).poll_every(Duration::from_millis(100)).lanes(LANES).work_batch(BATCH)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::lease::{Fence, LeaseClaim, Leases};
 use crate::store::{
-    Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, Lanes, Layout, Limits, LiveTime, Marker,
+    Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, LaneCount, Layout, Limits, LiveTime, Marker,
     Registration, Registry, Store, TestTime, Unit, Upkeep, find_cause,
 };
 use crate::{EffectId, Error, ErrorKind, StoredKey};
@@ -288,7 +288,7 @@ impl<L: Leases> Inspect for Leased<L> {
 
 /// A leased store keeps no registrations: there is nothing to compare with.
 impl<L: Leases> Registry for Leased<L> {
-    async fn register(&self, _log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register(&self, _log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
         let origins = handlers.iter().map(|handler| handler.name.clone()).collect();
         let handlers = (1..).map(HandlerId).take(handlers.len()).collect();
         Ok(Layout { lanes: 0, handlers, origins })

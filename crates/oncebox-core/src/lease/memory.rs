@@ -108,7 +108,7 @@ impl Leases for Memory {
             Some(Entry::Leased { ends, .. }) if *ends > now => return Ok(LeaseClaim::Held),
             Some(Entry::Leased { .. }) | None => {}
         }
-        table.last_fence += 1;
+        table.last_fence.0 += 1;
         let fence = table.last_fence;
         let arrived = table.wall_clock() - unit.waited;
         table.entries.insert(id_of(unit), Entry::Leased { fence, ends: now + lease, arrived });

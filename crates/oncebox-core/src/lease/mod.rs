@@ -13,11 +13,10 @@ use std::time::Duration;
 pub use leased::{Lease, LeaseTx, Leased};
 pub use memory::{Memory, MemoryStore};
 
+pub use crate::store::Fence;
+
 use crate::store::{Marker, Unit};
 use crate::{Error, StoredKey};
-
-/// A number that grows with every claim; a completion must carry the fence of its claim.
-pub type Fence = i64;
 
 /// The result of a claim.
 #[derive(Clone, Debug)]

@@ -65,7 +65,9 @@ pub use processes::{NewProcess, Peer, ProcessId, Processes};
 pub use registration::{
     HandlerPlan, LaneStep, Leftovers, LogLayout, Registration, RegistrationPlan, RegistryState, RowStep,
 };
-pub use registry::{HandlerId, HandlerRow, HandlerState, KnownHandler, Lanes, Layout, Registry, UnknownName};
+pub use registry::{
+    HandlerId, HandlerRow, HandlerState, KnownHandler, LaneCount, Layout, Registry, UnknownName,
+};
 pub use replay::{ReplayEpoch, ReplayFrom, ReplayLane, Replayed};
 pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, UnhandledKind, Waits};
 pub use test_time::TestTime;

@@ -1,6 +1,6 @@
 //! Registration: what a program wants beside what the database has. Pure rules; a store only carries out the plan.
 
-use crate::store::{HandlerId, HandlerState, KnownHandler, Lanes, Layout};
+use crate::store::{HandlerId, HandlerState, KnownHandler, LaneCount, Layout};
 use crate::{DeadHead, Error, Mode, Start};
 
 /// How an ordering key becomes a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes. A log that
@@ -47,12 +47,12 @@ pub struct LogLayout {
 }
 
 impl LogLayout {
-    fn new(lanes: Lanes) -> Self {
+    fn new(lanes: LaneCount) -> Self {
         Self { lanes: lanes.to_make(), hash: LANE_HASH.to_owned() }
     }
 
     /// Whether a program that asks for these lanes can use the log.
-    fn check(&self, wanted: Lanes) -> Result<(), Error> {
+    fn check(&self, wanted: LaneCount) -> Result<(), Error> {
         let Self { lanes, hash } = self;
         if hash != LANE_HASH {
             return Err(Error::configuration(format!(
@@ -61,11 +61,11 @@ impl LogLayout {
             )));
         }
         match wanted {
-            Lanes(Some(wanted)) if wanted != *lanes => Err(Error::configuration(format!(
+            LaneCount(Some(wanted)) if wanted != *lanes => Err(Error::configuration(format!(
                 "the log has {lanes} lanes, and lanes({wanted}) is set: the number is fixed when the log is made. Leave the \
                  setting out, or use another database or schema"
             ))),
-            Lanes(_) => Ok(()),
+            LaneCount(_) => Ok(()),
         }
     }
 }
@@ -84,7 +84,7 @@ impl RegistryState {
     /// [`HandlerPlan::check_leftovers`].
     pub fn plan<'w>(
         &self,
-        log: Option<Lanes>,
+        log: Option<LaneCount>,
         wanted: &'w [Registration],
     ) -> Result<RegistrationPlan<'w>, Error> {
         if let (Some(wanted), Some(log)) = (log, &self.log) {
@@ -399,23 +399,24 @@ mod tests {
     fn a_log_is_made_once() {
         let handlers = [wanted(Mode::Stored, &["a"], false)];
         let empty = RegistryState::default();
-        let lanes = |log: Option<Lanes>| empty.plan(log, &handlers).unwrap().make_log.map(|log| log.lanes);
+        let lanes =
+            |log: Option<LaneCount>| empty.plan(log, &handlers).unwrap().make_log.map(|log| log.lanes);
         assert_eq!(lanes(None), None);
-        assert_eq!(lanes(Some(Lanes(None))), Some(Lanes::DEFAULT));
-        assert_eq!(lanes(Some(Lanes(Some(3)))), Some(3));
+        assert_eq!(lanes(Some(LaneCount(None))), Some(LaneCount::DEFAULT));
+        assert_eq!(lanes(Some(LaneCount(Some(3)))), Some(3));
 
-        let log = Some(LogLayout::new(Lanes(Some(3))));
+        let log = Some(LogLayout::new(LaneCount(Some(3))));
         let there = RegistryState { log, handlers: vec![known(Mode::Stored, HandlerState::Active)] };
         for lanes in [None, Some(3)] {
-            assert!(there.plan(Some(Lanes(lanes)), &handlers).unwrap().is_empty());
+            assert!(there.plan(Some(LaneCount(lanes)), &handlers).unwrap().is_empty());
         }
         let layout = Layout { lanes: 3, handlers: vec![ID], origins: vec!["first".into()] };
         assert_eq!(there.layout(&handlers), layout);
-        let refused = there.plan(Some(Lanes(Some(8))), &handlers).unwrap_err().to_string();
+        let refused = there.plan(Some(LaneCount(Some(8))), &handlers).unwrap_err().to_string();
         assert!(refused.starts_with("the log has 3 lanes, and lanes(8) is set"), "{refused}");
 
         let other = RegistryState { log: Some(LogLayout { lanes: 3, hash: "crc32".into() }), ..there };
-        let refused = other.plan(Some(Lanes(None)), &handlers).unwrap_err().to_string();
+        let refused = other.plan(Some(LaneCount(None)), &handlers).unwrap_err().to_string();
         let text = "the log spreads ordering keys over its lanes by \"crc32\", and this program by \"sha256-first8-be\": \
                     update the program";
         assert_eq!(refused, text);

@@ -134,19 +134,19 @@ pub struct Layout {
 pub trait Registry: Store {
     /// Registers handlers, each by [`RegistryState::plan`](crate::store::RegistryState::plan); any number of processes may do so at
     /// once. Writes nothing where all of them are known. With `log`, also makes the lanes of the log: as many as asked for, else
-    /// [`Lanes::DEFAULT`]. Without it, all handlers are inline.
+    /// [`LaneCount::DEFAULT`]. Without it, all handlers are inline.
     fn register(
         &self,
-        log: Option<Lanes>,
+        log: Option<LaneCount>,
         handlers: &[Registration],
     ) -> impl Future<Output = Result<Layout, Error>> + Send;
 }
 
 /// How many lanes a program asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lanes(pub Option<u16>);
+pub struct LaneCount(pub Option<u16>);
 
-impl Lanes {
+impl LaneCount {
     /// How many a log has whose makers did not say.
     pub const DEFAULT: u16 = 8;
 

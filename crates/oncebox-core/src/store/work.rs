@@ -234,7 +234,7 @@ pub enum AccountStep<'a> {
 }
 
 /// Who may end a task that runs outside of a transaction: the one with the newest fence. Fences only grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence(pub i64);
 
 /// How a task ended that ran outside of a transaction.

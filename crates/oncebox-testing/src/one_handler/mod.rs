@@ -12,7 +12,7 @@ mod reading;
 
 use std::time::Duration;
 
-use oncebox_core::store::{HandlerId, Lanes, Layout, Registration, Registry, Taker};
+use oncebox_core::store::{HandlerId, LaneCount, Layout, Registration, Registry, Taker};
 use oncebox_core::{Error, LogStore, Mode};
 
 pub use input::*;
@@ -21,7 +21,7 @@ pub use processes::LEASE;
 use crate::Fixture;
 
 /// The log of every [`OneHandler`].
-pub const FOUR_LANES: Option<Lanes> = Some(Lanes(Some(4)));
+pub const FOUR_LANES: Option<LaneCount> = Some(LaneCount(Some(4)));
 
 /// A handler on a log of four lanes.
 #[derive(Clone, Debug)]

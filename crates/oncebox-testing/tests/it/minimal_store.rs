@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, Lanes, Layout, Limits, LiveTime, Marker,
+    Claimed, Claims, Fault, Guarantee, HandlerId, Inspect, LaneCount, Layout, Limits, LiveTime, Marker,
     MarkerState, Registration, Registry, Store, Unit, Upkeep, find_cause,
 };
 use oncebox_core::{BoxError, Error, ErrorKind, Key, StoredKey};
@@ -149,7 +149,7 @@ impl Store for MinimalStore {
 
 impl Registry for MinimalStore {
     /// Without a log nothing needs to be durable here: every handler has its own name and the next number.
-    async fn register(&self, _log: Option<Lanes>, handlers: &[Registration]) -> Result<Layout, Error> {
+    async fn register(&self, _log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
         let numbers = (1..).map(HandlerId).take(handlers.len());
         let origins = handlers.iter().map(|handler| handler.name.clone());
         Ok(Layout { lanes: 0, handlers: numbers.collect(), origins: origins.collect() })

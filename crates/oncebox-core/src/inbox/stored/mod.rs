@@ -54,7 +54,7 @@ use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
 use crate::inbox::units::{SpillInto, spill_boxed};
 use crate::store::{
-    Care, DeadLetter, DeadLetters, HandlerId, Lanes as LaneCount, Log, Operate, Processes, Survey, Work,
+    Care, DeadLetter, DeadLetters, HandlerId, LaneCount, Log, Operate, Processes, Survey, Work,
 };
 use crate::{Error, ErrorKind, Retry};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::inbox::InboxBuilder;
 use crate::inbox::stored::{LogAccess, LogStore};
-use crate::store::{DeadLetter, Lanes};
+use crate::store::{DeadLetter, LaneCount};
 use crate::{Mode, Retry};
 
 /// What can be set for stores with a log.
@@ -43,7 +43,7 @@ impl<S: LogStore> InboxBuilder<S> {
     /// How many lanes the log has: that many transactions can append, and each handler work, at the same time. Fixed when the
     /// log is made; 8 unless set then.
     pub fn lanes(mut self, lanes: u16) -> Self {
-        self.stored.lanes = Lanes(Some(lanes));
+        self.stored.lanes = LaneCount(Some(lanes));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use oncebox_core::store::{Appended, LaneChoice, Lanes, Log, NewMessage, Registry};
+use oncebox_core::store::{Appended, LaneChoice, LaneCount, Log, NewMessage, Registry};
 use oncebox_core::{Headers, Key, LogStore};
 
 use super::refused;
@@ -100,7 +100,7 @@ pub async fn a_lane_that_does_not_exist_is_refused<F: Fixture<Store: LogStore>>(
     let store = fixture.store();
     let append = async |lane| store.append(LaneChoice::Only(lane), &[]).await;
     refused(append(0).await);
-    store.register(Some(Lanes(None)), &[]).await.unwrap();
-    append(Lanes::DEFAULT - 1).await.unwrap();
-    refused(append(Lanes::DEFAULT).await);
+    store.register(Some(LaneCount(None)), &[]).await.unwrap();
+    append(LaneCount::DEFAULT - 1).await.unwrap();
+    refused(append(LaneCount::DEFAULT).await);
 }

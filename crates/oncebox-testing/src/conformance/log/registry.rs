@@ -1,6 +1,6 @@
 //! Registration: all of it or none, and where each handler starts.
 
-use oncebox_core::store::{HandlerState, Lanes, Registration, Registry};
+use oncebox_core::store::{HandlerState, LaneCount, Registration, Registry};
 use oncebox_core::{LogStore, Mode, Start};
 
 use super::refused;
@@ -12,9 +12,9 @@ pub async fn a_refused_registration_writes_nothing<F: Fixture<Store: LogStore>>(
     let log = OneHandler::new(fixture.clone()).await;
     let store = fixture.store();
     refused(store.register(FOUR_LANES, &[stored("new", &["a"]), stored("ledger", &["b"])]).await);
-    refused(store.register(Some(Lanes(Some(5))), &[stored("new", &["a"])]).await);
+    refused(store.register(Some(LaneCount(Some(5))), &[stored("new", &["a"])]).await);
     assert_eq!(log.statuses().await.len(), 1);
-    let layout = store.register(Some(Lanes(None)), &[stored("ledger", &["a"])]).await.unwrap();
+    let layout = store.register(Some(LaneCount(None)), &[stored("ledger", &["a"])]).await.unwrap();
     assert_eq!((layout.lanes, layout.handlers), (4, vec![log.handler]), "any number of lanes will do");
 }
 
@@ -88,7 +88,7 @@ pub async fn a_log_with_another_hash_is_refused<F: Fixture<Store: LogStore>>(fix
     if !log.fixture.change_lane_hash().await {
         return;
     }
-    refused(log.fixture.store().register(Some(Lanes(None)), &[]).await);
+    refused(log.fixture.store().register(Some(LaneCount(None)), &[]).await);
     let layout = log.fixture.store().register(None, &[]).await.unwrap();
     assert_eq!(layout.lanes, 4, "without a log it does not matter");
 }
