@@ -19,10 +19,9 @@ async fn stored(store: SqliteStore, order: OrderPaid) -> anyhow::Result<()> {
     // In the consumer: durable and deduplicated when it returns. Acknowledge.
     inbox.accept(Envelope::of(&order)?).await?;
 
-    // In as many processes as you like; they share the work, with no leader. Here until Ctrl-C.
+    // Run this in any number of processes: they share the work, without a leader. Ctrl-C stops it.
     inbox.run(async { drop(tokio::signal::ctrl_c().await) }).await?;
 
-    // What keeps failing is never dropped. Look at it, correct it, run it again; the audit says who did.
     let operators = inbox.operators();
     let letters = operators.dead_letters(Select::all().handler("ledger"), 100).await?;
     operators.retry_dead(Select::all().handler("ledger").error("timeout"), &Operator::new("ann")?).await?;
