@@ -28,6 +28,7 @@ impl Claims for SqliteStore {
         for (unit, is_fresh) in units.iter().zip(fresh.map_err(failed(doing::CLAIM))?) {
             claimed.push(match is_fresh {
                 true => Claimed::Fresh,
+                // The insert reports only that a marker is there. A duplicate needs its state and its result.
                 false => self.claim_in(tx.connection(), unit).await?,
             });
         }
@@ -54,6 +55,7 @@ impl Claims for SqliteStore {
     }
 
     async fn keep(&self, tx: &mut SqliteTx, next: bool) -> Result<(), Error> {
+        // First: if the handler ended the transaction, its savepoint is gone, and the error must say why.
         tx.check_whole().await?;
         tx.run(match next {
             true => &KEEP_AND_ISOLATE,
@@ -65,6 +67,7 @@ impl Claims for SqliteStore {
     async fn undo(&self, tx: &mut SqliteTx, unit: Option<&Unit>, next: bool) -> Result<(), Error> {
         tx.check_whole().await?;
         tx.run(statements::undo()).await?;
+        // The marker is older than the savepoint, so going back does not remove it.
         unclaim(tx.connection(), unit.map(std::slice::from_ref).unwrap_or_default()).await?;
         if next { self.isolate(tx).await } else { Ok(()) }
     }
@@ -81,6 +84,7 @@ impl Claims for SqliteStore {
                 handler: handler.to_owned(),
                 kind: kind.to_owned(),
                 key: key.clone(),
+                // The bodies of these messages are unknown, so copies cannot be compared with them.
                 fingerprint: None,
                 waited: Duration::ZERO,
             })

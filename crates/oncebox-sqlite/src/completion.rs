@@ -16,12 +16,14 @@ pub(crate) async fn complete(
     match &completion.end {
         End::Done { marker, result } => {
             let ended = end_task(&mut *conn, completion).await?;
+            // Only the newest fence may say that the work is done (S7).
             if let Some(marker) = marker.as_ref().filter(|_| ended) {
                 mark_done(conn, marker, result.as_deref(), offset_ms).await?;
             }
             Ok(ended)
         }
         End::Retry { failures, due_in, error } => {
+            // Without an error no attempt has failed, and the history stays as it is.
             let history = match error {
                 Some(_) => Some(history_with_room(&mut *conn, completion).await?),
                 None => None,
@@ -33,6 +35,7 @@ pub(crate) async fn complete(
         End::Dead { failures, error } => {
             let history = history_with_room(&mut *conn, completion).await?;
             let bury = bind_task(sqlx::query(statements::bury_task()), completion);
+            // Before the task is removed, because the statement reads it.
             bury.bind(failures).bind(error).bind(offset_ms).bind(history).execute(&mut *conn).await?;
             end_task(conn, completion).await
         }

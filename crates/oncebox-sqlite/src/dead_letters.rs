@@ -42,6 +42,7 @@ impl DeadLetters for SqliteStore {
                 .fetch_one(&mut *conn)
                 .await?;
             let chosen: &str = chosen.try_get(0)?;
+            // The audit quotes the letters, which are removed at the end.
             sqlx::query(statements::audit_dead())
                 .bind(chosen)
                 .bind(operator)
@@ -67,7 +68,7 @@ impl DeadLetters for SqliteStore {
             let chosen: Vec<(i32, u16, i64, u8)> =
                 serde_json::from_str(chosen).map_err(|error| sqlx::Error::Decode(error.into()))?;
             let letters = chosen.len() as u64;
-            // An aggregate need not keep the order of what it is made of.
+            // The last one by its place: `json_group_array` need not keep the order of its rows.
             let last = chosen.iter().max().filter(|_| letters >= u64::from(limit));
             let next = last.map(|&(handler, lane, pos, _)| (HandlerId(handler), Place { lane, pos }));
             Ok(Acted { letters, next })

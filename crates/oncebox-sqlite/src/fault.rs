@@ -32,6 +32,8 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
             return Some(Fault::LockTimeout);
         }
         match cause.downcast_ref::<sqlx::Error>()? {
+            // A statement can panic the driver's thread. The handler is not to blame, so it counts as a lost
+            // connection.
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => {
                 Some(Fault::Connection)
             }
@@ -44,6 +46,7 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Fault {
 
 /// Whether an error is about the data of a statement.
 pub(crate) fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
+    // Another try would fail in the same way: such a message becomes a dead letter (decision 32).
     const TOO_BIG: i32 = 18;
     const CONSTRAINT: i32 = 19;
     const MISMATCH: i32 = 20;
@@ -65,8 +68,10 @@ fn result_code(extended: i32) -> Option<Fault> {
     const CANTOPEN: i32 = 14;
     match extended & 0xff {
         BUSY | LOCKED => Some(Fault::LockTimeout),
+        // The machine's fault, not the message's: it spends no attempt.
         IOERR | FULL | CANTOPEN => Some(Fault::Outage),
         NOMEM => Some(Fault::Transient),
+        // The seal interrupts a handler's statement at the deadline.
         INTERRUPT => Some(Fault::StatementTimeout),
         _ => None,
     }

@@ -22,7 +22,7 @@ struct File {
 impl DatabaseFile {
     pub(crate) fn new(path: Option<&Path>) -> Self {
         let file = |path: &Path| {
-            // The program may go to another folder.
+            // Absolute, because the program may change its working directory.
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
             Arc::new(File { path, opened: OnceLock::new() })
         };
@@ -38,6 +38,7 @@ impl DatabaseFile {
         let Some(file) = &self.0 else { return Ok(()) };
         let is_same = match Identity::of(&file.path) {
             Ok(identity) => *file.opened.get_or_init(|| identity) == identity,
+            // Before the first transaction the file may be missing: connecting creates it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => file.opened.get().is_none(),
             // Without the right to look, the file counts as the same.
             Err(_) => true,
@@ -46,7 +47,7 @@ impl DatabaseFile {
             true => Ok(()),
             false => Err(Error::unavailable(
                 "the SQLite database was removed or replaced while it was open, and what is written to it would be lost",
-                // As if the connection were gone: it may be back soon.
+                // An I/O error counts as a lost connection, so the work is retried: the file may be put back soon.
                 sqlx::Error::Io(io::Error::new(
                     io::ErrorKind::NotFound,
                     format!("put {} back where it was, or start the program again", file.path.display()),

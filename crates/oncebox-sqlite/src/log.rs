@@ -31,6 +31,7 @@ impl Log for SqliteStore {
             let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
                 return Ok(Err(refusal::no_such_lane(lane)));
             };
+            // Keys first: only fresh messages get positions, and each marker points to one (decision 14).
             let known = find_accepted(conn, messages).await?;
             let mut place = Place { lane, pos: newest };
             let mut fresh = Vec::with_capacity(messages.len());
@@ -65,6 +66,7 @@ impl Log for SqliteStore {
 
     async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
         self.write(doing::PRUNE, async |conn| {
+            // Before the delete: it counts the same positions, of which some are gone afterwards.
             let next: Option<Option<i64>> = sqlx::query_scalar(statements::prune_next())
                 .bind(lane)
                 .bind(behind)
@@ -80,6 +82,7 @@ impl Log for SqliteStore {
                 .execute(&mut *conn)
                 .await?;
             let next = next.flatten();
+            // Once per round, at its last step: this goes through the progress of all handlers.
             if next.is_none() {
                 let progress = sqlx::query(statements::prune_progress());
                 progress.bind(lane).bind(before_ms).execute(conn).await?;
@@ -155,6 +158,7 @@ async fn find_accepted(
 /// Inserts messages with their markers, and notes their kinds.
 async fn insert(conn: &mut SqliteConnection, fresh: &[Fresh<'_>]) -> Result<(), sqlx::Error> {
     let Some(first) = fresh.first() else { return Ok(()) };
+    // Operators see from these few rows which kinds no handler takes, without a read of the log.
     let kinds: BTreeSet<&str> = fresh.iter().map(|fresh| &*fresh.message.kind).collect();
     let note = sqlx::query(statements::note_kinds()).bind(to_json(kinds)?).bind(first.now_ms);
     note.execute(&mut *conn).await?;

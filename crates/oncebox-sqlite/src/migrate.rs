@@ -21,6 +21,7 @@ impl SqliteStore {
     /// that is there already is left alone.
     pub async fn migrate(&self) -> Result<(), Error> {
         self.write(doing::MIGRATE, async |conn| {
+            // Read as the writer: of processes that start at once, one migrates and the others find nothing to do.
             let from = usize::try_from(version(conn).await?).unwrap_or(0);
             for step in MIGRATIONS.iter().skip(from) {
                 conn.execute(sqlx::raw_sql(*step)).await?;
@@ -28,6 +29,7 @@ impl SqliteStore {
             Ok(())
         })
         .await?;
+        // Also refuses a database of a newer version, which the loop above leaves alone.
         self.check_version().await
     }
 
@@ -59,6 +61,7 @@ impl SqliteStore {
             .fetch_one(&mut *conn)
             .await
             .map_err(failed(doing::READ_SETTINGS))?;
+        // 2 is FULL. A database in memory survives no power failure anyway.
         if journal != "memory" && synchronous < 2 {
             tracing::error!(
                 synchronous,

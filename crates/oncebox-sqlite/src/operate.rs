@@ -50,6 +50,7 @@ async fn carry_out(
         }
         OperationStep::Replay(from) => replay(conn, handler, *from, offset_ms).await,
         OperationStep::Rename { from, to } => {
+            // The new name may be a former one of this handler, which is still reserved.
             sqlx::query(statements::free_name()).bind(handler.0).bind(to).execute(&mut *conn).await?;
             sqlx::query(statements::rename_handler()).bind(handler.0).bind(to).execute(&mut *conn).await?;
             let reserve = sqlx::query(statements::reserve_name()).bind(handler.0).bind(from);
@@ -77,6 +78,7 @@ async fn remove(
     ] {
         sqlx::query(statement).bind(handler.0).execute(&mut *conn).await?;
     }
+    // Nothing runs these keys any more. Only done markers are swept; others would stay for ever.
     sqlx::query(statements::mark_all_done()).bind(origin).bind(offset_ms).execute(conn).await?;
     Ok(Affected { positions: 0, tasks: tasks.rows_affected(), dead: dead.rows_affected() })
 }
@@ -95,6 +97,7 @@ async fn replay(
             let drop = sqlx::query(statement).bind(handler.0).bind(epoch.lane).bind(epoch.pos);
             drop.execute(conn).await.map(|dropped| dropped.rows_affected())
         };
+        // The lane passes these messages again, and they must not run a second time as tasks.
         affected.tasks += drop_behind(&mut *conn, statements::drop_tasks_behind()).await?;
         affected.dead += drop_behind(&mut *conn, statements::drop_dead_behind()).await?;
     }

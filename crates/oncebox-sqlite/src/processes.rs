@@ -46,6 +46,7 @@ impl Processes for SqliteStore {
         self.write(doing::LEAVE, async |conn| {
             let id = &id.0.as_bytes()[..];
             sqlx::query(statements::leave()).bind(id).execute(&mut *conn).await?;
+            // No crash, so nothing is added to the tasks' crashes.
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(0).bind(offset_ms);
             free.execute(&mut *conn).await?;
             sqlx::query(statements::forget_attempts()).bind(id).execute(conn).await?;
@@ -71,6 +72,8 @@ impl Processes for SqliteStore {
             let bury = sqlx::query_as(statements::bury_process()).bind(id).bind(offset_ms).bind(is_seen);
             let buried: Option<(String, u32)> = bury.fetch_optional(&mut *conn).await?;
             let Some((handlers, in_hand)) = buried else { return Ok(None) };
+            // One more crash for each task that it ran. Before the note below, which counts these tasks as waiting
+            // again.
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(1).bind(offset_ms);
             let freed = free.execute(&mut *conn).await?;
             let note = sqlx::query(statements::note_crash()).bind(handlers).bind(in_hand);

@@ -15,9 +15,10 @@ use crate::store::SqliteStore;
 
 impl Registry for SqliteStore {
     async fn register(&self, log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
+        // Read first: most starts change nothing, and need no turn as the writer.
         let mut conn = self.pool.acquire().await.map_err(failed(doing::REGISTER))?;
         let there = registry_state(&mut conn, handlers).await.map_err(failed(doing::REGISTER))?;
-        // Given back before anything else: a database in memory has only this one.
+        // Returned before the write below: a database in memory has no second connection.
         drop(conn);
         if there.plan(log, handlers)?.is_empty() {
             return Ok(there.layout(handlers));
@@ -28,6 +29,7 @@ impl Registry for SqliteStore {
             let there = registry_state(&mut *conn, handlers).await?;
             let plan = match there.plan(log, handlers) {
                 Ok(plan) => plan,
+                // Nothing is written yet, so the commit behind a refusal does no harm.
                 Err(refused) => return Ok(Err(refused)),
             };
             if let Err(refused) = check_leftovers(&mut *conn, &plan).await? {
@@ -120,6 +122,7 @@ async fn change_lanes(
             let begin = sqlx::query(statements::begin_lanes()).bind(id.0).bind(start == Start::Now);
             begin.bind(offset_ms).execute(conn).await?;
         }
+        // From stored to mixed: a key that was accepted before must be a duplicate inline too (decision 20).
         LaneStep::BackfillMarkers => {
             let backfill = sqlx::query(statements::backfill_markers()).bind(id.0).bind(offset_ms);
             backfill.execute(conn).await?;

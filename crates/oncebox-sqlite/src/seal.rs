@@ -48,6 +48,8 @@ impl Seal {
         let commit = seal.clone();
         handle.set_commit_hook(move || {
             let closed = commit.0.closed.load(Ordering::SeqCst) && !mutant!("guard_removed_sqlite");
+            // Recorded: a handler that ran COMMIT would do so again, while a rollback for another reason deserves a
+            // retry.
             commit.0.refused.fetch_or(closed, Ordering::SeqCst);
             !closed
         });
@@ -61,6 +63,7 @@ impl Seal {
     /// From now on nothing commits, and statements end at the deadline.
     pub(crate) fn close(&self, handler_timeout: Duration) {
         let deadline = self.0.since.elapsed().saturating_add(handler_timeout).as_millis();
+        // At least 1, because 0 means no deadline.
         self.0.deadline_ms.store(u64::try_from(deadline).unwrap_or(u64::MAX).max(1), Ordering::SeqCst);
         self.0.closed.store(true, Ordering::SeqCst);
     }
@@ -94,6 +97,7 @@ impl Seal {
     }
 
     fn is_late(&self) -> bool {
+        // Relaxed is enough: a deadline that is noticed 10,000 instructions later does no harm.
         let deadline = self.0.deadline_ms.load(Ordering::Relaxed);
         deadline != 0 && self.0.since.elapsed().as_millis() >= u128::from(deadline)
     }

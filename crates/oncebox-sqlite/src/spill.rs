@@ -39,6 +39,7 @@ async fn write(
     let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
         return Ok(Err(refusal::no_such_lane(lane)));
     };
+    // The handler may have been removed or made inline since this process started.
     let there: Option<i64> = sqlx::query_scalar(statements::can_have_tasks())
         .bind(spill.handler.0)
         .fetch_optional(&mut *conn)

@@ -21,6 +21,7 @@ use crate::writer_queue::WriterQueue;
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum time to connect while another process creates the file.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+// One writes, the others read: with WAL, readers do not wait for the writer.
 const CONNECTIONS: u32 = 4;
 
 /// Oncebox on SQLite.
@@ -41,7 +42,7 @@ impl SqliteStore {
     pub fn new(pool: SqlitePool) -> Self {
         let options = pool.connect_options();
         let file = options.get_filename();
-        // The driver names databases in memory so.
+        // The driver gives a database in memory a name of this form. It has no file to check or to lock.
         let in_memory = file.to_string_lossy().starts_with("file:");
         let file = DatabaseFile::new((!in_memory).then_some(file));
         let queue = WriterQueue::new(file.path());
@@ -63,11 +64,12 @@ impl SqliteStore {
         let options = SqliteConnectOptions::from_str(url)
             .map_err(bad_url)?
             .create_if_missing(true)
+            // Without WAL, readers and the writer block each other. Without FULL, a power failure can lose a commit.
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT);
         let pool = if in_memory {
-            // Every connection to memory is a database of its own: keep the one.
+            // Each connection to memory opens a database of its own, so the pool keeps a single one for ever.
             SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None)
         } else {
             SqlitePoolOptions::new().max_connections(CONNECTIONS)
@@ -104,6 +106,7 @@ impl SqliteStore {
         handler_timeout: Duration,
     ) -> Result<SqliteTx, Error> {
         let turn = self.queue.wait(limit).await?;
+        // At each begin, before anything is written: a write to a removed file would be lost.
         self.file.check()?;
         let (pool, kept) = (self.pool.clone(), self.kept.clone());
         // In a task of its own: a caller that goes away must not leave a transaction half begun.

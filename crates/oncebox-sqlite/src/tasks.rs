@@ -39,6 +39,7 @@ pub(crate) async fn take_tasks(
         .fetch_all(&mut *conn)
         .await?;
     let tasks = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    // A statement of its own: a delete that returns rows cannot join the messages.
     sqlx::query(statements::remove_tasks())
         .bind(taker.handler.0)
         .bind(taker.lane)
@@ -71,6 +72,7 @@ async fn find_in_order(
     dead_head: &str,
     offset_ms: i64,
 ) -> Result<Vec<i64>, sqlx::Error> {
+    // Heads first: a long queue of one ordering key must not delay the other keys (decision 18).
     let free = find_free(&mut *conn, taker, limits.tasks, dead_head, offset_ms).await?;
     let mut due: Vec<i64> = free.iter().map(|(pos, _)| *pos).collect();
     if limits.heads_only {
@@ -118,6 +120,7 @@ async fn find_free(
     if is_all || free.len() == limit as usize {
         return Ok(free);
     }
+    // Most due tasks are held back. Going from key to key skips what is parked behind a head.
     let heads: Vec<(i64, Option<Vec<u8>>, i64)> = sqlx::query_as(statements::due_heads())
         .bind(taker.handler.0)
         .bind(taker.lane)

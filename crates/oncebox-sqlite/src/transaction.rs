@@ -50,7 +50,10 @@ impl SqliteTx {
     ) -> Result<Self, sqlx::Error> {
         // A transaction that was dropped in the middle of a handler's own ROLLBACK leaves one behind.
         end_all(&mut writer.conn).await?;
+        // The connection keeps its hooks, which still know how the transaction before ended.
         writer.seal.renew();
+        // IMMEDIATE takes the write lock now. Otherwise the first write could fail because others have written since
+        // a read.
         Manager::begin(&mut writer.conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
         let seal = writer.seal.clone();
         Ok(Self { held: Some(Held { writer, _turn: turn }), seal, kept, handler_timeout, armed: false })
@@ -65,6 +68,7 @@ impl SqliteTx {
     /// Proves that the transaction is still the one that was armed, then opens the seal for the commit.
     pub(crate) async fn guard(&mut self) -> Result<(), Error> {
         self.check_whole().await?;
+        // Only after the proof: until now the commit hook has refused every commit.
         self.seal.open();
         self.armed = false;
         Ok(())
@@ -77,8 +81,10 @@ impl SqliteTx {
 
     /// Whether it is still the same transaction, with no other left open in it.
     pub(crate) async fn check_whole(&mut self) -> Result<(), Error> {
-        // In turn: a nested transaction that was dropped rolls back in the background.
+        // The driver's thread works in order. So this waits for nested transactions that were dropped and roll back
+        // in the background.
         let handle = timeout(ANSWER_TIMEOUT, self.connection().lock_handle()).await;
+        // No response counts as a dead thread: an outage, which spends no attempt.
         let handle = handle.unwrap_or(Err(sqlx::Error::WorkerCrashed));
         drop(handle.map_err(failed(doing::GUARD))?);
         if self.seal.has_rolled_back() && !mutant!("guard_removed_sqlite") {
@@ -108,6 +114,7 @@ impl SqliteTx {
         // On failure the transaction is still open, and dropping `self` ends it.
         Manager::commit(self.connection()).await.map_err(failed(doing::COMMIT))?;
         if let Some(Held { writer, _turn }) = self.held.take() {
+            // Before the turn ends, so that the next caller finds the connection.
             self.kept.put(writer);
         }
         Ok(())
@@ -115,6 +122,7 @@ impl SqliteTx {
 
     pub(crate) async fn rollback(mut self) {
         if let Some(rollback) = self.start_rollback() {
+            // The task closes a connection that cannot roll back, so there is nothing left to do here.
             let _ = rollback.await;
         }
     }
@@ -131,13 +139,16 @@ impl SqliteTx {
                 let ended = timeout(ROLLBACK_TIMEOUT, end_all(&mut held.writer.conn)).await;
                 if let Err(error) = ended.unwrap_or(Err(sqlx::Error::WorkerCrashed)) {
                     tracing::debug!(%error, "a connection that cannot roll back is closed");
-                    // Not through its pool, which would wait for the same answer. The next in line gets its turn.
+                    // Not returned to its pool, which would wait for the same response. The next caller gets its
+                    // turn.
                     let Held { writer, _turn } = held;
                     drop(writer.conn.detach());
                 }
+                // The hooks stay on the connection, and its next user must be able to commit.
                 seal.open();
             })),
             Err(_no_runtime) => {
+                // No task can roll back without a runtime. Closing the connection does.
                 held.writer.conn.close_on_drop();
                 None
             }
@@ -160,6 +171,7 @@ pub(crate) fn depth(conn: &SqliteConnection) -> usize {
 /// Ends whatever is open on a connection, even if a handler ended the transaction behind the driver's back.
 async fn end_all(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     while Manager::get_transaction_depth(conn) > 0 {
+        // The driver does not notice a handler's own ROLLBACK: then it counts a transaction that is gone.
         if Manager::rollback(conn).await.is_err() {
             rebuild(conn).await?;
             Manager::rollback(conn).await?;

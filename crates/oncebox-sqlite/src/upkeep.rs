@@ -21,6 +21,7 @@ impl Upkeep for SqliteStore {
                 .bind(offset_ms)
                 .execute(&mut *conn)
                 .await?;
+            // The last heartbeat is older than the tolerance: the time in between was downtime and does not count.
             if prolonged.rows_affected() == 0 {
                 sqlx::query(statements::begin_live_time()).bind(offset_ms).execute(conn).await?;
             }
@@ -42,6 +43,7 @@ impl Upkeep for SqliteStore {
         self.write(doing::SWEEP, async |conn| {
             let swept =
                 sqlx::query(statements::sweep()).bind(before_ms).bind(limit).fetch_all(&mut *conn).await?;
+            // Results have a table of their own, which keeps the markers small. They expire together.
             for row in &swept {
                 sqlx::query(statements::sweep_result())
                     .bind(row.try_get::<&str, _>(0)?)

@@ -46,6 +46,7 @@ impl Work for SqliteStore {
         let batch = take(tx.connection(), taker, limits, self.clock_offset_ms()).await;
         let batch = batch.map_err(failed(doing::TAKE))?;
         if batch.is_some() {
+            // A handler may run from here on: nothing commits until the guard has proved the transaction.
             tx.arm();
         }
         Ok(batch)
@@ -99,6 +100,7 @@ impl Work for SqliteStore {
     ) -> Result<Option<Fence>, Error> {
         let next = sqlx::query_scalar(statements::next_fence()).bind(&process.0.as_bytes()[..]);
         let next: Option<i64> = next.fetch_optional(tx.connection()).await.map_err(failed(doing::LEASE))?;
+        // Another process has declared this one crashed, and would not know of the lease.
         let Some(fence) = next.map(Fence) else { return Ok(None) };
         let apart = self.apart(taker, messages);
         apart.set_apart(tx.connection(), Some((process, fence))).await.map_err(failed(doing::LEASE))?;
@@ -143,6 +145,7 @@ impl Care for SqliteStore {
         place: Place,
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
+        // Committed before the message runs, so that the note survives a crash.
         self.write(doing::NOTE_ATTEMPT, async |conn| {
             sqlx::query_scalar(statements::note_attempt())
                 .bind(handler.0)
@@ -169,6 +172,7 @@ impl Care for SqliteStore {
                 .bind(&process.0.as_bytes()[..])
                 .execute(&mut *conn)
                 .await?;
+            // Earlier crashes still count against the message, so only an empty note goes.
             let drop = sqlx::query(statements::drop_empty_attempt()).bind(handler.0);
             drop.bind(place.lane).bind(place.pos).execute(conn).await?;
             Ok(())
@@ -219,6 +223,7 @@ async fn forget_attempt(
         .await?;
     let count = sqlx::query_scalar(statements::count_care()).bind(handler.0).bind(place.lane);
     match count.fetch_optional(&mut *conn).await? {
+        // That was the last suspect message: batches are full again.
         Some(i64::MIN..=0) => end_care(conn, handler, place.lane).await,
         _ => Ok(()),
     }
@@ -311,6 +316,7 @@ async fn take(
     let Some(standing) = find_standing(&mut *conn, taker).await? else { return Ok(None) };
     let Standing { epoch, pos: from, newest, ordered, after, until } = standing;
     let head = newest.max(from);
+    // An empty batch rather than none: the handler is there, and its tasks may still run.
     if is_full(&mut *conn, taker, limits.open_tasks).await? {
         return Ok(Some(Batch { epoch, from, reached: from, head, messages: Vec::new() }));
     }
@@ -330,6 +336,7 @@ async fn take(
         .fetch_all(conn)
         .await?;
     let mut messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    // Sorted here: `order by` would copy all bodies once more.
     messages.sort_unstable_by_key(|message| message.place.pos);
     Ok(Some(Batch { epoch, from, reached: limits.reached(&messages, looked), head, messages }))
 }

@@ -44,6 +44,7 @@ impl SqliteStore {
         match statements(tx.connection()).await {
             Ok(result) => tx.commit().await.map(|()| result),
             Err(error) => {
+                // Awaited: the writer is free when the caller gets the error.
                 tx.rollback().await;
                 Err(failed(doing)(error))
             }
@@ -56,6 +57,7 @@ impl SqliteStore {
         loop {
             let left = limit.saturating_sub(started.elapsed());
             match self.begin_within(left, NO_HANDLER).await {
+                // No pause here: SQLite has waited already, for its busy timeout.
                 Err(error) if classify(&error) == Fault::LockTimeout && started.elapsed() < limit => {}
                 begun => return begun,
             }

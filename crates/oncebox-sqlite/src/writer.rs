@@ -47,6 +47,7 @@ impl Kept {
 
     /// Keeps a writer whose transaction has ended, unless others need the connection.
     pub(crate) fn put(&self, writer: Writer) {
+        // No other caller can use a kept connection. With a single one in the pool, readers would wait for it.
         let others_have_some =
             self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections();
         if others_have_some && writer.since.elapsed() < CONNECTION_TIME && !self.pool.is_closed() {

@@ -60,6 +60,7 @@ impl WriterQueue {
             PathBuf::from(name)
         };
         let files = database.map(|database| {
+            // Two files: one process waits at the head while another one has the turn.
             let (head, turn) = (beside(database, "-oncebox-line"), beside(database, "-oncebox-turn"));
             Arc::new(LockFiles { head, turn, place: Mutex::default() })
         });
@@ -72,6 +73,7 @@ impl WriterQueue {
     }
 
     async fn take(&self) -> Result<Turn, Error> {
+        // First in line within the process, so that a process has a single place between processes.
         let own = self.own.clone().acquire_owned().await;
         let own = own.map_err(|closed| Error::unavailable("the queue for the writer is closed", closed))?;
         let Some(files) = &self.files else { return Ok(Turn { _own: own, _file: None }) };
@@ -102,15 +104,18 @@ impl LockFiles {
         let (give, given) = oneshot::channel();
         let is_taken = {
             let mut place = self.place();
+            // This replaces a caller that has timed out, and takes over its place.
             place.wanted = Some(give);
             std::mem::replace(&mut place.taken, true)
         };
         if !is_taken {
             let files = self.clone();
+            // On a thread of its own: waiting for a file lock blocks, and nothing can cancel it.
             tokio::task::spawn_blocking(move || {
                 let file = files.take();
                 let wanted = {
                     let mut place = files.place();
+                    // Both under one lock: a new caller either gets this turn or starts a new thread.
                     place.taken = false;
                     place.wanted.take()
                 };
@@ -123,10 +128,12 @@ impl LockFiles {
 
     /// The turn, if it is free and no process waits for it.
     fn try_take(&self) -> io::Result<Option<File>> {
+        // A thread is in the queue already, for a caller that has timed out: take over its place.
         if self.place().taken {
             return Ok(None);
         }
         let head = open(&self.head)?;
+        // Another process is at the head, and its turn comes first.
         if head.try_lock().is_err() {
             return Ok(None);
         }
@@ -137,6 +144,7 @@ impl LockFiles {
     /// The turn, after all earlier processes.
     fn take(&self) -> io::Result<File> {
         let head = open(&self.head)?;
+        // Locked until the turn is there: it keeps a process that has just had its turn behind this one.
         head.lock()?;
         let turn = open(&self.turn)?;
         turn.lock()?;
