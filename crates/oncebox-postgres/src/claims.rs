@@ -20,7 +20,7 @@ impl Claims for PostgresStore {
         match units {
             [] => Ok(Vec::new()),
             [unit] => Ok(vec![self.claim_one(tx, unit).await?]),
-            // A handler's own batch, or a mixture that only has to be right.
+            // One statement claims a batch of one handler. A mixture of handlers needs no speed.
             [first, rest @ ..] if rest.iter().all(|unit| unit.handler == first.handler) => {
                 self.claim_batch(tx, units).await
             }
@@ -48,6 +48,7 @@ impl Claims for PostgresStore {
     }
 
     async fn keep(&self, tx: &mut PostgresTx, next: bool) -> Result<(), Error> {
+        // First: a handler may have left a transaction open inside, or put another connection in place of this one.
         tx.check_nested()?;
         let Statements { keep, isolate, .. } = &*self.statements;
         match next {
@@ -60,6 +61,7 @@ impl Claims for PostgresStore {
         tx.check_nested()?;
         tx.run(self.statements.undo.as_str()).await?;
         if let Some(unit) = unit {
+            // The marker is older than the savepoint, so going back does not remove it.
             let unclaim = sqlx::query(self.statements.unclaim.clone())
                 .bind(&unit.handler)
                 .bind(&unit.kind)
@@ -135,9 +137,11 @@ impl PostgresStore {
             .bind(tx.body_lock_timeout_as_setting());
         let row = tx.timed().fetch_one(claim).await.map_err(failed(doing))?;
         tx.armed_by(&row).map_err(failed(doing))?;
+        // No list means that all are fresh, which is the usual case.
         let Some(fresh) = row.try_get::<Option<Vec<i64>>, _>("fresh").map_err(failed(doing))? else {
             return Ok(vec![Claimed::Fresh; units.len()]);
         };
+        // A key that another transaction holds must not stall the batch: its unit leaves and waits alone.
         let busy: Vec<i64> = row.try_get("busy").map_err(failed(doing))?;
         let mut claimed = Vec::with_capacity(units.len());
         for (ordinal, unit) in (1..).zip(units) {
@@ -159,6 +163,7 @@ impl PostgresStore {
         unit: &Unit,
     ) -> Result<Claimed, Error> {
         for _ in 0..refusal::CLAIM_ATTEMPTS {
+            // A statement of its own has a newer snapshot, which shows the marker that the insert met.
             if let Some(marker) = find_marker(&self.statements, conn, unit).await? {
                 return Ok(Claimed::Known(marker));
             }

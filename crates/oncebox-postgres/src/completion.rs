@@ -61,6 +61,7 @@ impl PostgresStore {
         let ended: Vec<i64> = self
             .connections
             .in_transaction(doing::COMPLETE, Duration::ZERO, async |tx: &mut TimedConnection| {
+                // Tasks change under the lane's lock only (decision 18).
                 let lock = sqlx::query(self.statements.lock_lanes.clone())
                     .bind(&columns.handlers)
                     .bind(&columns.lanes);
@@ -96,6 +97,7 @@ impl PostgresStore {
         columns: &Columns,
     ) -> Result<Vec<Option<String>>, sqlx::Error> {
         let mut histories = vec![None; columns.errors.len()];
+        // No attempt has failed, so no history grows: a round trip less.
         if columns.errors.iter().all(Option::is_none) {
             return Ok(histories);
         }

@@ -209,10 +209,12 @@ impl<C: Held> TimedConnection<C> {
         answer: Result<Result<T, sqlx::Error>, tokio::time::error::Elapsed>,
     ) -> Result<T, sqlx::Error> {
         let answer = answer.unwrap_or_else(|_elapsed| {
+            // The response may still come, and would be taken for that of the next statement.
             self.lost = true;
             Err(silent(limit))
         });
         if let Err(error) = &answer
+            // Its plans or prepared statements are outdated: the next attempt needs a new session (decision 30).
             && classify(error) == Fault::Session
         {
             self.bad = true;
@@ -224,7 +226,7 @@ impl<C: Held> TimedConnection<C> {
 impl<C: Held> Drop for TimedConnection<C> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
-            // Whatever the server may take for a statement, it takes none of that to say that it is there.
+            // Only the time for a response: the ping needs none of the time that statements may take.
             conn.let_go(self.is_bad(), self.answer);
         }
     }
@@ -235,11 +237,12 @@ impl Held for PoolConnection<Postgres> {
         let runtime = match Handle::try_current() {
             // A nested transaction that was forgotten is not worth taking apart.
             Ok(runtime) if !lost && Manager::get_transaction_depth(&self) <= 1 => runtime,
+            // Detached, so that the pool has room for another. No closing message, which could wait for ever.
             _ => return drop(self.detach()),
         };
         // Sent when the pool takes the connection back, without waiting for the response.
         Manager::start_rollback(&mut self);
-        // What the pool itself does with a connection that is dropped, for ever if need be.
+        // As the pool does on drop, but with a time limit: its ping would wait for ever on a half-open connection.
         let back = self.return_to_pool();
         runtime.spawn(async move {
             if timeout(limit, back).await.is_err() {

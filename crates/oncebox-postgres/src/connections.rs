@@ -53,6 +53,7 @@ impl Connections {
         if !takes_no_writes {
             return failed(doing)(error);
         }
+        // The other connections of the pool lead to the same server.
         self.servers.distrust();
         refused_to_write(doing)(error)
     }
@@ -108,6 +109,7 @@ impl Connections {
     {
         let mut tx = self.begin(doing).await?;
         tx.may_take(each);
+        // On an error, dropping `tx` rolls back.
         let result = statements(&mut tx).await.map_err(failed(doing))?;
         tx.commit().await.map_err(failed(doing))?;
         Ok(result)

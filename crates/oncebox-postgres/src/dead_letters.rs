@@ -45,6 +45,7 @@ impl DeadLetters for PostgresStore {
         self.connections
             .in_transaction(doing::ACT_ON_DEAD_LETTERS, LONG, async |tx: &mut TimedConnection| {
                 let plan = action.plan();
+                // Waits for the workers in these lanes: dead letters change under the lane's lock only (decision 18).
                 let lock = select_by(&self.statements.lock_dead, select)
                     .bind(i64::from(limit))
                     .bind(after_handler)
@@ -74,7 +75,8 @@ impl DeadLetters for PostgresStore {
                 let acted = tx.fetch_optional(act).await?;
                 let acted = acted.as_ref().map(Last::from_row).transpose()?;
                 let is_full = |&(.., letters): &Last| letters >= i64::from(limit);
-                // Letters of the last moment may have come before some that were meant.
+                // A letter that died between the two statements may take the place of one that was meant. So the next
+                // step begins behind the last one acted on.
                 let next = acted.filter(is_full).or(meant.filter(is_full));
                 Ok(Acted {
                     letters: acted.map_or(0, |(.., letters)| u64::try_from(letters).unwrap_or(0)),
@@ -105,7 +107,7 @@ impl DeadLetters for PostgresStore {
 fn select_by<'s>(statement: &SqlStr, select: &'s Select) -> Query<'s, Postgres, PgArguments> {
     let (after, before) = select.died_between_ms();
     sqlx::query(statement.clone())
-        // Planned anew each time: which conditions there are makes all the difference.
+        // Planned anew each time: the best index depends on which conditions are set.
         .persistent(false)
         .bind(select.handler_name())
         .bind(select.kind_name())

@@ -101,6 +101,7 @@ fn driver(error: &sqlx::Error) -> Option<Fault> {
         _ if is_out_of_date(error) => Some(Fault::Session),
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
+        // After a protocol error it is unknown what the server has done.
         | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::BeginFailed

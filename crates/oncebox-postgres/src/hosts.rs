@@ -54,7 +54,7 @@ impl Hosts {
         }
         let mut options = Vec::with_capacity(hosts.len());
         for (n, host) in hosts.iter().enumerate() {
-            // One port for all stands last; each of several goes to its host.
+            // Given as a parameter, one port counts for every host. Of several, each belongs to its own host.
             let port = match &ports[..] {
                 [] => String::new(),
                 [port] => format!("&port={port}"),

@@ -20,6 +20,7 @@ impl Connections {
             .connect_lazy_with(self.servers.pool().connect_options().as_ref().clone());
         let mut listener = PgListener::connect_with(&beside).await?;
         let listening = self.listen_on(&mut listener, channel, heard);
+        // Outside of the pool, so it has to watch for the pool's end itself.
         let ended = self.servers.pool().close_event().do_until(listening).await.and_then(|ended| ended);
         self.drop_listener(listener).await;
         ended

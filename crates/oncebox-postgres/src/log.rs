@@ -23,6 +23,7 @@ impl Log for PostgresStore {
         let mut races = 0;
         loop {
             match self.try_append(lane, messages).await {
+                // Nothing was stored, and by now the other message's key is known (decision 14).
                 Err(error) if is_known_by_now(&error) && races < RACES_MAX => races += 1,
                 Err(error) if is_refused(&error) => return Err(refusal::no_such_lane(lane.lane())),
                 appended => return appended.map_err(self.connections.failed(doing::APPEND)),
@@ -36,11 +37,12 @@ impl Log for PostgresStore {
             match self.try_spill(spill, lock_timeout).await {
                 Ok(Some(place)) => return Ok(Spilled::New(place)),
                 Ok(None) => {}
+                // Usually a running copy holds the marker: how it ends is not known yet.
                 Err(error) if classify(&error) == Fault::LockTimeout => return Ok(Spilled::Busy),
                 Err(error) if is_refused(&error) => return Err(refusal::no_tasks_for_handler()),
                 Err(error) => return Err(self.connections.failed(doing)(error)),
             }
-            // It may be gone again.
+            // A sweep may have deleted the marker meanwhile: then try again.
             if let Some(unit) = &spill.marker
                 && let Some(marker) = self.marker(unit).await?
             {
@@ -88,6 +90,7 @@ impl Log for PostgresStore {
 
     async fn sweep_accepted(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         let doing = doing::SWEEP_ACCEPTED;
+        // Planned anew each time, as above.
         let sweep = sqlx::query(self.statements.sweep_accepted.clone())
             .persistent(false)
             .bind(before_ms)
@@ -149,6 +152,7 @@ impl PostgresStore {
             .bind(&new_kinds);
         let mut conn = self.connections.warm().await?;
         let rows = conn.fetch_all(append).await?;
+        // Only after a success: otherwise the pool checks the connection when it comes back (decision 26).
         self.connections.keep_warm(conn);
         self.kinds.note(new_kinds);
         rows.iter().map(read_appended).collect()
@@ -176,8 +180,10 @@ impl PostgresStore {
             .bind(spill.error.as_deref())
             .bind(spill.is_dead)
             .bind(self.clock_offset_ms())
+            // Never 0, which would mean no limit.
             .bind(format!("{}ms", lock_timeout.as_millis().max(1)));
         let mut conn = self.connections.take().await?;
+        // The server may wait this long for a lock before it responds.
         conn.may_take(lock_timeout);
         let row = conn.fetch_optional(set_apart).await?;
         row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()

@@ -42,6 +42,7 @@ impl PostgresStore {
     }
 
     async fn migrate_in(&self, tx: &mut TimedConnection) -> Result<(), sqlx::Error> {
+        // Of processes that start at once, one migrates. The others wait here and then find nothing to do.
         tx.execute(sqlx::query(self.statements.lock_migration.clone())).await?;
         let from = usize::try_from(self.version(tx).await?).unwrap_or(0);
         for (file, step) in MIGRATIONS.iter().skip(from) {
@@ -84,6 +85,7 @@ impl PostgresStore {
             row.and_then(|row| row.try_get::<String, _>(0)).map_err(failed(doing))
         };
         let version = read("server_version_num").await?;
+        // Version 13 is the first with `pg_current_xact_id`, which the guard needs.
         if version.parse::<u32>().is_ok_and(|version| version < 130_000) {
             let message = format!("PostgreSQL {version} is too old: upgrade it to version 13 or newer");
             return Err(Error::new(ErrorKind::Schema, message));
@@ -94,6 +96,7 @@ impl PostgresStore {
             }
         }
         let waits = !read("synchronous_standby_names").await?.is_empty();
+        // `local` does not wait for the standby, even if one is named.
         if waits && read("synchronous_commit").await? == "local" {
             tracing::error!(
                 "a failover can lose acknowledged messages: set `synchronous_commit = on` in PostgreSQL"

@@ -26,13 +26,14 @@ impl Operate for PostgresStore {
     ) -> Result<Option<Affected>, Error> {
         self.connections
             .in_transaction(operation.doing(), LONG, async |tx: &mut TimedConnection| {
-                // Whatever is refused waits for no lock, and whatever takes long is done before the locks.
+                // A refusal waits for no lock, and slow reads come before the locks.
                 let known = known_handlers(&self.statements, &mut *tx, operation.names(handler)).await?;
                 let first = match operation.plan(handler, &known) {
                     Ok(Some(plan)) => self.first_messages(&mut *tx, &plan).await?,
                     Ok(None) => return Ok(Ok(None)),
                     Err(refused) => return Ok(Err(refused)),
                 };
+                // In the order in which a registration locks them, so that the two cannot deadlock.
                 tx.execute(sqlx::query(self.statements.lock_upkeep.clone())).await?;
                 tx.execute(sqlx::query(self.statements.lock_handler_lanes.clone()).bind(handler)).await?;
                 // Another operator may have been faster.
@@ -67,6 +68,7 @@ impl PostgresStore {
             }
             OperationStep::Replay(_) => self.go_back(conn, handler, first).await,
             OperationStep::Rename { from, to } => {
+                // The new name may be a former one of this handler, which is still reserved.
                 conn.execute(sqlx::query(statements.free_name.clone()).bind(handler.0).bind(to)).await?;
                 conn.execute(sqlx::query(statements.rename_handler.clone()).bind(handler.0).bind(to)).await?;
                 conn.execute(sqlx::query(statements.reserve_name.clone()).bind(handler.0).bind(from)).await?;

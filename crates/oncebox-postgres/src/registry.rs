@@ -41,6 +41,7 @@ impl Registrar {
         if there.plan(log, handlers)?.is_empty() {
             return Ok(there.layout(handlers));
         }
+        // The transaction below takes a connection of its own, and the pool may have no other.
         drop(conn);
         let handlers = handlers.to_vec();
         // In a task of its own: a caller that goes away must not leave a transaction half begun.
@@ -77,6 +78,7 @@ impl Registrar {
         if let Some(log) = there.plan(log, handlers)?.make_log {
             self.make_log(tx, &log).await.map_err(failed(doing::REGISTER))?;
         }
+        // Pruning and other registrations wait: they read the rows that change here.
         tx.execute(sqlx::query(self.statements.lock_upkeep.clone()))
             .await
             .map_err(failed(doing::REGISTER))?;
@@ -183,6 +185,7 @@ impl Registrar {
             LaneStep::Begin(start) => {
                 sqlx::query(statements.begin_lanes.clone()).bind(id.0).bind(start == Start::Now)
             }
+            // From stored to mixed: a key that was accepted before must be a duplicate inline too (decision 20).
             LaneStep::BackfillMarkers => {
                 sqlx::query(statements.backfill_markers.clone()).bind(id.0).bind(self.clock_offset_ms)
             }

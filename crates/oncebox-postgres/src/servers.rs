@@ -65,10 +65,12 @@ impl Servers {
         };
         let (admitting, trusting) = (several.clone(), several.clone());
         let pool = pool
+            // The server may have become a standby since it was chosen.
             .after_connect(move |conn, _| {
                 let several = admitting.clone();
                 Box::pin(async move { several.admit(conn).await })
             })
+            // After a failover, idle connections still lead to the former primary.
             .before_acquire(move |_, meta| {
                 let trusted = trusting.trusts(meta.age);
                 Box::pin(async move { Ok(trusted) })
@@ -131,6 +133,7 @@ impl Servers {
             let since = Instant::now();
             tokio::select! {
                 biased;
+                // Polled first: a connection that is there needs no look at the servers.
                 opened = open() => match opened {
                     Err(sqlx::Error::PoolClosed) => return Err(sqlx::Error::PoolClosed),
                     Err(error) => {
@@ -185,6 +188,7 @@ impl Several {
             }
             Answer::Unfit(why) => why.to_owned(),
         };
+        // Callers that wait for a connection look for another server at once.
         self.refused.notify_waiters();
         Err(sqlx::Error::Io(io::Error::other(format!("the server {why}"))))
     }
@@ -215,6 +219,7 @@ impl Several {
 
     /// Looks at the servers, unless another caller has done so since; whether the pool was turned since.
     async fn turn(&self, pool: &PgPool, since: Instant) -> bool {
+        // One caller asks the servers for all. The others wait here and find the result below.
         let _one_for_all = self.looking.lock().await;
         let before = {
             let state = self.state();
@@ -247,6 +252,7 @@ impl Several {
         let mut asked = JoinSet::new();
         for (n, options) in self.options.iter().enumerate() {
             let (options, target) = (options.clone(), self.target);
+            // All at once: an unreachable server must not delay the others' answers.
             asked.spawn(async move { (n, ask(&options, target).await) });
         }
         let mut answers: Vec<Option<Result<Answer, sqlx::Error>>> =
@@ -309,6 +315,7 @@ async fn ask(options: &PgConnectOptions, target: Target) -> Result<Answer, sqlx:
 
 /// The newest history counts, then where the pool is already, then the order of the URL.
 fn choose(answers: &[Option<Result<Answer, sqlx::Error>>], at: usize, newest: Timeline) -> Option<usize> {
+    // A server that a promotion left behind is refused: the others would not have what it commits.
     let fit = answers.iter().enumerate().filter_map(|(n, answer)| match answer {
         Some(Ok(Answer::Fit(timeline))) if !timeline.is_behind(newest) => Some((*timeline, n)),
         _ => None,

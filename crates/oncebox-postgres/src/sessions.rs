@@ -81,6 +81,7 @@ impl SessionHealth {
             }
         };
         if verdict != Verdict::Suspect {
+            // Also after `Bad`: the server may give this number to another backend.
             failures.remove(&backend);
         }
         verdict

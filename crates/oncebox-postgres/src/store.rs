@@ -73,7 +73,7 @@ impl PostgresStore {
     }
 
     fn on(servers: Servers) -> Self {
-        // The constant is a good name: see the test beside `Schema`.
+        // `SCHEMA` is a valid name: a test beside `Schema` checks it.
         let schema = Schema::new(SCHEMA).unwrap_or_else(|error| unreachable!("{error}"));
         let statements = Arc::new(Statements::new(&schema));
         Self {
@@ -114,7 +114,8 @@ impl PostgresStore {
         let said =
             url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
         for options in &mut options {
-            // `Prefer` is what the driver takes when nothing is said; it goes on in plain text where TLS cannot be had.
+            // `Prefer` is the driver's default: without TLS it falls back to plain text. Only an explicit choice may
+            // do that.
             let unsaid = !said && matches!(options.get_ssl_mode(), PgSslMode::Prefer);
             if unsaid && !is_local(options) {
                 *options = options.clone().ssl_mode(PgSslMode::Require);
@@ -142,7 +143,7 @@ impl PostgresStore {
     pub fn with_schema(self, schema: &str) -> Result<Self, Error> {
         let schema = Schema::new(schema)?;
         let statements = Arc::new(Statements::new(&schema));
-        // What was begun for the other schema stays there.
+        // Transactions that were begun ahead have the statements of the other schema.
         let connections = self.connections.with_statements(statements.clone());
         Ok(Self { connections, schema, statements, kinds: Arc::default(), begun: Lingering::new(), ..self })
     }
@@ -153,6 +154,7 @@ impl PostgresStore {
     /// What is lost: a handler that runs `ROLLBACK` itself and then writes on is found out, but what it wrote stays.
     #[must_use]
     pub fn behind_pooler(self) -> Self {
+        // Transactions that were begun ahead have made their session read-only, which others would get.
         Self { session: Session::Shared, begun: Lingering::new(), ..self }
     }
 
@@ -183,6 +185,7 @@ impl PostgresStore {
     async fn note_session_settings(&self) -> Result<(), Error> {
         let doing = doing::READ_SETTINGS;
         if self.session_settings.get().is_none() {
+            // Not prepared: it runs once in the life of a store.
             let read = sqlx::query(self.statements.session_settings.clone()).persistent(false);
             let row = self.connections.open(doing).await?.fetch_one(read).await.map_err(failed(doing))?;
             let settings = SessionSettings::new(row.try_get(0).map_err(failed(doing))?);
@@ -213,7 +216,7 @@ async fn reach(options: &PgConnectOptions, wait: Duration) -> Result<(), sqlx::E
         let connected = tokio::time::timeout(ACQUIRE_TIMEOUT, options.connect()).await;
         match connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
             Ok(conn) => {
-                // It has responded: closing may fail.
+                // The server has responded, which is all that was asked: closing may fail.
                 let _ = tokio::time::timeout(ASK_AGAIN, conn.close()).await;
                 return Ok(());
             }
@@ -273,6 +276,7 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, limits: Limits) -> Result<PostgresTx, Error> {
+        // Begun along with an earlier commit, which saves this round trip (decision 12).
         if let Some(begun) = self.begun.take() {
             return Ok(begun.with(limits));
         }
@@ -303,6 +307,7 @@ impl Store for PostgresStore {
 
     /// The next transaction begins in the same round trip.
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), Error> {
+        // Others wait for a connection, or this one leads to a former primary.
         if !self.connections.may_go_on(tx.since()) {
             return tx.commit().await;
         }
@@ -325,6 +330,7 @@ impl Store for PostgresStore {
         let Some(backend) = tx.abandon() else { return };
         let doing = "end the backend of a handler that ran too long";
         let end = sqlx::query(self.statements.terminate_backend.clone()).bind(backend);
+        // On another connection: the handler's own is still busy with its statement.
         let ended = match self.connections.open(doing).await {
             Ok(mut conn) => conn.execute(end).await.map(drop).map_err(failed(doing)),
             Err(error) => Err(error),

@@ -45,7 +45,7 @@ impl Target {
         }
         match conn.fetch_one(TIMELINE).await {
             Ok(row) => Ok(Answer::Fit(Timeline(row.try_get("timeline")?))),
-            // What looks like PostgreSQL need not have its log.
+            // Databases that only speak PostgreSQL's protocol may have no timelines.
             Err(sqlx::Error::Database(_)) => Ok(Answer::Fit(Timeline::UNKNOWN)),
             Err(error) => Err(error),
         }

@@ -106,6 +106,7 @@ impl PostgresTx {
 
     /// The time limits as PostgreSQL's settings take them: lock, statement, idle.
     pub(crate) fn limits_as_settings(&self) -> (String, String, String) {
+        // The process itself acts at the limit. Five seconds later the server ends the transaction of one that hangs.
         let idle = self.limits.handler_timeout.saturating_add(Duration::from_secs(5));
         (setting(self.limits.lock_timeout), setting(self.limits.handler_timeout), setting(idle))
     }
@@ -129,6 +130,7 @@ impl PostgresTx {
     }
 
     pub(crate) async fn arm(&mut self) -> Result<(), Error> {
+        // The claim, or taking a batch, has armed it in its own round trip.
         if self.identity.is_some() {
             return Ok(());
         }
@@ -179,6 +181,8 @@ impl PostgresTx {
 
     /// Whether the next transaction may follow on the same connection.
     fn may_go_on(&mut self) -> bool {
+        // A pooler would have to reserve a session for it. A suspect connection is returned, so that the next attempt
+        // gets another.
         self.session == Session::Own && !self.suspect && self.since().elapsed() < CONNECTION_TIME
     }
 
@@ -200,6 +204,7 @@ impl PostgresTx {
                 self.commit_with(self.statements.commit.clone(), transaction_id).await?;
             }
         }
+        // Dropping it rolls back what the commit's message has begun for the driver, and returns it to the pool.
         self.conn = None;
         Ok(())
     }
@@ -232,6 +237,7 @@ impl PostgresTx {
         progress: Option<Progress>,
         may_go_on: bool,
     ) -> Result<Option<PostgresBegun>, Error> {
+        // Taking the batch has appended the progress up to its first message (decision 15).
         let progress = progress.filter(|progress| self.carried != Some(progress.pos));
         let Some(Progress { handler, lane, epoch, pos }) = progress else {
             return match may_go_on {
@@ -265,6 +271,7 @@ impl PostgresTx {
     }
 
     async fn commit_with(&mut self, commit: SqlStr, transaction_id: u64) -> Result<(), Error> {
+        // Put in as text: a message with several statements takes no parameters.
         let settings = self.settings.get().unwrap_or(&UNKNOWN);
         let commit = commit
             .as_str()
@@ -277,6 +284,7 @@ impl PostgresTx {
 
     pub(crate) async fn rollback(mut self) {
         if let Some(rollback) = self.start_rollback() {
+            // The task closes a connection that cannot roll back, so there is nothing left to do here.
             let _ = rollback.await;
         }
     }
@@ -290,6 +298,8 @@ impl PostgresTx {
                 Some(runtime.spawn(async move { rollback(conn, session, &statements).await }))
             }
             _ => {
+                // Without a runtime or a response nothing can wait for a rollback. The server rolls back when the
+                // connection closes.
                 conn.hang_up();
                 None
             }
@@ -314,6 +324,7 @@ fn setting(time: Duration) -> String {
 /// Ends a transaction with nothing kept, and gives the connection back as it was.
 async fn rollback(mut conn: TimedConnection, session: Session, statements: &Statements) {
     let rolled_back = match conn.depth() {
+        // Returning it to the pool rolls back, and the session was not changed.
         1 if session == Session::Shared => Ok(()),
         1 => conn.execute(sqlx::raw_sql(statements.rollback.clone())).await.map(drop),
         // A nested transaction that was forgotten: not worth taking apart.

@@ -39,6 +39,7 @@ impl Work for PostgresStore {
             note_due(&mut next_due, due_in.filter(|_| !place.tasks));
             waiting.push(place);
         }
+        // Only where order matters: whether a task can run depends on those before it.
         if !ordered.is_empty() {
             for (handler, lane, tasks, due_in) in
                 self.look_ordered(&mut conn, &ordered).await.map_err(failed(doing))?
@@ -50,6 +51,7 @@ impl Work for PostgresStore {
                 }
             }
         }
+        // Lanes without work are listed for their next due time only.
         waiting.retain(|place| place.messages || place.tasks);
         Ok(Look { waiting, next_due })
     }
@@ -76,9 +78,11 @@ impl Work for PostgresStore {
             .bind(statement)
             .bind(idle);
         let rows = tx.timed().fetch_all(take).await.map_err(failed(doing))?;
+        // No row: another worker has the lane, or the handler is gone, paused or changed.
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
         let batch = read_batch(first, &rows, taker.lane, limits).map_err(failed(doing))?;
+        // Appended already, so that a row with the commit trigger protects this transaction (decision 15).
         tx.carries(batch.messages.first().map(|message| message.place.pos));
         Ok(Some(batch))
     }
@@ -186,6 +190,7 @@ impl Care for PostgresStore {
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
         let doing = doing::NOTE_ATTEMPT;
+        // Committed before the message runs, so that the note survives a crash.
         let note = sqlx::query(self.statements.note_attempt.clone())
             .bind(handler.0)
             .bind(i32::from(place.lane))
@@ -242,6 +247,7 @@ impl PostgresStore {
         conn: &mut TimedConnection,
         lanes: &[(HandlerId, u16)],
     ) -> Result<Vec<(HandlerId, u16, bool, Option<Duration>)>, sqlx::Error> {
+        // Planned anew each time, as `look` is.
         let look = sqlx::query(self.statements.look_ordered.clone())
             .persistent(false)
             .bind(lanes.iter().map(|(handler, _)| handler.0).collect::<Vec<_>>())
@@ -314,6 +320,7 @@ fn read_waiting(row: &PgRow) -> Result<(Waiting, Option<Duration>), sqlx::Error>
 }
 
 fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> Result<Batch, sqlx::Error> {
+    // A batch without messages is a row with nulls: it still says how far the lane was read.
     let is_empty = first.try_get::<Option<i64>, _>("pos")?.is_none();
     let messages: Vec<StoredMessage> = match is_empty {
         true => Vec::new(),
