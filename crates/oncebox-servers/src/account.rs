@@ -31,6 +31,7 @@ impl OsAccount {
 
     /// Makes `command` run as this account.
     pub fn applies_to(self, command: &mut Command) {
+        // The group first: an unprivileged user may not change it.
         command.gid(self.gid).uid(self.uid);
     }
 }

@@ -21,6 +21,7 @@ const DEATH_LIMIT: Duration = Duration::from_secs(10);
 /// The leader stays a zombie until its parent waits for it.
 pub(crate) fn kill(leader: Pid) -> Result<()> {
     let members = freeze(leader)?;
+    // Stopped processes end by SIGKILL too.
     for &pid in &members {
         signal(pid, Signal::KILL)?;
     }
@@ -31,6 +32,7 @@ pub(crate) fn kill(leader: Pid) -> Result<()> {
 // looking later would lose the orphans.
 fn freeze(leader: Pid) -> Result<HashSet<Pid>> {
     let mut frozen = HashSet::from([leader]);
+    // The leader first, so that it starts no more processes during the search.
     signal(leader, Signal::STOP)?;
     loop {
         let entries = entries()?;

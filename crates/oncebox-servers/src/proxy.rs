@@ -65,6 +65,7 @@ impl FaultyProxy {
                     let state = state.clone();
                     // A connection that breaks is what this is for.
                     connections.spawn(async move { pass(client, server_port, &state).await });
+                    // The set keeps connections that have ended until they are fetched.
                     while connections.try_join_next().is_some() {}
                 }
             }
@@ -141,7 +142,9 @@ async fn pass(client: TcpStream, server_port: u16, state: &ProxyState) -> Result
     if take(&state.silent_newcomers_left).is_some() {
         state.be_silent().await;
     }
+    // Only now: a connection that is silent from its beginning never reaches the server.
     let server = TcpStream::connect(("127.0.0.1", server_port)).await?;
+    // Small messages go on at once, as they do without the proxy.
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (mut from_client, mut to_client) = client.into_split();
@@ -176,6 +179,7 @@ async fn pass_requests(
     let mut request = Vec::new();
     loop {
         let message = read_message(client, started).await?;
+        // The start-up of a connection is not a request that a test counts.
         let is_counted = started;
         let is_whole = !started || ends_request(&message);
         started = started || message.get(4..8) == Some(&STARTUP_VERSION_3[..]);

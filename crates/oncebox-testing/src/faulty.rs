@@ -108,10 +108,12 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     }
 
     async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
+        // A process that dies here leaves an open transaction, which the database rolls back.
         if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
             self.store.rollback(tx).await;
             return Err(crash);
         }
+        // Committed, and then an error: the caller cannot know the outcome, as after a crash.
         self.store.commit(tx).await?;
         self.faults.at(Point::AfterCommit).await
     }
@@ -152,6 +154,7 @@ impl<S: Claims, F: Faults> Claims for Faulty<S, F> {
     async fn claim(&self, tx: &mut S::Tx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
         self.faults.at(Point::BeforeClaim).await?;
         let claimed = self.store.claim(tx, units).await?;
+        // Behind a duplicate no handler runs, so there is nothing to fail after it.
         if claimed.iter().any(Claimed::is_fresh) {
             self.faults.at(Point::AfterClaim).await?;
         }
@@ -241,6 +244,7 @@ impl<S: Upkeep, F: Faults> Upkeep for Faulty<S, F> {
 
 impl<S: Log, F: Faults> Log for Faulty<S, F> {
     async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
+        // An append is a whole transaction of the store, so both points of its commit are around it.
         self.faults.at(Point::BeforeCommit).await?;
         let appended = self.store.append(lane, messages).await?;
         self.faults.at(Point::AfterCommit).await.map(|()| appended)
@@ -288,6 +292,7 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
 impl<S: Work, F: Faults> Work for Faulty<S, F> {
     async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
         let mut look = self.store.look(handlers).await?;
+        // A store that counts no crashes never asks for care.
         look.waiting.iter_mut().for_each(|waiting| waiting.careful &= F::COUNTS_CRASHES);
         Ok(look)
     }
@@ -355,6 +360,7 @@ impl<S: Care, F: Faults> Care for Faulty<S, F> {
         process: ProcessId,
     ) -> Result<Option<u32>, Error> {
         if !F::COUNTS_CRASHES {
+            // The default of `Care`: the first crash, each time.
             return Ok(Some(1));
         }
         self.store.note_attempt(handler, place, process).await

@@ -157,11 +157,13 @@ impl<S: InboxStore> Deliver<'_, S> {
         let Harness { inbox, crashes } = self.harness;
         crashes.before_commit.store(self.before_commit, Ordering::SeqCst);
         crashes.after_commit.store(self.after_commit, Ordering::SeqCst);
+        // Deliveries of one harness share these counters.
         crashes.happened.store(0, Ordering::SeqCst);
         let mut copies = Vec::new();
         for _ in 0..self.copies {
             let inbox = inbox.clone();
             let envelope = envelope.clone();
+            // In tasks, so that the copies are in flight at the same time.
             copies.push(tokio::spawn(async move { deliver_until_answered(&inbox, envelope).await }));
         }
         let mut reports = Vec::new();

@@ -89,6 +89,7 @@ impl Checker {
     fn add(&mut self, event: Event) {
         self.counts.add(&event);
         match event {
+            // No planned failure leads to a rejection.
             Event::Settled { message, result: DeliveryResult::Reject, outcome, .. } => {
                 self.stuck(1, format!("message {message} was rejected: {outcome}"));
             }
@@ -217,6 +218,7 @@ impl Checker {
     fn check_order(&mut self, effects: &Effects) {
         let plan = self.scenario.plan();
         let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+        // The source sends the messages of an account in the order of their numbers.
         for (_, message) in effects.rows.iter().filter(|(handler, _)| handler == STATEMENT) {
             let newest = newest.entry(plan.account(*message)).or_default();
             if *newest > *message {

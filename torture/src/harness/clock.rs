@@ -43,6 +43,7 @@ impl FakeClock {
         [
             ("LD_PRELOAD", self.library.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            // Seconds between two reads of the file: the clock must jump while the process runs.
             ("FAKETIME_CACHE_DURATION", "1".into()),
             // Timeouts and intervals use the monotonic clock, which cannot jump.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),

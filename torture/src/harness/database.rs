@@ -69,6 +69,7 @@ impl Database {
             StoreName::Postgres => {
                 let options = PostgresOptions::default()
                     .inside(disk.path())
+                    // The default of 1 GB would take most of the small disk.
                     .setting("max_wal_size", "256MB")
                     .setting("min_wal_size", "64MB");
                 let server = PostgresServer::start(options).await?;
@@ -97,6 +98,7 @@ impl Database {
         match &self.kind {
             Kind::Sqlite { file } => file.display().to_string(),
             Kind::Postgres { proxy, .. } => {
+                // Without TLS, because the proxy reads the messages that it passes on.
                 format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port())
             }
         }
@@ -132,6 +134,7 @@ impl Database {
                 let count = count.fetch_one(&mut conn).await?;
                 conn.close().await?;
                 for end in ["", "-wal", "-shm", "-oncebox-line", "-oncebox-turn"] {
+                    // Closing the last connection has removed SQLite's log files already.
                     let _ = std::fs::remove_file(format!("{}{end}", file.display()));
                 }
                 Ok(count)
@@ -154,6 +157,7 @@ impl Database {
 
     async fn postgres(&self) -> Result<PgConnection> {
         let Kind::Postgres { server, .. } = &self.kind else { bail!("SQLite has no server") };
+        // Past the proxy: its faults are for the workers only.
         PgConnection::connect(&server.url()).await.context("connecting to the server")
     }
 
@@ -199,6 +203,7 @@ impl Database {
             Kind::Sqlite { file } => {
                 let mut conn = sqlite(file).await?;
                 conn.execute("begin").await?;
+                // The first read takes the snapshot, `begin` does not.
                 conn.execute("select count(*) from effect").await?;
                 Ok(HeldConnection::Sqlite(conn))
             }
@@ -252,6 +257,7 @@ impl Database {
                 let added = sqlx::raw_sql(column).execute(&mut conn).await;
                 conn.close().await?;
                 match added {
+                    // lock_not_available: the handlers hold the table. The fault is injected again later.
                     Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
                         Ok(false)
                     }
@@ -278,6 +284,7 @@ impl Database {
             return Ok(());
         }
         while Instant::now() < deadline {
+            // A server in recovery accepts connections only to refuse them.
             if let Ok(mut conn) = self.postgres().await
                 && conn.execute("select 1").await.is_ok()
             {
@@ -313,6 +320,7 @@ async fn sqlite(file: &Path) -> Result<SqliteConnection> {
     let mut conn = SqliteConnection::connect(&format!("{}?mode=rwc", file.display()))
         .await
         .context("opening the database")?;
+    // The workers keep the file busy. The harness can wait, and must not fail because of them.
     conn.execute("pragma busy_timeout = 60000").await?;
     Ok(conn)
 }

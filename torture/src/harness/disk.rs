@@ -29,6 +29,7 @@ impl Disk {
             .permissions(Permissions::from_mode(0o755))
             .tempdir()
             .context("creating a folder for the database")?;
+        // In memory, so that nothing else can fill it. Writable for the server's user too.
         let options = std::ffi::CString::new(format!("size={bytes},mode=1777"))?;
         let mounted = mount("oncebox", folder.path(), "tmpfs", MountFlags::empty(), Some(&*options));
         let error = mounted.as_ref().err();
@@ -72,6 +73,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.is_mounted {
+            // Detached: a process that is still ending may have files open there.
             let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
         }
     }

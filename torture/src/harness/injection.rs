@@ -137,6 +137,7 @@ impl ActiveFault {
     }
 
     fn may_be_injected_again(&self) -> bool {
+        // The worker or the connection may have ended before the fault happened.
         matches!(
             self.state,
             State::NotYet
@@ -158,6 +159,7 @@ impl ActiveFault {
         }
         if self.fault == Fault::DiskFull {
             run.database.disk().clear()?;
+            // PostgreSQL stops if it cannot write its log.
             run.database.recover().await?;
         }
         Ok(())
@@ -169,6 +171,7 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
     let Some(worker) = run.random_worker() else { return Ok(State::NotYet) };
     Ok(match fault {
         Fault::KillAt(point) => {
+            // Before the command, because the worker may end at once.
             run.slots[worker].state = WorkerState::Doomed;
             run.send(worker, WorkerCommand::KillAt(point))?;
             State::Killing { worker }
@@ -197,6 +200,7 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
         }
         Fault::StopBeyondLease => {
             run.slots[worker].worker.signal(Signal::STOP);
+            // Long enough for others to declare it crashed. Then it continues, with leases that are lost.
             State::Stopped { worker, until: now + LEASE * 3 / 2 + random_ms(run, 1_000) }
         }
         Fault::CutAfterCommit => match run.database.proxy() {
@@ -206,6 +210,7 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
                 State::Cutting { before }
             }
             None => {
+                // SQLite has no connection that could be cut, so the worker loses the result itself.
                 let commits = 1 + u32::try_from(run.random.below(3))?;
                 run.send(worker, WorkerCommand::LoseCommitResults(commits))?;
                 State::LosingResults { before: run.commits_unknown }
@@ -244,6 +249,7 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
             let jump = i64::try_from(JUMP_SECONDS.0 + run.random.below(JUMP_SECONDS.1) as u64)?;
             let seconds = if run.random.one_in(2) { -jump } else { jump };
             run.clock.as_ref().context("no clock that can be set")?.set(seconds)?;
+            // A report from before the jump must not count.
             run.clock_seconds = None;
             State::Jumping { seconds, queried: now }
         }

@@ -13,6 +13,7 @@ pub(crate) fn enter() -> Result<()> {
     if std::env::var_os(INSIDE).is_some() || !rustix::process::geteuid().is_root() {
         return Ok(());
     }
+    // Tried first: `exec` below replaces this process and could not fall back.
     let probe = Command::new("unshare").args(["--mount", "--propagation", "private", "true"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         return Ok(());

@@ -283,6 +283,7 @@ impl Run {
                 self.history.add(TortureEvent::Idle { worker })?;
             }
             if self.time_without_progress() > STALL_LIMIT {
+                // No error: the checker counts it as a violation, and still examines the database.
                 return self.history.add(TortureEvent::Stalled { faults: self.schedule.left() });
             }
             self.receive().await?;
@@ -358,6 +359,7 @@ impl Run {
         match report.with_context(|| format!("invalid line of worker {worker}: {line}"))? {
             WorkerReport::Ready => {
                 let state = &mut self.slots[worker].state;
+                // A worker that was killed while it started stays killed: its end is expected.
                 if *state == WorkerState::Starting {
                     *state = WorkerState::Open;
                 }
@@ -391,6 +393,7 @@ impl Run {
         let settled =
             settled.with_context(|| format!("worker {worker} does not have the delivery {delivery}"))?;
         self.cancelled += u64::from(outcome == "cancelled");
+        // Another result does not show that the worker makes progress again.
         if result == DeliveryResult::Ack {
             self.recovery.acknowledged(worker, &outcome);
         }
@@ -404,6 +407,7 @@ impl Run {
     async fn replace(&mut self, number: usize) -> Result<()> {
         let state = self.slots[number].state;
         self.failed_starts = if state == WorkerState::Starting { self.failed_starts + 1 } else { 0 };
+        // Without a limit, a worker that can never start would look like a database that is down for ever.
         if self.failed_starts > FAILED_STARTS_MAX {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
             bail!("workers cannot start: {}", log.lines().last().unwrap_or("they reported no error"));
@@ -436,6 +440,7 @@ impl Run {
             if backlog.is_some_and(Backlog::is_empty) {
                 return Ok(());
             }
+            // Any change is progress, however slow it is on a busy machine.
             if backlog != last {
                 (changed, last) = (Instant::now(), backlog);
             }
@@ -447,6 +452,7 @@ impl Run {
     /// Lets a worker retry all dead letters and report the backlog.
     async fn query_backlog(&mut self) -> Result<Option<Backlog>> {
         for worker in 0..self.slots.len() {
+            // Each time, because a worker that was replaced does not know it yet.
             self.send(worker, WorkerCommand::StopPermanentFailures)?;
         }
         self.backlog = None;
@@ -477,6 +483,7 @@ impl Run {
         }
         for (number, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
             if running.contains(&number) {
+                // A worker that does not end by itself is a violation: its status is no success.
                 slot.worker.signal(Signal::KILL);
             }
             let status = slot.worker.wait().await?;

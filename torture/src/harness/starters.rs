@@ -42,6 +42,7 @@ pub(crate) async fn start(run: &mut Run) -> Result<()> {
     drop(output_sender);
     let ready = deliver(&workers, output, message).await?;
     for worker in workers {
+        // Those that never acknowledged are still running.
         worker.signal(Signal::KILL);
         worker.wait().await?;
     }

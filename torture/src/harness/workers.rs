@@ -56,6 +56,7 @@ impl Worker {
             .env("RUST_BACKTRACE", "0")
             .stdout(Stdio::piped())
             .stderr(log)
+            // Ctrl-C in a terminal then reaches the harness only, which ends its workers itself.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -74,6 +75,7 @@ impl Worker {
         tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
+                // Fails only when the harness ends.
                 let _ = output.send(WorkerOutput { worker, line: Some(line) });
             }
             let _ = output.send(WorkerOutput { worker, line: None });

@@ -58,9 +58,11 @@ impl<S: EffectStore> Calls<S> {
                 Some(Err(error)) => (DeliveryResult::Retry, format!("{:?}", error.kind())),
                 None => (DeliveryResult::Retry, "cancelled".to_owned()),
             };
+            // The result is known here, but the source does not get it: it must deliver again.
             points.pass(KillPoint::BeforeAnswer);
             report(&WorkerReport::Settled { delivery, result, outcome });
         });
+        // The set keeps every result until it is fetched, for the whole run.
         while self.running.try_join_next().is_some() {}
         Ok(())
     }

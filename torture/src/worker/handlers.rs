@@ -68,6 +68,8 @@ impl HandlerContext {
         self.points.pass(KillPoint::InBody);
         if self.scenario.is_slow(handler, id) {
             tokio::time::sleep(SLOW).await;
+            // A run whose transaction was lost meanwhile must not be reported: it would look like an overlap with the
+            // next run.
             S::prove(conn).await?;
         }
         if deallocates && !id.is_multiple_of(2) {

@@ -95,6 +95,7 @@ async fn work<S: EffectStore>(store: S, scenario: Scenario) -> Result<Infallible
     });
     let mut terminated = signal(SignalKind::terminate()).context("listening to signals")?;
     let mut calls = Calls::new(inbox.clone(), scenario, points.clone());
+    // Only now: the harness sends deliveries from here on.
     report(&WorkerReport::Ready);
 
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
@@ -141,7 +142,8 @@ fn in_mode<S: EffectStore>(builder: InboxBuilder<Store<S>>, mode: TortureMode) -
         TortureMode::Stored => builder.stored(),
         TortureMode::Spill => builder.mode(Mode::inline().spill()),
     };
-    // After each crash a batch of messages of every lane runs one by one.
+    // Where processes crash without progress, messages run one by one, as many as a process may have had in flight.
+    // Small batches keep that short.
     builder.retry(retry).lease(LEASE).poll_every(Duration::from_millis(100)).lanes(LANES).work_batch(BATCH)
 }
 

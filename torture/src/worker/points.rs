@@ -65,6 +65,8 @@ impl Faults for Points {
             Point::AfterCommit => {
                 self.pass(KillPoint::AfterCommit);
                 if take(&self.0.results_to_lose) {
+                    // An I/O error counts as a lost connection, so the inbox must find out whether the commit
+                    // happened.
                     let reset = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
                     return Err(Error::unavailable("the result of the commit was lost", reset));
                 }

@@ -25,6 +25,7 @@ impl PostgresServer {
     /// Makes a primary of this standby, and waits until it takes writes.
     pub async fn promote(&self) -> Result<()> {
         let mut connection = superuser_on(self.port()).connect().await.context("asking a standby")?;
+        // PostgreSQL waits up to a minute itself; false means that it was not enough.
         let promoted: bool = sqlx::query_scalar("SELECT pg_promote()")
             .fetch_one(&mut connection)
             .await

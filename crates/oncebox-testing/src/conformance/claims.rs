@@ -96,7 +96,7 @@ async fn second_is_fresh_after<F: Fixture>(fixture: F, commit: bool) -> bool {
         let (store, unit) = (store.clone(), unit.clone());
         async move { claim_and_commit(&store, &unit).await }
     });
-    // It cannot answer before the first one has ended, however long we look.
+    // The copy must not end before the first one. A slow machine makes this check weaker, never wrong.
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(2)).await;
         assert!(!second.is_finished(), "the copy did not wait");
@@ -146,6 +146,7 @@ pub async fn a_batch_of_claims_answers_in_order<F: Fixture>(fixture: F) {
     let store = fixture.store();
     assert!(claim_and_commit(&store, &unit("h", "k", "2")).await);
     let mut units: Vec<_> = ["3", "2", "1"].into_iter().map(|key| unit("h", "k", key)).collect();
+    // `claim` takes sorted units, so that two batches cannot deadlock.
     units.sort_by(|a, b| a.key.cmp(&b.key));
     let mut tx = store.begin(LIMITS).await.unwrap();
     let claimed = store.claim(&mut tx, &units).await.unwrap();

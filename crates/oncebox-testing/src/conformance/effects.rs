@@ -37,6 +37,7 @@ pub async fn copies_at_once_take_effect_once<F: Fixture>(fixture: F) {
                 overlapped.store(true, Ordering::SeqCst);
             }
             let done = fixture.effect(conn, &sample.id).await;
+            // Long enough for copies to come in while the first body runs.
             tokio::time::sleep(Duration::from_millis(20)).await;
             running.fetch_sub(1, Ordering::SeqCst);
             done
@@ -81,6 +82,7 @@ async fn first_try_fails<F: Fixture>(fixture: F, panics: bool) {
     let Some(Outcome::Retry { cause, .. }) = first.outcome("h") else { panic!("{first:?}") };
     assert!(cause.to_string().contains("on purpose"), "{cause}");
     assert_eq!(first.settlement(), Settlement::Retry { after: None });
+    // Without a shared transaction the effect of a failed handler stays.
     let left = u64::from(!fixture.capabilities().transactional);
     assert_eq!(fixture.effects("retried").await, left);
     assert!(inbox.marker("h", "sample", "retried").await.unwrap().is_none());
@@ -162,6 +164,7 @@ pub async fn a_caller_that_goes_away_leaves_nothing<F: Fixture>(fixture: F) {
     });
     inside.recv().await.unwrap();
     caller.abort();
+    // Waits until the call is dropped; aborting only asks for that.
     let _ = caller.await;
     let again = inbox.process(envelope("cancelled")).await.unwrap();
     assert!(matches!(again.outcome("h"), Some(Outcome::Done)), "{again:?}");

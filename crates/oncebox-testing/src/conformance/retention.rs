@@ -18,6 +18,7 @@ const TOLERANCE: Duration = Duration::from_secs(3600);
 /// Lets time pass with a live process.
 async fn live_for<F: Fixture>(fixture: &F, time: Duration) {
     let store = fixture.store();
+    // Heartbeats further apart than the tolerance would count as downtime.
     let step = TOLERANCE / 2;
     let mut left = time;
     store.beat(TOLERANCE).await.unwrap();
@@ -74,6 +75,7 @@ pub async fn downtime_expires_nothing<F: Fixture>(fixture: F) {
     let deliver = || inbox.process(Envelope::of(&Sample::new("kept")).unwrap());
     assert!(matches!(deliver().await.unwrap().outcome("h"), Some(Outcome::Done)));
 
+    // No heartbeat in between: this is downtime.
     fixture.travel(PERIOD * 2);
     live_for(&fixture, Duration::from_secs(60)).await;
     assert_eq!(inbox.sweep().await.unwrap().deleted, 0);

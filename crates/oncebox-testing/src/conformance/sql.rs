@@ -68,6 +68,7 @@ async fn swallowing<F: SqlFixture>(
     let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), BoxError> {
         for statement in statements {
             if *statement == EFFECT {
+                // Ignored on purpose: this handler swallows every error.
                 let _ = effects.effect(conn, &sample.id).await;
             } else {
                 F::execute(conn, statement).await;

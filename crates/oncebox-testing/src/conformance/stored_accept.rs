@@ -154,7 +154,7 @@ pub async fn messages_of_one_ordering_key_sit_in_one_lane_in_order<F: Fixture<St
     const CUSTOMERS: usize = 6;
     let numbered =
         |n: usize| sample(&format!("o-{n:03}")).with_order_by(format!("customer-{}", n % CUSTOMERS));
-    // Others in between, which go wherever there is room.
+    // Messages without an ordering key in between: they go to any lane, and must not disturb the order.
     let mut envelopes = Vec::new();
     for n in 0..120 {
         envelopes.extend([numbered(n), sample(&format!("any-{n}"))]);

@@ -102,6 +102,7 @@ pub async fn where_two_processes_crashed_messages_run_one_by_one<F: Fixture<Stor
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 5);
     let entries = journal.read();
+    // Only three run alone: the process had at most three messages in flight.
     assert_eq!(entries[..6], ["a", "commit", "b", "commit", "c", "commit"]);
     for id in ["a", "b", "c", "d", "e"] {
         assert_eq!(fixture.effects(id).await, 1, "{id}");
@@ -174,7 +175,7 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
         let process = enter(&store, ledger, 10).await;
         assert_eq!(store.note_attempt(ledger, poison, process).await.unwrap(), Some(crashes));
         if crashes == 1 {
-            // Once is no proof.
+            // One crash proves nothing about this message.
             assert_eq!(store.note_attempt(ledger, survivor, process).await.unwrap(), Some(1));
         }
         crash(&fixture, process).await;
@@ -226,7 +227,7 @@ pub async fn a_process_that_was_seen_to_end_is_buried_at_once<F: Fixture<Store: 
     assert_eq!(store.bury_process(seen, false).await.unwrap(), None, "it is alive");
     assert_eq!(store.bury_process(seen, true).await.unwrap(), Some(0));
     assert_eq!(store.bury_process(seen, true).await.unwrap(), None, "another one was faster");
-    // No process has watched this one until its lease expired.
+    // No process has watched this one for a whole lease. One that starts still buries it before it works.
     let silent = enter(&store, ledger, 1).await;
     fixture.travel(LEASE + Duration::from_secs(1));
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);

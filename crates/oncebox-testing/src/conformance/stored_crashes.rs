@@ -139,7 +139,8 @@ pub async fn a_caller_of_accept_that_goes_away_can_come_back<F: Fixture<Store: L
     for round in 0..20 {
         let ids = (0..5).map(|n| format!("{round}-{n}"));
         let mut calls: Vec<_> = ids.clone().map(|id| Box::pin(inbox.accept(sample(&id)))).collect();
-        // One poll puts each of them into the queue; then some time passes, none at all in the first round.
+        // One poll queues each call. Then a little more time passes in each round, so that the calls are dropped at
+        // different steps.
         for call in &mut calls {
             std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
         }

@@ -52,7 +52,7 @@ pub async fn a_detached_handler_runs_outside_of_transactions<F: Fixture<Store: L
     let (store, seen) = (fixture.store(), tries.clone());
     let handler = async move |_: Sample, Attempt(n): Attempt, id: EffectId| -> Result<(), Failure> {
         seen.lock().unwrap().push((n, id));
-        // Waits for workers in a transaction of the handler.
+        // Pausing waits for the handler's transactions: it would hang if this body ran inside of one.
         let paused = tokio::time::timeout(HANG_LIMIT, store.pause_handler("mail", true, "ann")).await??;
         store.pause_handler("mail", false, "ann").await?;
         match n {
@@ -130,6 +130,7 @@ pub async fn as_many_detached_bodies_run_at_once_as_may<F: Fixture<Store: LogSto
     let (now, peak, count) = (running.clone(), most.clone(), ended.clone());
     let handler = async move |_: Sample| -> Result<(), BoxError> {
         peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        // Fewer bodies at once would wait here for ever, and the time limit below would fail the test.
         all_there.wait().await;
         tokio::time::sleep(Duration::from_millis(2)).await;
         now.fetch_sub(1, Ordering::SeqCst);
@@ -219,7 +220,7 @@ pub async fn ordered_detached_bodies_run_one_at_a_time<F: Fixture<Store: LogStor
         let key = sample.id[..1].to_owned();
         *now.lock().unwrap().entry(key.clone()).or_default() += 1;
         if n == 1 && sample.id.ends_with('0') {
-            // The other key's first one is there too.
+            // Waits for the first message of the other key: different keys must run at the same time.
             both.wait().await;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -359,7 +360,7 @@ pub async fn a_lost_lease_is_reported_and_does_not_count<F: Fixture<Store: LogSt
     let tasks = taken_for_dead.operators().tasks(None, 10).await.unwrap();
     assert_eq!((tasks[0].place, tasks[0].waits), (place, Waits::Running));
 
-    // It may be heard of between two of these.
+    // A heartbeat may come between two of these steps, so they are repeated.
     let store = fixture.store();
     let none = ProcessId(Uuid::nil());
     let mut freed = None;

@@ -143,7 +143,7 @@ pub async fn what_failed_from_the_log_is_a_duplicate_inline<F: Fixture<Store: Lo
         assert_eq!(fixture.effects(id).await, count, "{id}");
     }
 
-    // What fails inline is its source's, or the log's if it comes that way too.
+    // A failure inline leaves nothing behind: the source delivers again, unless the log has the message too.
     assert_eq!(deliver(&inbox, "task inline").await, "retry");
     assert_eq!(state(&inbox, "task inline").await, None);
     accept_new(&inbox, sample("task inline")).await;
@@ -237,7 +237,7 @@ pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogS
     mixed.work_until_idle().await.unwrap();
     let text = refused(of(&fixture, Mode::inline())).await;
     assert!(text.contains("tasks or dead letters"), "{text}");
-    // With spill, tasks and dead letters are at home.
+    // A handler that spills may keep its tasks and dead letters, so this change is allowed.
     let spills = of(&fixture, Mode::inline().spill()).build().await.unwrap();
     for id in ["a", "task", "dead"] {
         assert_eq!(deliver(&spills, id).await, "duplicate");

@@ -282,7 +282,7 @@ pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     let mut expected = replayed(&["b", "c", "d"]);
     expected.extend(fresh(&["e"]));
     assert_eq!(read(&runs), expected);
-    // From further ahead than it has come there is nothing to go back to.
+    // The handler has not reached `e` yet, so there is nothing to go back to.
     let e = inbox.operators().find_message("sample", "e").await.unwrap().unwrap();
     inbox.operators().replay("ledger", ReplayFrom::Beginning, &operator("ann")).await.unwrap();
     inbox.work_once().await.unwrap();
@@ -318,7 +318,7 @@ pub async fn a_replayed_message_that_fails_is_tried_again_as_a_replay<F: Fixture
     let retried: Vec<_> = runs.lock().unwrap().iter().map(|run| (run.attempt, run.is_replay)).collect();
     assert_eq!(retried, [(1, true), (1, true), (2, true)]);
     assert_eq!(fixture.effects("b").await, 2);
-    // A new one that fails is none.
+    // A new message that fails and runs again is not a replay.
     read(&runs);
     fails.store(false, Ordering::SeqCst);
     let judge = |_: &str, n| if n == 1 { Err("at first".into()) } else { Ok(()) };
@@ -371,7 +371,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     assert_eq!((&*again.id, again.effect), ("a", first.effect), "other systems know it by this");
     read(&runs);
 
-    // Back, and on.
+    // Back to its first name, which is reserved for this handler, and then to a third one.
     assert!(new.operators().rename_handler("new", "old", &operator("bob")).await.unwrap());
     let text = refused(named("new")).await;
     assert!(text.contains("\"old\""), "{text}");
@@ -387,7 +387,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     let renames: Vec<_> = entries.iter().filter(|(_, action, _)| action == "rename").collect();
     assert_eq!(renames.len(), 3);
     assert_eq!((&*renames[2].0, &*renames[0].0), ("ann", "bob"));
-    // Removed, every name that it had stays taken.
+    // A removed handler keeps all of its names: only `revive` starts it again.
     assert!(back.operators().remove_handler("last", &operator("bob")).await.unwrap());
     let text = refused(named("last")).await;
     assert!(text.contains("set `revive`"), "{text}");
@@ -417,7 +417,7 @@ pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>
     assert_eq!((fixture.effects("new b").await, fixture.effects("old b").await), (1, 0));
     let text = refused(named("old")).await;
     assert!(text.contains("\"new\""), "{text}");
-    // Nothing of it is in the log.
+    // An inline handler reads nothing from the log: there is nothing to pause or to replay.
     assert!(new.operators().pause_handler("new", &operator("ann")).await.is_err());
     assert!(new.operators().replay("new", ReplayFrom::Beginning, &operator("ann")).await.is_err());
 }

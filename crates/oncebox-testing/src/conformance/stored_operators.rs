@@ -167,7 +167,7 @@ pub async fn letters_that_were_resolved_count_as_done<F: Fixture<Store: LogStore
 /// And its history grows.
 pub async fn a_dead_letter_that_is_run_again_has_all_its_attempts<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
-    // More than one at a time, and again when they died again.
+    // Twice, because a dead letter that died again must have the attempts of both lives.
     for round in 1..=2 {
         assert_eq!(
             inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(),

@@ -169,7 +169,7 @@ pub async fn only_the_key_of_a_failed_message_waits<F: Fixture<Store: LogStore>>
     let held = [("a1", Waits::Turn), ("a2", Waits::Parked), ("a3", Waits::Parked), ("x1", Waits::Turn)];
     assert_eq!(waits(&inbox).await, waiting(&held));
 
-    // Those that come later wait as well.
+    // Messages that are accepted later wait behind their head as well.
     accept_keyed(&inbox, &["a4", "b3"]).await;
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.parked), (1, 1));
@@ -229,7 +229,7 @@ pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store:
     let held = [("a2", Waits::Parked), ("a3", Waits::Parked), ("a4", Waits::Parked)];
     assert_eq!(waits(&inbox).await, waiting(&held));
 
-    // Run again in vain, it holds them as before.
+    // A dead letter whose retry fails holds its ordering key as before.
     assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     let report = inbox.work_until_idle().await.unwrap();
     assert_eq!((report.done, report.dead), (0, 1));

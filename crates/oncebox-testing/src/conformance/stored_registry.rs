@@ -108,7 +108,7 @@ pub async fn a_removed_handler_s_name_stays_taken_until_it_is_revived<F: Fixture
     let revived = revived.on_with("goes", handler, |options| options.revive()).build().await.unwrap();
     assert_eq!(revived.work_until_idle().await.unwrap().done, 2);
     assert_eq!((fixture.effects("revived a").await, fixture.effects("revived b").await), (1, 1));
-    // Once it is back, it is one like any other.
+    // Once revived, the handler needs no `revive` to start again.
     assert!(both().build().await.unwrap().work_until_idle().await.unwrap().is_empty());
 }
 

@@ -54,7 +54,7 @@ pub async fn what_all_handlers_have_passed_is_pruned_after_its_time<F: Fixture<S
     live_for(&fixture, KEEP - HOUR).await;
     assert_eq!(inbox.prune().await.unwrap(), PruneReport::default(), "nothing is due yet");
     live_for(&fixture, HOUR * 2).await;
-    // The newest stays: positions would begin again below the progress.
+    // The newest message stays: without it, positions would begin again, below the handlers' progress.
     assert_eq!(pruned(&inbox).await, (2, 0));
     assert_eq!(keys(&inbox).await, ["c"]);
     let d = accept_new(&inbox, sample("d")).await;

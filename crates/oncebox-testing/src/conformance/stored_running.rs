@@ -91,6 +91,7 @@ pub async fn workers_that_are_stopped_while_they_begin_leave_no_process_behind<
 ) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
     for n in 0..20 {
+        // A little later each time, so that the stop meets different steps of the start.
         let stop = tokio::time::sleep(Duration::from_micros(200) * n);
         assert_eq!(inbox.run(stop).await.unwrap().done, 0);
         let present = fixture.store().peers(ProcessId(Uuid::nil())).await.unwrap();

@@ -292,7 +292,7 @@ pub async fn what_is_set_apart_is_for_its_handler_alone<F: Fixture<Store: LogSto
     let late = with_effect(&fixture, with_effect(&fixture, one_lane(&fixture), "stored"), "late");
     assert_eq!(late.build().await.unwrap().work_until_idle().await.unwrap().done, 0);
     assert_eq!((fixture.effects("stored a").await, fixture.effects("late a").await), (0, 0));
-    // The same key may be accepted for the others.
+    // A spilled message belongs to its handler alone: the same key is still new for the other handlers.
     assert!(stored.accept(sample("a")).await.unwrap().is_new());
     assert_eq!(stored.work_until_idle().await.unwrap().done, 1);
     assert_eq!(inline.work_until_idle().await.unwrap().done, 2);

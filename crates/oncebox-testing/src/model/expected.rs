@@ -151,6 +151,7 @@ impl Expected {
 
     fn append(&mut self, message: ExpectedMessage) {
         let head = &mut self.heads[usize::from(message.place.lane)];
+        // A reader that has passed a gap would miss what commits there later (S4).
         assert_eq!(message.place.pos, *head + 1, "positions have no gaps");
         *head += 1;
         self.messages.push(message);

@@ -53,10 +53,12 @@ pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>
     let cases = if env::var_os("ONCEBOX_FULL").is_some() { SEQUENCES } else { SEQUENCES / 10 };
     let shared = Arc::new(Shared::default());
     let of_all = shared.clone();
+    // The runner of proptest is not async: it blocks this thread, and each case blocks on the runtime in turn.
     let ran = tokio::task::block_in_place(move || {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        // Nothing is written to the source folder: the printed seed repeats a failure.
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
         TestRunner::new_with_rng(config, rng).run(&sequence(), |operations| {
             Handle::current().block_on(run(&fixture, &operations, &of_all)).map_err(TestCaseError::fail)
@@ -106,6 +108,7 @@ async fn run<F: Fixture<Store: LogStore>>(
             break;
         }
     }
+    // Also after a failure: the cases share a store, and shrinking runs many more.
     world.leave().await;
     done
 }

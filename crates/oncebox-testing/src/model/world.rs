@@ -58,6 +58,7 @@ impl Script {
         let hangs = self.hangs.lock().unwrap().as_deref() == Some(key);
         if hangs {
             self.hung.notify_one();
+            // The transaction stays open, and the worker is dropped in the middle of it.
             std::future::pending::<()>().await;
         }
     }
@@ -203,6 +204,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     .await
                     .map_err(failed)?;
                 self.expected.remove(*handler);
+                // A process learns of handlers when it starts, so the inbox starts again.
                 self.rebuild().await;
             }
             // What was for it alone went with it, and looks done.
@@ -279,6 +281,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         tokio::select! {
             () = self.script.hung.notified() => {
                 working.abort();
+                // Waits until the task is gone, and its transaction with it.
                 let _ = working.await;
             }
             _ = &mut working => {}
@@ -332,6 +335,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             let there =
                 self.inbox.operators().message(place).await.map_err(|error| error.to_string())?.is_some();
             match (there, self.expected.may_go(n)) {
+                // The other way round is no mistake: pruning may leave a message for a later round.
                 (false, true) => self.expected.prune(n),
                 (false, false) => {
                     return Err(format!("{place:?} is gone, and a handler still needs it"));
@@ -386,6 +390,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         let store = self.fixture.store();
         let spilled = store.spill(&spill, LIMITS.lock_timeout).await.map_err(|error| error.to_string())?;
         let Spilled::New(place) = spilled else { return Err(format!("a new key is {spilled:?}")) };
+        // The source delivers again what fails inline: the copy must be a duplicate.
         let again = store.spill(&spill, LIMITS.lock_timeout).await.map_err(|error| error.to_string())?;
         if !matches!(again, Spilled::Known(_)) {
             return Err(format!("a spilled key is {again:?}"));
@@ -467,6 +472,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             store.lease(&mut tx, taker, process, &[apart]).await.map_err(|error| error.to_string())?;
         let Some(fence) = fence else { return Err("a process that is there is not known".into()) };
         store.finish(tx, progress).await.map_err(|error| error.to_string())?;
+        // Only a number that grows tells a late outcome from a newer one (S7).
         if self.leases.iter().any(|(_, before)| *before >= fence) {
             return Err("fences do not grow".into());
         }

@@ -77,7 +77,7 @@ pub async fn a_renamed_handler_keeps_what_it_has<F: Fixture<Store: LogStore>>(fi
     assert_eq!((statuses[0].handler.name.as_str(), statuses[0].handler.origin.as_str()), ("book", "ledger"));
     assert_eq!(log.tasks_of("book").await.len(), 1);
     assert_eq!(log.messages(0, 0, 1).await[0].handlers[0].0, "book");
-    // On, and back to its first name.
+    // To a third name, and back to the first one, which is reserved for this handler.
     assert!(log.rename("book", "third").await.unwrap());
     let error = refused(log.register(&[stored("ledger", &["a"])]).await);
     assert!(error.to_string().contains("third"), "{error}");

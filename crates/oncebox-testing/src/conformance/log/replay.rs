@@ -102,7 +102,7 @@ pub async fn a_replay_within_a_replay_is_still_one<F: Fixture<Store: LogStore>>(
     assert_eq!(further_back, Replayed { positions: 3, tasks: 1, dead: 0 });
     let expected = [(1, true), (2, true), (3, true), (4, true), (5, true), (6, false)];
     assert_eq!(pass(&log, 10).await, expected);
-    // It has ended: the next one begins for itself.
+    // The replay has ended: the next one covers its own positions only.
     log.replay(ReplayFrom::Place(place(0, 6))).await;
     assert_eq!(pass(&log, 10).await, [(6, true)]);
     log.settle(0, &set_apart([failure(5, 1, "x")])).await;
