@@ -1,35 +1,35 @@
-//! How many units share a transaction: rules without clocks or queues.
+//! Decides how many units share a transaction. These rules use no clock and no queue.
 
 use std::time::Duration;
 
-/// A batch should not hold its locks, or keep its last unit waiting, for longer than this.
+/// The target duration of a batch. It limits how long locks are held and how long the last unit waits.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// So much of handlers' time is worth a transaction of its own: less, and what a transaction costs by itself weighs more
-/// than running beside each other gains.
+/// The handler time that justifies another transaction. With less, the cost of the transaction exceeds the gain from
+/// running concurrently.
 const WORTH: Duration = Duration::from_millis(4);
-/// One runs while another is being committed.
+/// Two at least, so that one runs while another is being committed.
 const TRANSACTIONS_MIN: usize = 2;
-/// Handlers faster than this keep the processor busy, not waiting: beyond a few transactions per core, more of them only
-/// slow each other down.
+/// Handlers faster than this use the processor and do not wait. Beyond two transactions per core, more of them slow each
+/// other down.
 const FAST: Duration = Duration::from_millis(1);
 const FAST_TRANSACTIONS_PER_CORE: usize = 2;
-/// So many clean units in a row let the limit grow again; more after each trouble, so that a handler that is better off
-/// alone is left alone.
+/// The number of consecutive clean units after which the limit grows again. It doubles after each failed batch, so that a
+/// handler that does not suit batches keeps its small ones.
 const CLEAN_UNITS_TO_GROW: usize = 16;
 const CLEAN_UNITS_TO_GROW_MAX: usize = 65_536;
 
-/// Learns from what batches came to.
+/// Learns the batch size from the results of batches.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
-    /// How long a batch should take.
+    /// The target duration of a batch.
     time: Duration,
     cores: usize,
     max: usize,
-    /// Halved by trouble, grown by clean runs.
+    /// Halved by failed batches, doubled by clean ones.
     limit: usize,
     clean: usize,
     clean_to_grow: usize,
-    /// A moving average per unit.
+    /// The moving average of the handler's time per unit.
     handle_time: Duration,
 }
 
@@ -47,12 +47,12 @@ impl BatchSize {
         }
     }
 
-    /// The same with another time for a batch.
+    /// Sets another target duration of a batch.
     pub(crate) fn within(self, time: Duration) -> Self {
         Self { time, ..self }
     }
 
-    /// How many units the next transaction takes.
+    /// The maximum number of units of the next transaction.
     pub(crate) fn next(&self) -> usize {
         let by_time = match self.handle_time.as_micros() {
             0 => self.max,
@@ -61,10 +61,10 @@ impl BatchSize {
         self.limit.min(by_time).max(1)
     }
 
-    /// How many transactions so many units are worth: slow handlers run beside each other, fast ones together.
+    /// The number of transactions for this number of units. Slow handlers run concurrently, fast ones share a transaction.
     pub(crate) fn transactions(&self, units: usize) -> usize {
         if self.next() == 1 {
-            // Those who share nothing gain from each other's company alone.
+            // Units that never share a transaction gain from concurrency only.
             return usize::MAX;
         }
         let worth = self.time_of(units).as_micros().div_ceil(WORTH.as_micros());
@@ -75,23 +75,23 @@ impl BatchSize {
         usize::try_from(worth).unwrap_or(usize::MAX).min(max).max(TRANSACTIONS_MIN)
     }
 
-    /// How long the handlers of so many units take together.
+    /// The expected handler time of this number of units.
     pub(crate) fn time_of(&self, units: usize) -> Duration {
         self.handle_time.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
     }
 
-    /// Whether handlers keep the processor busy rather than wait.
+    /// Whether the handler uses the processor rather than waits.
     fn is_fast(&self) -> bool {
         self.handle_time < FAST
     }
 
-    /// The handlers of so many units took so long together.
+    /// Records the handler time of this number of units.
     pub(crate) fn took(&mut self, units: usize, time: Duration) {
         let per_unit = time / u32::try_from(units.max(1)).unwrap_or(u32::MAX);
         self.handle_time = (self.handle_time * 3 + per_unit) / 4;
     }
 
-    /// A transaction of so many units was committed.
+    /// Records a commit of this number of units.
     pub(crate) fn clean(&mut self, units: usize) {
         self.clean += units;
         if self.limit < self.max && self.clean >= self.clean_to_grow.max(self.limit) {
@@ -103,7 +103,7 @@ impl BatchSize {
         }
     }
 
-    /// A batch had to be taken apart.
+    /// Records that a batch failed and its units run one by one.
     pub(crate) fn trouble(&mut self) {
         self.clean = 0;
         self.limit = (self.limit / 2).max(1);
@@ -116,14 +116,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_halves_it_and_clean_runs_grow_it_back() {
+    fn failed_batches_halve_the_size_and_clean_ones_restore_it() {
         let mut size = BatchSize::new(64, 2);
         assert_eq!(size.next(), 64);
         for expected in [32, 16, 8, 4, 2, 1, 1] {
             size.trouble();
             assert_eq!(size.next(), expected);
         }
-        // The more trouble there was, the longer it takes.
+        // The more batches failed, the longer it takes.
         size.clean(CLEAN_UNITS_TO_GROW);
         assert_eq!(size.next(), 1);
         for _ in 0..1_000 {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(size.next(), 64);
         size.trouble();
         size.clean(2 * CLEAN_UNITS_TO_GROW);
-        assert_eq!(size.next(), 64, "old troubles are forgotten");
+        assert_eq!(size.next(), 64, "earlier failures no longer count");
     }
 
     #[test]

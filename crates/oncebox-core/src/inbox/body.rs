@@ -1,4 +1,4 @@
-//! Running the body of a handler: the same limits for every way in which a message reaches it.
+//! Runs the body of a handler, with the same limits in every mode.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -16,30 +16,31 @@ use crate::outcome::Outcome;
 use crate::store::Store;
 use crate::{Error, ErrorKind, Failure};
 
-/// The server ends a statement first, so that the handler sees the reason; the process steps in this much later.
+/// Time between the server's timeout and the process's own. The server ends a statement first, so that the handler sees
+/// the reason.
 const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
 
-/// Why the body of a handler came to nothing, or a statement behind it.
+/// Why the body of a handler failed, or a statement of the inbox after it.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// The handler failed. If it runs again now, it fails in the same way. A panic is a failure too.
+    /// The handler failed or panicked. Running it again immediately would fail in the same way.
     Failed(Failure),
-    /// The handler broke the transaction that it was lent.
+    /// The handler broke the transaction that it received.
     Broken(Error),
-    /// The handler did not end within this time. The state of its connection is unknown.
+    /// The handler exceeded this time limit. The state of its connection is unknown.
     TimedOut(Duration),
-    /// Other transactions were in the way.
+    /// The transaction conflicted with others: a deadlock, a serialization failure or a lock timeout.
     Contended(Failure),
-    /// The session of the connection is out of date; another connection will do.
+    /// The session of the connection is out of date. Another connection works.
     Session(Failure),
-    /// A connection is gone: the one that was lent, or another one of the handler's.
+    /// A connection was lost: the transaction's own, or another one that the handler uses.
     Lost(Failure),
-    /// The store has an outage. No message is to blame.
+    /// The store has an outage. No message caused it.
     Outage(Failure),
 }
 
 impl BodyError {
-    /// Of an error that one of the inbox's own statements met behind a body.
+    /// Judges an error of one of the inbox's own statements after a body.
     pub(crate) fn behind<S: Store>(error: Error) -> Self {
         match Meaning::of::<S>(&error) {
             Meaning::Broken => Self::Broken(error),
@@ -57,7 +58,7 @@ impl BodyError {
         }
     }
 
-    /// What it means for the delivery, if the body is not to run again now.
+    /// The outcome of the delivery, if the body does not run again now.
     pub(crate) fn outcome(self) -> Outcome {
         match self {
             Self::Failed(failure)
@@ -71,7 +72,7 @@ impl BodyError {
     }
 }
 
-/// Why a future did not end by itself.
+/// Why a future did not return.
 pub(crate) enum Stopped {
     Panicked(Box<dyn Any + Send>),
     TimedOut,
@@ -94,7 +95,7 @@ impl<S: InboxStore> Engine<S> {
         let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
         let ran = self.within(limit.saturating_add(TIMEOUT_GRACE), body).await;
-        // Of a body that did not end by itself nothing is known about the connection.
+        // After a panic or a timeout the state of the connection is unknown, so the store must not use it.
         if let Ok(ended) = &ran {
             match ended {
                 Ok(_) => self.store.body_ended(tx, Ok(())),
@@ -117,12 +118,12 @@ impl<S: InboxStore> Engine<S> {
         judge::<S>(&handler.settings, self.within(limit, body).await, deliveries.len(), limit)
     }
 
-    /// Runs the closure of `once` on the connection that it was lent.
+    /// Runs the closure of `once` on the connection of its transaction.
     pub(crate) async fn run_closure<T>(&self, body: impl Future<Output = T>) -> Result<T, Stopped> {
         self.within(self.settings.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await
     }
 
-    /// Runs a future as a part of this inbox, no longer than `limit`, with panics caught.
+    /// Runs a future inside this inbox, with a time limit, and catches panics.
     async fn within<T>(&self, limit: Duration, body: impl Future<Output = T>) -> Result<T, Stopped> {
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         match tokio::time::timeout(limit, body).await {
@@ -133,7 +134,8 @@ impl<S: InboxStore> Engine<S> {
     }
 }
 
-/// The one place where the end of a body is judged. First by the handler's own rules, then by what the store says about the error.
+/// Judges the end of a body: first by the handler's own rules, then by the store's classification of the error. This is the
+/// only place that does so, so that every mode has the same rules.
 fn judge<S: Store>(
     settings: &Settings,
     ran: Result<Result<Vec<Returned>, Failure>, Stopped>,
@@ -157,12 +159,12 @@ fn judge<S: Store>(
     }
 }
 
-/// A body that ran for too long, as a failure.
+/// The failure of a body that exceeded its time limit.
 pub(crate) fn timed_out(limit: Duration) -> Failure {
     Failure::from(format!("the handler ran longer than {limit:?}"))
 }
 
-/// A panic as a failure.
+/// The failure of a body that panicked.
 fn panicked(panic: &(dyn Any + Send)) -> Failure {
     Failure::from(format!("the handler panicked: {}", panic_text(panic)))
 }
@@ -175,7 +177,7 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// The next handler would write outside of the transaction.
+/// The error of a handler that returned without the connection of the transaction. The next handler would write outside of it.
 fn not_lent() -> Error {
     Error::new(
         ErrorKind::Transaction,
@@ -193,7 +195,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(7);
 
-    /// What the store in memory takes for a lost connection.
+    /// The error that the in-memory store classifies as a lost connection.
     fn lost() -> Error {
         Error::new(ErrorKind::Unavailable, "gone")
     }

@@ -1,4 +1,4 @@
-//! Putting an inbox together.
+//! The builder of an inbox.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,12 +22,12 @@ use crate::retention::Retention;
 use crate::store::Registration;
 use crate::{Envelope, Error, Headers, Key, Message, Mode};
 
-/// The connections of a pool that inline transactions leave free: upkeep must not wait for handlers. Look-ups have permits.
+/// Connections that inline transactions leave free. Upkeep must not wait for handlers; look-ups have permits of their own.
 pub(super) const INLINE_SPARE: usize = 1;
-/// What a pool needs beyond its workers: for accepting, upkeep and look-ups.
+/// Connections that a pool needs beyond its workers: for accepting, upkeep and look-ups.
 pub(super) const SPARE_CONNECTIONS: usize = 3;
 
-/// What holds for the whole inbox.
+/// The settings of the whole inbox.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InboxSettings {
     pub(crate) missing_key: MissingKey,
@@ -61,7 +61,7 @@ impl Default for InboxSettings {
     }
 }
 
-/// Puts an inbox together; see [`Inbox::builder`].
+/// Builds an inbox. Start with [`Inbox::builder`].
 #[must_use]
 pub struct InboxBuilder<S: InboxStore> {
     store: S,
@@ -71,9 +71,9 @@ pub struct InboxBuilder<S: InboxStore> {
     settings: InboxSettings,
     pub(super) stored: StoredSettings,
     pub(super) mode: Mode,
-    /// What is done with the log; with it there is one.
+    /// The functions of an inbox with a log; `None` without one.
     pub(super) log: Option<LogAccess<S>>,
-    /// Whether it only looks and acts.
+    /// Whether the inbox is for operators and handles no messages.
     pub(super) for_operators: bool,
     metrics: bool,
 }
@@ -94,8 +94,8 @@ impl<S: InboxStore> InboxBuilder<S> {
         }
     }
 
-    /// Registers a handler under a name. The name is part of what is deduplicated: it outlives renames of the
-    /// function, and two handlers of one message have two names.
+    /// Registers a handler under a name. The name is part of each marker, so it stays the same when the function is renamed,
+    /// and two handlers of one message need two names.
     pub fn on<H, Marker>(self, name: impl Into<String>, handler: H) -> Self
     where
         H: Handler<S, Marker>,
@@ -119,7 +119,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         self.register(name.into(), kinds, handler, options(HandlerOptions::new()))
     }
 
-    /// Registers a handler that takes the [`Envelope`] undecoded, for these kinds.
+    /// Registers a handler that takes the undecoded [`Envelope`] of these kinds.
     pub fn on_raw<H, Marker, K: Into<String>>(
         self,
         name: impl Into<String>,
@@ -133,7 +133,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         self.on_raw_with(name, kinds, handler, |options| options)
     }
 
-    /// Registers a handler that takes the [`Envelope`] undecoded, with options of its own.
+    /// Registers a handler that takes the undecoded [`Envelope`], with options of its own.
     pub fn on_raw_with<H, Marker, K: Into<String>>(
         self,
         name: impl Into<String>,
@@ -166,7 +166,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             index: self.handlers.len(),
             origin: name.as_str().into(),
             name: name.into(),
-            // The real ones need to know all handlers: see build().
+            // Placeholders: the real limits depend on the number of handlers, which only build() knows.
             batches: Batches::new(1, 1),
             lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
             kinds,
@@ -179,14 +179,15 @@ impl<S: InboxStore> InboxBuilder<S> {
         self
     }
 
-    /// Gives handlers a value: each call of a handler that takes [`State<T>`](crate::State) gets a clone. One value per type.
+    /// Adds a value for handlers: each call of a handler with a [`State<T>`](crate::State) parameter gets a clone. One value
+    /// per type.
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.insert(value);
         self
     }
 
-    /// Finds the key of every message of type `M`, from the message and its headers, for handlers with no
-    /// selector of their own. `None` leaves it to the next in line.
+    /// Selects the key of every message of type `M`, from the message and its headers, for handlers without a selector of
+    /// their own. If the selector returns `None`, the next source of a key is used.
     pub fn key_for<M: Message>(
         mut self,
         selector: impl Fn(&M, &Headers) -> Option<Key> + Send + Sync + 'static,
@@ -195,85 +196,86 @@ impl<S: InboxStore> InboxBuilder<S> {
         self
     }
 
-    /// What to do with a message that has no key: reject it, unless set otherwise.
+    /// What to do with a message that has no key. Default: reject it.
     pub fn missing_key(mut self, policy: MissingKey) -> Self {
         self.settings.missing_key = policy;
         self
     }
 
-    /// What to do with a key that comes again with another body: skip it, unless set otherwise.
+    /// What to do with a key that arrives again with another body. Default: skip it.
     pub fn key_reuse(mut self, policy: KeyReuse) -> Self {
         self.settings.key_reuse = policy;
         self
     }
 
-    /// What a copy does that arrives while the first one runs: wait up to 30 s, unless set otherwise.
+    /// What to do with a copy that arrives while the first one runs. Default: wait up to 30 s.
     pub fn in_flight(mut self, policy: InFlight) -> Self {
         self.settings.in_flight = policy;
         self
     }
 
-    /// How long one claim holds a connection while it waits for another copy; then it gives the connection back
-    /// and asks again, until the waiting time of `in_flight` is over. 1 s.
+    /// The maximum time for which one claim holds a connection while it waits for another copy. Then it returns the connection
+    /// and tries again, until the waiting time of `in_flight` is over. Default: 1 s.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.settings.lock_timeout = timeout;
         self
     }
 
-    /// The longest that a handler may run. Its statement is ended on the server too. 30 s.
+    /// The maximum duration of a handler. Its statement is cancelled on the server too. Default: 30 s.
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;
         self
     }
 
-    /// How long a call keeps trying when the store has not answered once, before it returns
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 5 s. A try that has begun is waited for: keep the pool's
-    /// own time limit for a connection below this.
+    /// How long a call retries while the store does not respond, before it returns
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). Default: 5 s. An attempt that has started is not cut short:
+    /// set the pool's own time limit for a connection below this.
     pub fn store_timeout(mut self, timeout: Duration) -> Self {
         self.settings.store_timeout = timeout;
         self
     }
 
-    /// The largest body that is taken. 1 MiB.
+    /// The maximum size of a body. Default: 1 MiB.
     pub fn max_body_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_body_bytes = bytes;
         self
     }
 
-    /// The most messages of one handler that share a transaction when many wait. 64; 1 gives each its own.
+    /// The maximum number of messages of one handler that share a transaction when many wait. Default: 64; with 1, each message
+    /// has its own transaction.
     pub fn max_batch(mut self, units: usize) -> Self {
         self.settings.max_batch = units;
         self
     }
 
-    /// The maximum number of inline transactions in flight, for all handlers and [`once`](Inbox::once) together. Messages that
-    /// come beyond it wait, and share a transaction where they can. The store's pool without one connection, unless set: that
-    /// one is for upkeep. Fast handlers use two for each core.
+    /// The maximum number of inline transactions in flight, for all handlers and [`once`](Inbox::once) together. Further
+    /// messages wait, and share a transaction where they can. Default: the size of the store's pool minus one connection for
+    /// upkeep. Fast handlers use two for each core.
     pub fn max_in_flight(mut self, transactions: usize) -> Self {
         self.settings.max_in_flight = Some(transactions);
         self
     }
 
-    /// Runs every handler on every delivery, with no markers: the inbox is optional.
+    /// Turns deduplication off: every handler runs on every delivery, and no markers are written.
     pub fn without_dedup(mut self) -> Self {
         self.settings.dedup_off = true;
         self
     }
 
-    /// How long markers are kept and how they are swept: 7 days, automatically, every hour.
+    /// How long markers are kept and when expired ones are deleted. Default: 7 days, deleted automatically every hour.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.settings.retention = retention;
         self
     }
 
-    /// Whether metrics are recorded through the `metrics` facade. On.
+    /// Whether metrics are recorded through the `metrics` facade. Default: on.
     pub fn metrics(mut self, enabled: bool) -> Self {
         self.metrics = enabled;
         self
     }
 
-    /// Checks everything that can be checked before the first message: names, states, settings, the store's
-    /// schema, which it never alters. Starts the sweeper.
+    /// Builds the inbox. It checks names, states, settings and the store's schema, which it never alters, and starts the
+    /// sweeper.
     pub async fn build(mut self) -> Result<Inbox<S>, Error> {
         let checks = Checks {
             handlers: &self.handlers,
@@ -299,7 +301,7 @@ impl<S: InboxStore> InboxBuilder<S> {
                 None => size,
             }));
         }
-        // Operators make no lanes: how many there are is said by who accepts.
+        // An inbox for operators creates no lanes: the first program that accepts messages sets their number.
         let lanes = self.log.filter(|_| !self.for_operators).map(|_| self.stored.lanes);
         let layout = self.store.register(lanes, &self.registrations()).await?;
         let mut by_kind: HashMap<String, Vec<usize>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What `build()` checks before the first message: names, states, settings, and whether they fit together.
+//! The checks of `build()`: names, states, settings, and whether they fit together.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::inbox::registered::Registered;
 use crate::inbox::stored::StoredSettings;
 use crate::{Error, Mode, name};
 
-/// What was set on a builder, to be checked as a whole.
+/// The settings of a builder, checked as a whole.
 pub(super) struct Checks<'a, S: InboxStore> {
     pub(super) handlers: &'a [Registered<S>],
     pub(super) states: &'a States,
@@ -33,6 +33,7 @@ impl<S: InboxStore> Checks<'_, S> {
 
     fn check_max_in_flight(&self) -> Result<(), Error> {
         let capacity = self.capacity;
+        // A store with one writer has no pool to exhaust, and one without a limit cannot run out of connections.
         if let Some(max) = self.settings.max_in_flight
             && capacity != usize::MAX
             && capacity > 1
@@ -47,7 +48,7 @@ impl<S: InboxStore> Checks<'_, S> {
         Ok(())
     }
 
-    /// What a handler asks for, and its inbox may not have.
+    /// Checks that the mode of the inbox has what each handler needs.
     fn check_modes(&self) -> Result<(), Error> {
         for handler in self.handlers {
             let name = &*handler.name;
@@ -80,9 +81,10 @@ impl<S: InboxStore> Checks<'_, S> {
         Ok(())
     }
 
-    /// In the log a message has one key for all its handlers.
+    /// Checks the settings of an inbox with a log. In the log a message has one key for all its handlers.
     fn check_stored(&self) -> Result<(), Error> {
         for handler in self.handlers.iter().filter(|handler| handler.handler.selects_keys()) {
+            // `accept` finds the key once, so the selector of one handler would decide for the others too.
             let shared =
                 |kind: &String| self.handlers.iter().filter(|other| other.kinds.contains(kind)).count() > 1;
             if handler.kinds.iter().any(shared) {
@@ -120,6 +122,7 @@ impl<S: InboxStore> Checks<'_, S> {
             return Err(Error::configuration("poll_every or batch_time is 0: set a time greater than 0"));
         }
         let capacity = self.capacity;
+        // Without a setting, the number of workers follows from the pool, so only one worker is required.
         let needed = stored.workers.unwrap_or(1).saturating_add(SPARE_CONNECTIONS);
         if capacity > 1 && needed > capacity {
             return Err(Error::configuration(format!(

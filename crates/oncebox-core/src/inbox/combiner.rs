@@ -1,9 +1,9 @@
-//! Group commit: calls that wait share a transaction.
+//! Group commit: waiting calls share a transaction.
 //!
-//! Each call makes a [`promise`], queues one end of it with what it wants done, and waits at the other. A [`Runner`] takes calls into
-//! one transaction and keeps their promises. Which calls go together, how many runners there are, and whether a few calls wait for
-//! more is decided by a [`Policy`]: one for appending to lanes, one for the units of a handler, one for the ends of detached runs.
-//! Runners are tasks of their own: a caller that goes away takes no other call along.
+//! Each call makes a [`promise`], queues the sending end with its request, and waits at the receiving end. A [`Runner`] takes
+//! calls into one transaction and keeps their promises. A [`Policy`] decides which calls share a transaction, how many runners
+//! there are, and whether a small batch waits for more calls. There are three policies: for appending to lanes, for the units of
+//! a handler, and for the ends of detached runs. Runners are tasks of their own, so a cancelled caller cancels no other call.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// The maximum time for which a few calls wait to join more.
+/// The maximum time for which a small batch waits to join the next larger one.
 const HOLD_BACK: Duration = Duration::from_millis(5);
 
-/// A promise, and the answer to wait for.
+/// Creates a promise and the result to wait for.
 pub(crate) fn promise<R>() -> (Promise<R>, Answer<R>) {
     let (sender, receiver) = oneshot::channel();
     (Promise(sender), Answer(receiver))
@@ -30,22 +30,22 @@ pub(crate) fn promise<R>() -> (Promise<R>, Answer<R>) {
 pub(crate) struct Promise<R>(oneshot::Sender<Result<R, Error>>);
 
 impl<R> Promise<R> {
-    /// Answers the caller, if it still waits.
-    pub(crate) fn keep(self, answer: Result<R, Error>) {
-        let _ = self.0.send(answer);
+    /// Sends the result to the caller, if it still waits.
+    pub(crate) fn keep(self, result: Result<R, Error>) {
+        let _ = self.0.send(result);
     }
 
-    /// Whether the caller has gone away: nothing is to be done for it.
+    /// Whether the caller was dropped, so that its call need not run.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Ready when the caller has gone away.
+    /// Ready when the caller was dropped.
     pub(crate) fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_closed(cx)
     }
 
-    /// Returns when the caller has gone away.
+    /// Waits until the caller is dropped.
     pub(crate) async fn abandoned(&mut self) {
         self.0.closed().await;
     }
@@ -61,9 +61,9 @@ impl<R> Answer<R> {
     }
 }
 
-/// Which calls share the next transaction, and how many transactions run at the same time.
+/// Decides which calls share the next transaction, and how many transactions run at the same time.
 pub(crate) trait Policy {
-    /// What a caller wants done, and the promise to it.
+    /// The request of a caller, with the promise to it.
     type Call;
     /// The calls of one transaction.
     type Batch;
@@ -73,18 +73,18 @@ pub(crate) trait Policy {
     /// Whether calls wait.
     fn has_waiting(&self) -> bool;
 
-    /// The maximum number of runners that these calls are worth.
+    /// The maximum number of runners that the waiting calls need.
     fn max_runners(&self) -> usize;
 
-    /// The calls of the next transaction, or nothing that could run now.
+    /// Takes the calls of the next transaction; `None` if no call can run now.
     fn take(&mut self) -> Option<Self::Batch>;
 
-    /// Whether so few calls wait that they had better join more, which are about to come.
+    /// Whether the waiting calls are so few that they wait for more, which are expected soon.
     fn holds_back(&self) -> bool {
         false
     }
 
-    /// Whether there are more runners than help.
+    /// Whether there are more runners than needed.
     fn is_surplus(&self, _runners: usize) -> bool {
         false
     }
@@ -94,7 +94,7 @@ pub(crate) trait Policy {
 #[derive(Debug)]
 pub(crate) struct Combiner<P> {
     state: Mutex<State<P>>,
-    /// A runner that holds back may look again.
+    /// Notified when a runner that holds back can look again.
     look_again: Notify,
 }
 
@@ -122,7 +122,7 @@ impl<P> DerefMut for State<P> {
 }
 
 impl<P: Policy> State<P> {
-    /// Counts in another runner, if there is room for one; then it must be started.
+    /// Counts another runner, if there is room for one. If it returns `true`, the caller must start that runner.
     pub(crate) fn add_runner(&mut self) -> bool {
         let has_room = self.runners < self.policy.max_runners();
         self.runners += usize::from(has_room);
@@ -134,9 +134,9 @@ impl<P: Policy> State<P> {
 #[derive(Debug)]
 pub(crate) enum Next<B> {
     Run(B),
-    /// Wait for more calls, and look again.
+    /// Wait for more calls, then look again.
     HoldBack,
-    /// There is nothing that could run now: the runner has ended.
+    /// No call can run now: the runner has ended.
     Done,
 }
 
@@ -150,7 +150,7 @@ impl<P: Policy> Combiner<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a call; whether a runner must be started.
+    /// Queues a call. Returns whether the caller must start a runner.
     pub(crate) fn push(&self, call: P::Call) -> bool {
         self.change(|state| {
             state.policy.push(call);
@@ -158,13 +158,13 @@ impl<P: Policy> Combiner<P> {
         })
     }
 
-    /// Whether a runner must be started for calls that wait.
+    /// Whether the caller must start a runner for waiting calls.
     pub(crate) fn needs_runner(&self) -> bool {
         let mut state = self.state();
         state.policy.has_waiting() && state.add_runner()
     }
 
-    /// Changes what the policy knows. A runner that holds back looks again if there is no reason left for that.
+    /// Changes the state of the policy. A runner that holds back looks again if the change removed its reason.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State<P>) -> R) -> R {
         let mut state = self.state();
         let changed = change(&mut state);
@@ -174,7 +174,7 @@ impl<P: Policy> Combiner<P> {
         changed
     }
 
-    /// Waits until there is no reason to hold back, for a while; whether that came.
+    /// Waits up to 5 ms until the reason to hold back is gone. Returns `false` on timeout.
     pub(crate) async fn hold_back(&self) -> bool {
         let _holding = Holding(self);
         timeout(HOLD_BACK, self.look_again.notified()).await.is_ok()
@@ -190,21 +190,21 @@ impl<P: Policy> Drop for Holding<'_, P> {
     }
 }
 
-/// One transaction after the other. However it ends, there is room for another runner then.
+/// Runs one transaction after the other. Dropping it makes room for another runner.
 #[derive(Debug)]
 pub(crate) struct Runner<'a, P: Policy> {
     combiner: &'a Combiner<P>,
-    /// Whether it takes the place of another one.
+    /// Whether it counts towards the maximum number of runners.
     is_counted: bool,
 }
 
 impl<'a, P: Policy> Runner<'a, P> {
-    /// A runner that was counted in.
+    /// Creates a runner that [`State::add_runner`] has counted.
     pub(crate) fn new(combiner: &'a Combiner<P>) -> Self {
         Self { combiner, is_counted: true }
     }
 
-    /// The calls of its next transaction; without any it has ended.
+    /// Takes the calls of its next transaction; `None` if the runner has ended.
     pub(crate) async fn next(&mut self) -> Option<P::Batch> {
         let mut may_hold_back = true;
         loop {
@@ -216,7 +216,8 @@ impl<'a, P: Policy> Runner<'a, P> {
         }
     }
 
-    /// Looks for its next transaction once. Without one it ends under the lock under which calls queue: none is left behind.
+    /// Looks for the next transaction once. If there is none, the runner ends under the same lock that queues calls, so that no
+    /// call is left without a runner.
     pub(crate) fn look(&mut self, may_hold_back: bool) -> Next<P::Batch> {
         let mut state = self.combiner.state();
         if may_hold_back && !state.is_holding && state.policy.holds_back() {
@@ -230,7 +231,7 @@ impl<'a, P: Policy> Runner<'a, P> {
         batch.map_or(Next::Done, Next::Run)
     }
 
-    /// Whether it is to look for calls again; else it has ended.
+    /// Whether it looks for calls again; otherwise it has ended.
     pub(crate) fn goes_on(&mut self) -> bool {
         let mut state = self.combiner.state();
         let goes_on =
@@ -241,7 +242,7 @@ impl<'a, P: Policy> Runner<'a, P> {
         goes_on
     }
 
-    /// Its transaction takes long: another runner may take its place.
+    /// Makes room for another runner, because the transaction takes long.
     pub(crate) fn step_aside(&mut self) {
         if std::mem::take(&mut self.is_counted) {
             self.combiner.state().runners -= 1;
@@ -255,7 +256,7 @@ impl<P: Policy> Drop for Runner<'_, P> {
     }
 }
 
-/// The simplest policy: one runner, calls in their order.
+/// A policy with one runner that takes calls in their order.
 #[derive(Debug)]
 pub(crate) struct InOrder<C> {
     queue: VecDeque<C>,
@@ -316,11 +317,11 @@ mod tests {
         }
         drop(runner);
         let (promise, _answer) = promise::<usize>();
-        assert!(combiner.push((5, promise)), "the runner has ended, and is counted out once");
+        assert!(combiner.push((5, promise)), "the runner has ended, and is subtracted once");
     }
 
     #[test]
-    fn a_runner_that_breaks_off_leaves_its_place_to_another_one() {
+    fn a_dropped_runner_makes_room_for_another_one() {
         let combiner = Combiner::new(InOrder::new(2));
         assert!(combiner.push(1));
         drop(Runner::new(&combiner));
@@ -330,7 +331,7 @@ mod tests {
         slow.step_aside();
         assert!(combiner.push(2), "calls do not wait for a runner that takes long");
         drop(slow);
-        assert!(!combiner.push(3), "it is counted out once");
+        assert!(!combiner.push(3), "it is subtracted once");
     }
 
     #[test]

@@ -1,25 +1,25 @@
-//! Which handlers run one transaction at a time: rules without clocks or queues.
+//! Decides which handlers run one transaction at a time. These rules use no clock and no queue.
 //!
-//! Two transactions that wait for each other's rows gain nothing from running beside each other, and one transaction never
-//! waits for itself. So a handler whose transaction met contention takes turns: all handlers that do so share one turn, with
-//! full batches. After a number of clean commits it runs beside the others again.
+//! Two transactions that wait for each other's rows gain nothing from running concurrently, and one transaction never waits
+//! for itself. So a handler whose transaction met contention takes turns. All such handlers share one turn and run full
+//! batches. After a number of clean commits a handler runs concurrently again.
 
 use std::time::Duration;
 
-/// Clean commits after which a handler stops to take turns; four times as many each time that it meets contention again soon,
-/// and a quarter while it does not.
+/// Clean commits after which a handler stops taking turns. The number is multiplied by four each time that the handler meets
+/// contention again soon, and divided by four while it does not.
 const COMMITS_MIN: u32 = 16;
 const COMMITS_MAX: u32 = 1_024;
 const GROWTH: u32 = 4;
 
-/// How long a statement waits for a lock where others may wait for this transaction: twice as long as such a transaction
-/// takes, and no less than this. Long before the database looks for deadlocks.
+/// The minimum time for which a statement waits for a lock, if others may wait for this transaction. The wait is twice the
+/// duration of such a transaction, far below the deadlock timeout of the database.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// How many times as long it waits when it is the handler's turn. The others give up first; only other processes make it wait.
+/// The factor of that wait for a transaction that has the turn. Transactions without the turn give up first.
 const IN_TURN: u32 = 8;
 const TRIES_MAX: u32 = 3;
 
-/// What one handler's transactions have met.
+/// The contention that one handler's transactions have met.
 #[derive(Debug)]
 pub(crate) struct Contention {
     takes_turns: bool,
@@ -33,18 +33,18 @@ impl Contention {
         Self { takes_turns: false, clean: 0, needed: COMMITS_MIN }
     }
 
-    /// Whether the handler has one transaction in flight together with all others of which this is true.
+    /// Whether the handler shares one turn with all others that take turns.
     pub(crate) fn takes_turns(&self) -> bool {
         self.takes_turns
     }
 
-    /// A transaction of the handler met others: a deadlock, a serialization failure, a lock that was not free in time.
+    /// Records contention: a deadlock, a serialization failure, or a lock timeout.
     pub(crate) fn met(&mut self) {
         self.takes_turns = true;
         self.clean = 0;
     }
 
-    /// A transaction of the handler was committed.
+    /// Records a clean commit of the handler.
     pub(crate) fn committed(&mut self) {
         if !self.takes_turns && self.needed == COMMITS_MIN {
             return;
@@ -55,7 +55,7 @@ impl Contention {
         }
         self.clean = 0;
         self.needed = match self.takes_turns {
-            // If that was too early, it takes turns for longer next time.
+            // If the handler stops too early, it takes turns for longer next time.
             true => (self.needed * GROWTH).min(COMMITS_MAX),
             false => (self.needed / GROWTH).max(COMMITS_MIN),
         };
@@ -63,9 +63,9 @@ impl Contention {
     }
 }
 
-/// How long the statements of a transaction that takes about this time may wait for a lock. In its turn it waits longer, the
-/// more so the more often its units were tried. `spread` from 0 to 255 takes up to half of it away: of two that wait for each
-/// other one gives up first.
+/// How long the statements of a transaction of this duration may wait for a lock. With the turn it waits longer, and longer
+/// again with each attempt. `spread` (0 to 255) shortens the wait by up to half, so that one of two transactions that wait for
+/// each other gives up first.
 pub(crate) fn lock_wait(transaction: Duration, in_turn: bool, tries: u32, spread: u8) -> Duration {
     let wait = transaction.saturating_mul(2).max(WAIT_MIN);
     let full = match in_turn {
@@ -79,7 +79,7 @@ pub(crate) fn lock_wait(transaction: Duration, in_turn: bool, tries: u32, spread
 mod tests {
     use super::*;
 
-    /// Commits until the handler does not take turns any more; how many there were.
+    /// Commits until the handler stops taking turns. Returns the number of commits.
     fn commits_to_leave(contention: &mut Contention) -> u32 {
         let mut commits = 0;
         while contention.takes_turns() {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_meets_nobody_never_takes_turns() {
+    fn a_handler_without_contention_never_takes_turns() {
         let mut contention = Contention::new();
         for _ in 0..10_000 {
             contention.committed();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_meets_others_again_and_again_takes_turns_for_longer() {
+    fn repeated_contention_lengthens_the_turns() {
         let mut contention = Contention::new();
         for expected in [16, 64, 256, 1_024, 1_024] {
             contention.met();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_during_the_turn_begins_the_count_anew() {
+    fn contention_during_the_turn_restarts_the_count() {
         let mut contention = Contention::new();
         contention.met();
         for _ in 0..COMMITS_MIN - 1 {
@@ -120,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_clean_is_forgotten() {
-        // Clean commits beside the others, and for how many it takes turns the next time.
+    fn clean_commits_shorten_the_next_turns() {
+        // Clean concurrent commits, and the number of commits for which it takes turns the next time.
         for (clean, expected) in
             [(0, 256), (255, 256), (256, 64), (256 + 63, 64), (256 + 64, 16), (10_000, 16)]
         {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_transaction_in_its_turn_waits_longer_than_any_other() {
-        // What a transaction takes, whether it has the turn, how often its units were tried; the longest wait for a lock.
+        // Duration of the transaction, whether it has the turn, number of attempts; the longest wait for a lock.
         for (transaction, in_turn, tries, expected) in [
             (0, false, 0, 20),
             (10, false, 0, 20),

@@ -1,10 +1,10 @@
-//! The doors: how many calls are running, and whether further ones may begin.
+//! The doors: the number of running calls, and whether further ones may start.
 
 use tokio::sync::watch;
 
 use crate::{Error, ErrorKind};
 
-/// Counts the calls that are running, and closes behind them.
+/// Counts running calls, and refuses new ones after closing.
 #[derive(Debug)]
 pub(crate) struct Doors {
     inside: watch::Sender<Inside>,
@@ -16,7 +16,7 @@ struct Inside {
     closed: bool,
 }
 
-/// A call that is running.
+/// A running call. Dropping it ends the call.
 #[derive(Debug)]
 pub(crate) struct Visit<'d>(&'d Doors);
 
@@ -25,7 +25,7 @@ impl Doors {
         Self { inside: watch::Sender::new(Inside::default()) }
     }
 
-    /// Lets a call in, unless the doors are closed. No caller waits for that, so none is woken.
+    /// Lets a call in, unless the doors are closed. No task waits for this event, so none is woken.
     pub(crate) fn enter(&self) -> Result<Visit<'_>, Error> {
         let mut entered = false;
         self.inside.send_if_modified(|inside| {
@@ -42,22 +42,22 @@ impl Doors {
         }
     }
 
-    /// Returns when the doors are closed, whoever is still inside.
+    /// Waits until the doors are closed; calls may still run.
     pub(crate) async fn closed(&self) {
         let _ = self.inside.subscribe().wait_for(|inside| inside.closed).await;
     }
 
-    /// Lets no further call in, and returns when all calls have ended.
+    /// Refuses further calls, and returns when all running calls have ended.
     pub(crate) async fn close(&self) {
         self.inside.send_modify(|inside| inside.closed = true);
-        // The sender is ours: the wait cannot end by its absence.
+        // The wait cannot fail: `self` owns the sender.
         let _ = self.inside.subscribe().wait_for(|inside| inside.calls == 0).await;
     }
 }
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        // Only who closes the doors waits for those inside.
+        // Only `close` waits for running calls, so they wake it only when the doors are closed.
         self.0.inside.send_if_modified(|inside| {
             inside.calls -= 1;
             inside.closed
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_waits_for_the_end_is_not_woken_by_visits() {
+    async fn open_doors_wake_no_task_when_a_call_ends() {
         let doors = Doors::open();
         let mut watching = doors.inside.subscribe();
         drop(doors.enter().unwrap());
@@ -83,12 +83,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_closes_behind_those_who_are_inside() {
+    async fn closing_waits_for_running_calls() {
         let doors = Doors::open();
         let visit = doors.enter().unwrap();
         let mut closing = Box::pin(doors.close());
         std::future::poll_fn(|cx| {
-            assert!(closing.as_mut().poll(cx).is_pending(), "somebody is inside");
+            assert!(closing.as_mut().poll(cx).is_pending(), "a call is running");
             std::task::Poll::Ready(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! What all parts of an inbox share. Nothing in it changes after `build`, but for what handlers teach.
+//! The shared state of all parts of an inbox. After `build` only the statistics of the handlers change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::inbox::registered::Registered;
 use crate::observe::Observer;
 use crate::{Error, Mode};
 
-/// The store, the handlers, the settings.
+/// The store, the handlers and the settings of an inbox.
 pub(crate) struct Engine<S: InboxStore> {
     pub(crate) store: S,
     pub(crate) handlers: Vec<Registered<S>>,
@@ -27,7 +27,7 @@ pub(crate) struct Engine<S: InboxStore> {
 }
 
 impl<S: InboxStore> Engine<S> {
-    /// The names of the handlers, in order, each with its kinds.
+    /// The names of the handlers in registration order, each with its kinds.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.handlers.iter().map(|handler| (&*handler.name, &handler.kinds[..]))
     }
@@ -42,7 +42,7 @@ impl<S: InboxStore> Engine<S> {
         })
     }
 
-    /// The name with which a handler's markers are made.
+    /// The name that a handler's markers use.
     pub(crate) fn origin_of<'n>(&'n self, handler: &'n str) -> &'n str {
         self.registered(handler).map_or(handler, |registered| &*registered.origin)
     }

@@ -1,14 +1,14 @@
-//! What an error means for the work that met it: the one place where a store's faults are judged.
+//! Judges what a store's error means for the work that met it. No other file does.
 //!
-//! [`Judgement`] answers the questions that loops ask of any error. [`Obstacle`] is for statements before a body, [`Meaning`] for a
-//! body and for statements behind it.
+//! [`Judgement`] answers questions about any error. [`Obstacle`] is for statements before a body; [`Meaning`] is for a body and
+//! for statements after it.
 
 use std::error::Error as StdError;
 
 use crate::store::{Fault, Store};
 use crate::{Error, ErrorKind, Failure};
 
-/// What a store says about an error, as answers to the questions that are asked of it.
+/// The store's classification of an error, as answers to questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement(Fault);
 
@@ -17,51 +17,51 @@ impl Judgement {
         Self(S::classify(error))
     }
 
-    /// Whether a lock was not free in time: another transaction holds it.
+    /// Whether a lock timed out: another transaction holds it.
     pub(crate) fn is_locked(self) -> bool {
         self.0 == Fault::LockTimeout
     }
 
-    /// Whether the database chose this transaction to give way: a deadlock or a serialization failure.
+    /// Whether the database aborted this transaction in favour of another: a deadlock or a serialization failure.
     pub(crate) fn is_conflict(self) -> bool {
         self.0 == Fault::Transient
     }
 
-    /// Whether the connection is gone: the last statement may or may not have happened.
+    /// Whether the connection is lost. The last statement may or may not have happened.
     pub(crate) fn is_lost(self) -> bool {
         self.0 == Fault::Connection
     }
 
-    /// Whether the session of the connection is out of date: another connection will do.
+    /// Whether the session of the connection is out of date. Another connection works.
     pub(crate) fn is_session(self) -> bool {
         self.0 == Fault::Session
     }
 
-    /// Whether the statement itself was refused: another attempt meets the same error.
+    /// Whether the store refused the statement itself. Another attempt meets the same error.
     pub(crate) fn is_refused(self) -> bool {
         self.0 == Fault::Other
     }
 }
 
-/// What an error means that was met in a body, or behind one: by one of the inbox's own statements, or by the commit.
+/// The meaning of an error in a body, or after it: in one of the inbox's own statements or in the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// The handler broke the transaction that it was lent.
+    /// The handler broke the transaction that it received.
     Broken,
-    /// Other transactions were in the way.
+    /// The transaction conflicted with others.
     Contended,
-    /// The session of the connection is out of date; another connection will do.
+    /// The session of the connection is out of date. Another connection works.
     Session,
-    /// The connection is gone. The last statement may or may not have happened.
+    /// The connection is lost. The last statement may or may not have happened.
     Lost,
-    /// The store has an outage. No message is to blame.
+    /// The store has an outage. No message caused it.
     Outage,
-    /// The statement or its data is at fault; a deferred constraint, for example. Another try meets the same error.
+    /// The statement or its data caused the error, a deferred constraint for example. Another attempt meets the same error.
     Failed,
 }
 
 impl Meaning {
-    /// Of an error of the inbox's own statement or commit, behind a body.
+    /// The meaning of an error of the inbox's own statement or commit, after a body.
     pub(crate) fn of<S: Store>(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Transaction => Self::Broken,
@@ -69,7 +69,8 @@ impl Meaning {
         }
     }
 
-    /// Of a body's failure. A handler that asks for a certain time, or rejects the message, has made up its mind.
+    /// The meaning of a body's failure. If the handler asks for a certain time or rejects the message, the store's
+    /// classification does not matter.
     pub(crate) fn of_failure<S: Store>(failure: &Failure) -> Self {
         match failure {
             Failure::Retry(_) => Self::of_judgement(Judgement::of::<S>(failure.error())),
@@ -88,14 +89,14 @@ impl Meaning {
     }
 }
 
-/// What an error of the inbox's own statement means before any body has run.
+/// The meaning of an error of the inbox's own statement before any body has run.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
     /// Another transaction holds the lock.
     Locked,
-    /// The store does not answer now; nothing is decided.
+    /// The store does not respond now. The outcome is open.
     Infrastructure(Error),
-    /// The store will answer the same next time: a missing permission, a missing table.
+    /// The store would fail in the same way next time: a missing permission, a missing table.
     Hopeless(Error),
 }
 
@@ -113,7 +114,7 @@ impl Obstacle {
     }
 }
 
-/// An outage that a body has met, as an error of the store.
+/// Turns an outage that a body met into an error of the store.
 pub(crate) fn outage(failure: Failure) -> Error {
     Error::unavailable("the store has an outage", failure.into_error())
 }
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_question_has_its_fault() {
+    fn every_question_is_true_for_its_fault_only() {
         // Fault: is locked, conflict, lost, session, refused.
         for (fault, expected) in [
             (Fault::Connection, [false, false, true, false, false]),
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// A second place would come to another judgement some day.
+    /// A second place could judge the same error differently.
     #[test]
     fn only_this_file_asks_a_store_what_an_error_means() {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,4 +1,4 @@
-//! The inbox: takes deliveries in any number of copies, makes every handler take effect once.
+//! The inbox: receives any number of copies of a message, and lets each handler take effect once.
 
 mod batch_size;
 mod body;
@@ -36,41 +36,40 @@ use crate::retention::SweepReport;
 use crate::store::{Claims, Inspect, Marker, Registry, Unit, Upkeep};
 use crate::{Envelope, Error, ErrorKind, Key, StoredKey, name};
 
-/// A store that has everything an inbox needs. Implemented by whatever implements the roles.
+/// A store with everything that an inbox needs. Every type that implements the four roles implements it.
 pub trait InboxStore: Registry + Claims + Upkeep + Inspect {}
 
 impl<S: Registry + Claims + Upkeep + Inspect> InboxStore for S {}
 
 /// The parts of an inbox, each with one job and its own state.
 pub(crate) struct Parts<S: InboxStore> {
-    /// What all parts share.
+    /// The shared state of all parts.
     engine: Arc<Engine<S>>,
-    /// Messages that are handled as they are delivered.
+    /// Handles messages inline, as they are delivered.
     units: Units<S>,
-    /// Messages that are accepted now and handled later, where there is a log.
+    /// Accepts messages now and handles them later; `None` without a log.
     log: Option<LogParts<S>>,
-    /// Retention.
+    /// Sends heartbeats and deletes expired markers.
     sweeper: Sweeper,
-    /// Whether the inbox only looks and acts.
+    /// Whether the inbox is for operators and handles no messages.
     for_operators: bool,
 }
 
-/// The inbox. Cheap to clone; all clones are one inbox.
+/// The inbox. Clones are cheap and share one inbox.
 pub struct Inbox<S: InboxStore> {
     parts: Arc<Parts<S>>,
 }
 
 impl<S: InboxStore> Inbox<S> {
-    /// Starts to put an inbox together on a store.
+    /// Starts building an inbox on a store.
     pub fn builder(store: S) -> InboxBuilder<S> {
         InboxBuilder::new(store)
     }
 
-    /// Hands a delivery to every handler of its kind, each in a transaction of its own, and says what became of
-    /// it. Acknowledge by [`Report::settlement`], never before.
+    /// Passes a delivery to every handler of its kind, each in a transaction of its own, and reports the outcomes. Acknowledge
+    /// as [`Report::settlement`] says, never before.
     ///
-    /// An error is about the store, never about the message: deliver again. (Or it says that a handler called its own
-    /// inbox.)
+    /// An error concerns the store, never the message: deliver again. The one exception is a handler that calls its own inbox.
     pub async fn process(&self, envelope: Envelope) -> Result<Report, Error> {
         let Parts { engine, units, .. } = &*self.parts;
         engine.refuse_nested()?;
@@ -94,8 +93,8 @@ impl<S: InboxStore> Inbox<S> {
         Ok(Report::new(outcomes))
     }
 
-    /// Claims a key for a handler inside a transaction that the caller owns: `true` means go on, `false` means
-    /// that it was done before. The marker commits with whatever else the transaction writes.
+    /// Claims a key for a handler inside the caller's own transaction. `true` means that the key is new; `false` means that
+    /// it was handled before. The marker commits together with the other writes of the transaction.
     ///
     /// A concurrent claim of the same key waits until that transaction ends.
     pub async fn claim(
@@ -111,8 +110,7 @@ impl<S: InboxStore> Inbox<S> {
         Ok(self.parts.engine.store.claim_in(conn, &unit).await?.is_fresh())
     }
 
-    /// Marks messages as handled that were handled elsewhere: imports the dedup table of another system. How many
-    /// of the keys were new.
+    /// Imports the dedup table of another system: marks its messages as handled. Returns the number of new keys.
     pub async fn import_processed<K: Into<Key>>(
         &self,
         handler: &str,
@@ -128,7 +126,7 @@ impl<S: InboxStore> Inbox<S> {
         self.import_processed_kind(handler, kind, keys).await
     }
 
-    /// [`import_processed`](Inbox::import_processed) for one kind of a handler, registered here or not.
+    /// The same as [`import_processed`](Inbox::import_processed), for one kind of a handler, registered here or not.
     pub async fn import_processed_kind<K: Into<Key>>(
         &self,
         handler: &str,
@@ -161,7 +159,7 @@ impl<S: InboxStore> Inbox<S> {
         self.parts.engine.store.marker(&unit).await
     }
 
-    /// The markers of every registered handler for a key: what a support question asks.
+    /// The markers of every registered handler for a key. Useful to answer "was this message handled?"
     pub async fn markers(&self, key: impl Into<Key>) -> Result<Vec<Marker>, Error> {
         let key = key.into();
         let mut found = Vec::new();
@@ -173,14 +171,14 @@ impl<S: InboxStore> Inbox<S> {
         Ok(found)
     }
 
-    /// Sweeps old markers now, whatever the timer says.
+    /// Deletes expired markers now, independently of the timer.
     pub async fn sweep(&self) -> Result<SweepReport, Error> {
         let Parts { engine, log, .. } = &*self.parts;
         let keep_messages = log.as_ref().map_or(Duration::ZERO, |log| log.shared.settings.keep_messages);
         sweeper::sweep(&engine.store, engine.settings.retention, keep_messages, engine.observer).await
     }
 
-    /// Whether the store answers and the last sweep worked; an error says what does not.
+    /// Checks that the store responds and that the last sweep succeeded. The error says which one failed.
     pub async fn health(&self) -> Result<(), Error> {
         let Parts { engine, log, sweeper, .. } = &*self.parts;
         if let Some(trouble) = log.as_ref().and_then(|log| log.shared.trouble()) {
@@ -195,8 +193,8 @@ impl<S: InboxStore> Inbox<S> {
         engine.store.live_time().await.map(drop)
     }
 
-    /// Stops gracefully: lets no further message in ([`ErrorKind::Closed`]), and returns when all messages in flight
-    /// are settled. Dropping an inbox without this loses nothing either: what is cut off rolls back and is delivered
+    /// Stops gracefully: refuses further messages ([`ErrorKind::Closed`]), and returns when all messages in flight are settled.
+    /// Dropping an inbox without this loses nothing either: transactions in flight roll back, and their messages are delivered
     /// again.
     pub async fn close(&self) {
         self.parts.engine.doors.close().await;
@@ -213,12 +211,12 @@ impl<S: InboxStore> Inbox<S> {
         self.parts.engine.settings.max_body_bytes
     }
 
-    /// The names of the registered handlers, in order, each with its kinds.
+    /// The names of the handlers in registration order, each with its kinds.
     pub fn handlers(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.parts.engine.names()
     }
 
-    /// The log knows keys by kind, for all handlers at once.
+    /// Refuses to import markers of one handler into a log, which keeps one key for all handlers of a kind.
     fn refuse_stored_marks(&self) -> Result<(), Error> {
         match self.parts.engine.mode.is_inline() {
             true => Ok(()),
@@ -231,12 +229,12 @@ impl<S: InboxStore> Inbox<S> {
 }
 
 impl<S: LogStore> Inbox<S> {
-    /// Takes a message into the log, once for each kind and key. When this returns, it is durable: acknowledge. Workers run
-    /// its handlers later, see [`run`](Inbox::run).
+    /// Takes a message into the log, once for each kind and key. When this returns, the message is durable: acknowledge it.
+    /// Workers run its handlers later, see [`run`](Inbox::run).
     ///
-    /// Call it for one message at a time, from as many tasks as there are: those that wait share a transaction. An error is
-    /// about the store ([`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): deliver again) or about the message, which
-    /// has no key, is too large or is outside of another limit: delivering it again cannot help.
+    /// Call it for one message at a time, from any number of tasks: waiting calls share a transaction. After
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) deliver again: the store did not respond. Other errors concern
+    /// the message, which has no key, is too large or exceeds another limit: delivering it again does not help.
     pub async fn accept(&self, envelope: Envelope) -> Result<Accept, Error> {
         let engine = &self.parts.engine;
         engine.refuse_nested()?;
@@ -247,7 +245,7 @@ impl<S: LogStore> Inbox<S> {
         log.intake.accept(envelope).await
     }
 
-    /// Takes several messages into the log; the answers are in their order. All are tried, whatever becomes of the others.
+    /// Takes several messages into the log, and returns the results in their order. A failed message does not affect the others.
     pub async fn accept_all(
         &self,
         envelopes: impl IntoIterator<Item = Envelope>,
@@ -255,8 +253,7 @@ impl<S: LogStore> Inbox<S> {
         join_all(envelopes.into_iter().map(|envelope| self.accept(envelope))).await
     }
 
-    /// Notes that messages were accepted and handled elsewhere: copies of them will be duplicates here. Imports the inbox
-    /// table of another system; how many of the keys were new.
+    /// Imports the inbox table of another system: copies of its messages are duplicates here. Returns the number of new keys.
     pub async fn import_accepted<K: Into<Key>>(
         &self,
         kind: &str,
@@ -272,11 +269,10 @@ impl<S: LogStore> Inbox<S> {
         Ok(new)
     }
 
-    /// Works until `shutdown` is ready (or the inbox is closed), then finishes its in-flight work. Run it in as many processes as
-    /// there are: they share the work.
+    /// Works until `shutdown` is ready or the inbox is closed, then finishes its in-flight work. Run it in any number of
+    /// processes: they share the work.
     ///
-    /// While the store does not answer, even at the very beginning, the workers wait for it; an error means that they can never
-    /// begin.
+    /// While the store does not respond, even at the start, the workers wait for it. An error means that they can never start.
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
         let log = self.log()?;
         self.refuse_operators()?;
@@ -284,19 +280,19 @@ impl<S: LogStore> Inbox<S> {
         log.workers.run(shutdown).await
     }
 
-    /// Visits every lane that has work, once. For cron-like use.
+    /// Visits every lane that has work, once. For use from a scheduler such as cron.
     pub async fn work_once(&self) -> Result<WorkReport, Error> {
         self.log()?.workers.work_once().await
     }
 
-    /// Works until nothing is left that could run now. Tasks whose time has not come stay.
+    /// Works until no message can run now. Tasks that are not due yet stay.
     pub async fn work_until_idle(&self) -> Result<WorkReport, Error> {
         self.log()?.workers.work_until_idle().await
     }
 
-    /// Deletes messages now that all handlers of their kind have passed and that are older than `keep_messages`, and accept
-    /// markers of deleted messages that are older than the retention of markers; whatever the timer says. Only time with a
-    /// live process counts.
+    /// Deletes expired messages and accept markers now, independently of the timer. A message expires when all handlers of its
+    /// kind have passed it and it is older than `keep_messages`. The accept marker of a deleted message expires after the
+    /// retention of markers. Only time with a live process counts.
     pub async fn prune(&self) -> Result<PruneReport, Error> {
         let engine = &self.parts.engine;
         let shared = &self.log()?.shared;
@@ -312,7 +308,7 @@ impl<S: LogStore> Inbox<S> {
         self.parts.log.as_ref().ok_or_else(not_stored)
     }
 
-    /// An inbox for operators does not know how many lanes there are to be.
+    /// Refuses messages in an inbox for operators, which does not know the number of lanes.
     fn refuse_operators(&self) -> Result<(), Error> {
         match self.parts.for_operators {
             false => Ok(()),
@@ -324,7 +320,7 @@ impl<S: LogStore> Inbox<S> {
 }
 
 impl<S: InboxStore> Engine<S> {
-    /// A message that is processed here and accepted there would run twice.
+    /// Refuses `process` in a stored inbox. A message that is processed here and accepted elsewhere would run twice.
     pub(crate) fn refuse_stored(&self) -> Result<(), Error> {
         match self.mode.is_inline() {
             true => Ok(()),
@@ -334,7 +330,7 @@ impl<S: InboxStore> Engine<S> {
         }
     }
 
-    /// A message that is accepted here and processed there would run twice.
+    /// Refuses `accept` in an inline inbox. A message that is accepted here and processed elsewhere would run twice.
     fn refuse_inline(&self) -> Result<(), Error> {
         match self.mode.reads_log() {
             true => Ok(()),
@@ -345,10 +341,10 @@ impl<S: InboxStore> Engine<S> {
     }
 }
 
-/// So many keys are imported by one statement.
+/// The number of keys that one statement imports.
 const KEYS_AT_ONCE: usize = 1_000;
 
-/// Keys that can stand in markers, sorted, each once.
+/// Checks keys, and returns them sorted and without repeats.
 fn checked_keys<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Result<Vec<StoredKey>, Error> {
     let keys = keys.into_iter().map(|key| {
         let key = key.into();
@@ -361,7 +357,7 @@ fn checked_keys<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Result<Vec<S
     Ok(keys)
 }
 
-/// A unit that has no body to compare: claimed by hand, imported or looked up.
+/// Creates a unit without a body to compare, for claims, imports and look-ups.
 fn unit_of(handler: &str, kind: &str, key: &Key) -> Result<Unit, Error> {
     name::check_key(key)?;
     Ok(Unit {

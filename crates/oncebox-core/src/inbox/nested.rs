@@ -1,4 +1,4 @@
-//! A handler that calls its own inbox would wait for itself; this finds out first.
+//! Refuses calls of a handler to its own inbox, which would wait for itself.
 
 use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
@@ -10,6 +10,7 @@ tokio::task_local! {
 }
 
 impl<S: InboxStore> Engine<S> {
+    // The address is unique: an engine lives in an `Arc` and never moves.
     fn identity(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }

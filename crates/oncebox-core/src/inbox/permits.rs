@@ -1,4 +1,4 @@
-//! Permits: the maximum number of transactions in flight of an inbox, and whose turn it is among handlers that conflict.
+//! Permits: the maximum number of transactions in flight, and the turn of handlers whose transactions conflict.
 
 use std::sync::{Mutex as Lock, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,27 +11,28 @@ use crate::inbox::engine::Engine;
 use crate::inbox::registered::Registered;
 use crate::inbox::units::CopyWait;
 
-/// Past this, others do not wait for the turn any longer: the one that has it is slow, hangs, or is not polled.
+/// The maximum time for which one transaction keeps the turn. After it, others start without the turn: its holder is slow,
+/// hangs, or is not polled.
 const TURN_TIME: Duration = Duration::from_secs(1);
-/// In any case they wait this long, in which the one that has just got it says so.
+/// The minimum wait for the turn. In this time a new holder records when it took the turn.
 const TURN_WAIT_MIN: Duration = Duration::from_millis(10);
 
-/// A caller waits at least this long for a permit, like for a store with one writer, however short it waits for copies.
+/// The minimum wait for a permit, even if the caller waits less for copies. It equals the wait for a store's one writer.
 const PERMIT_WAIT_MIN: Duration = Duration::from_secs(30);
 
-/// Every inline transaction holds a permit.
+/// The permits of one inbox. Every inline transaction holds one.
 #[derive(Debug)]
 pub(crate) struct Permits {
     limit: usize,
     all: Semaphore,
-    /// Half of them at most are for copies that wait for another process.
+    /// Limits copies that wait for another process to half of the permits, so that they cannot block new messages.
     copies: Semaphore,
     turn: Mutex<()>,
-    /// When somebody took the turn last.
+    /// When the turn was taken last.
     turn_since: Lock<Option<Instant>>,
 }
 
-/// Permission for one transaction in flight. Dropping it gives it back.
+/// Permission for one transaction in flight. Dropping it returns the permit.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     _one: Option<SemaphorePermit<'a>>,
@@ -40,7 +41,7 @@ pub(crate) struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// Whether no other transaction of a handler that takes turns is in flight.
+    /// Whether this transaction has the turn: no other handler that takes turns has one in flight.
     pub(crate) fn has_turn(&self) -> bool {
         self.turn.is_some()
     }
@@ -63,30 +64,31 @@ impl Permits {
         self.limit
     }
 
-    /// How many permits are held.
+    /// The number of transactions in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.limit - self.all.available_permits().min(self.limit)
     }
 
-    /// A permit for any transaction.
+    /// Waits for a permit for any transaction.
     pub(crate) async fn one(&self) -> Permit<'_> {
         Permit { _one: one_of(&self.all).await, _copy: None, turn: None }
     }
 
-    /// A permit for a copy that waits for another process.
+    /// Waits for a permit for a copy that waits for another process.
     pub(crate) async fn for_copy(&self) -> Permit<'_> {
+        // The narrower limit first: a copy that waits here holds no permit that a new message could use.
         let copy = one_of(&self.copies).await;
         Permit { _one: one_of(&self.all).await, _copy: copy, turn: None }
     }
 
-    /// A permit for a handler that takes turns. Whoever waits for the turn holds no permit, and whoever holds a permit never
-    /// waits for the turn.
+    /// Waits for a permit for a handler that takes turns. The turn comes before the permit, so that no waiter blocks the
+    /// others.
     pub(crate) async fn in_turn(&self) -> Permit<'_> {
         let turn = self.turn().await;
         Permit { _one: one_of(&self.all).await, _copy: None, turn }
     }
 
-    /// The turn, or nothing if another transaction keeps it for too long.
+    /// Waits for the turn; `None` if another transaction keeps it for too long.
     async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         let mut turn = std::pin::pin!(self.turn.lock());
         loop {
@@ -100,7 +102,7 @@ impl Permits {
         }
     }
 
-    /// How long the transaction that has the turn may still keep others waiting.
+    /// The remaining time for which the current transaction may keep the turn.
     fn turn_left(&self) -> Duration {
         let since = *self.turn_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map_or(TURN_TIME, |since| TURN_TIME.saturating_sub(since.elapsed()))
@@ -117,8 +119,8 @@ impl<S: InboxStore> Engine<S> {
         }
     }
 
-    /// The same for a caller that waits no longer than it would for a copy: `None` means that its time is up. A unit of no
-    /// handler takes no turns, and neither does one that another process is known to have in hand: it waits for that one.
+    /// Waits for a permit as long as the caller waits for copies; `None` if that time is over. The turn is not needed for
+    /// [`once`](crate::Inbox::once), and not for a copy of a message that another process handles.
     pub(crate) async fn permit_within(
         &self,
         wait: &CopyWait,
@@ -135,21 +137,20 @@ impl<S: InboxStore> Engine<S> {
         timeout(wait.left().max(PERMIT_WAIT_MIN), permit).await.ok()
     }
 
-    /// The turn of a worker whose handler takes turns, and nothing for any other. Workers need no permit: their number is limited
-    /// elsewhere.
+    /// Waits for the turn, if the handler takes turns. Workers need no permit, because `workers(…)` limits their number.
     pub(crate) async fn worker_turn(&self, handler: &Registered<S>) -> Option<MutexGuard<'_, ()>> {
         let takes_turns = handler.batches.state().contention.takes_turns();
         if takes_turns { self.permits.turn().await } else { None }
     }
 
-    /// Notes that a transaction of a handler met others.
+    /// Records that a transaction of a handler conflicted with others.
     pub(crate) fn met_contention(&self, handler: &Registered<S>) {
         tracing::debug!(handler = &*handler.name, "contention: this handler takes turns with others");
         handler.batches.state().contention.met();
     }
 }
 
-/// Nothing only where the semaphore is closed, and nobody closes it.
+/// Takes one permit; `None` only if the semaphore is closed, which never happens.
 async fn one_of(semaphore: &Semaphore) -> Option<SemaphorePermit<'_>> {
     semaphore.acquire().await.ok()
 }
@@ -177,7 +178,7 @@ mod tests {
             let mut waiting = std::pin::pin!(permits.one());
             assert!(waiting.as_mut().now_or_never().is_none());
             drop(first);
-            // It is this one's now, which goes away.
+            // The permit was assigned to this waiter, which is dropped here.
         }
         assert!(permits.one().now_or_never().is_some());
         drop(second);
@@ -195,13 +196,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_at_a_time_has_the_turn_and_only_for_a_while() {
+    async fn one_transaction_has_the_turn_for_a_limited_time() {
         let permits = Permits::new(5);
         let first = permits.in_turn().await;
         assert!(first.has_turn());
         assert!(permits.in_turn().now_or_never().is_none());
         assert!(permits.one().now_or_never().is_some(), "others need no turn");
-        assert_eq!(permits.in_flight(), 1, "whoever waits for the turn holds no permit");
+        assert_eq!(permits.in_flight(), 1, "a waiter for the turn holds no permit");
         drop(first);
         let hangs = permits.in_turn().await;
         assert!(hangs.has_turn());

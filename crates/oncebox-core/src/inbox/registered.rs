@@ -1,4 +1,4 @@
-//! A handler under its name, with what the inbox has learnt about it.
+//! A registered handler and what the inbox has learned about it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,39 +9,39 @@ use crate::inbox::stored::{DetachedSlots, Lessons};
 use crate::inbox::units::Batches;
 use crate::store::Guarantee;
 
-/// A handler under its name.
+/// A registered handler.
 pub(crate) struct Registered<S: InboxStore> {
     pub(crate) index: usize,
     pub(crate) name: Arc<str>,
-    /// The name under which it was registered first: markers and effect ids are made with it.
+    /// The name of its first registration. Markers and effect ids use it, so a renamed handler keeps them.
     pub(crate) origin: Arc<str>,
     pub(crate) kinds: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) handler: Box<dyn Erased<S>>,
-    /// The states that its parameters ask for.
+    /// The states that its parameters need.
     pub(crate) requirements: Vec<Requirement>,
-    /// A handler of envelopes names its kinds; a typed one has the kind of its message.
+    /// Whether it takes undecoded envelopes. Such a handler names its kinds; a typed one has the kind of its message.
     pub(crate) takes_envelope: bool,
-    /// Its units that wait for a transaction.
+    /// Its units that wait for a transaction, or run in one.
     pub(crate) batches: Batches,
     pub(crate) lessons: Mutex<Lessons>,
-    /// Where it runs outside of transactions.
+    /// The concurrency limit of a detached handler; `None` for a handler that runs in transactions.
     pub(crate) detached: Option<DetachedSlots>,
 }
 
 impl<S: InboxStore> Registered<S> {
-    /// How its messages reach it in an inbox of that mode. Messages of a detached handler wait in the log in any case.
+    /// How its messages reach it in an inbox of this mode. Messages of a detached handler always go through the log.
     pub(crate) fn mode(&self, of_inbox: Mode) -> Mode {
         if self.detached.is_some() { of_inbox.spill() } else { of_inbox }
     }
 
-    /// Whether its units never share a transaction. Where effects are outside of the transaction, a failure of one unit would run the
-    /// effects of the others twice.
+    /// Whether its units never share a transaction. Where effects are outside of the transaction, the failure of one unit would
+    /// run the effects of the others twice.
     pub(crate) fn runs_alone(&self) -> bool {
         self.settings.isolated || S::GUARANTEE != Guarantee::Exactly
     }
 
-    /// What its visits to lanes have taught.
+    /// What visits to its lanes have learned.
     pub(crate) fn lessons(&self) -> MutexGuard<'_, Lessons> {
         self.lessons.lock().unwrap_or_else(PoisonError::into_inner)
     }

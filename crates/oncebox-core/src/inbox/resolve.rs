@@ -1,4 +1,4 @@
-//! Which key a message has.
+//! Finds the key of a message.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,8 @@ use crate::handler::Prepared;
 use crate::key_part::{Piece, compose};
 use crate::{Envelope, Headers, Key};
 
-/// The first that has something to say: a selector, the envelope, the message's own fields or content, the
-/// source's message id. An empty key says nothing.
+/// Returns the first key that is not empty, in this order: the selector, the envelope, the message's own fields or
+/// content, the source's message id.
 pub(crate) fn resolve(prepared: &Prepared, envelope: &Envelope) -> Option<Key> {
     [
         prepared.selected.clone(),
@@ -20,7 +20,7 @@ pub(crate) fn resolve(prepared: &Prepared, envelope: &Envelope) -> Option<Key> {
     .find(|key| !key.is_empty())
 }
 
-/// The same for a message that may not have been decoded.
+/// The same as [`resolve`], also for a message that could not be decoded.
 pub(crate) fn resolve_stored(prepared: Option<&Prepared>, envelope: &Envelope) -> Option<Key> {
     match prepared {
         Some(prepared) => resolve(prepared, envelope),
@@ -32,7 +32,7 @@ pub(crate) fn resolve_stored(prepared: Option<&Prepared>, envelope: &Envelope) -
     }
 }
 
-/// Message ids are unique per source only, so the source is part of the key.
+/// The key from the source's message id. Such ids are unique per source only, so the source is part of the key.
 fn delivery_key(headers: &Headers) -> Option<Key> {
     let id = headers.get(Headers::MESSAGE_ID).filter(|id| !id.is_empty())?;
     let part = |text: &str| Piece::Part(Cow::Owned(text.as_bytes().to_vec()));

@@ -1,19 +1,19 @@
-//! Out-of-date sessions: replaced by other connections, until that cannot be the reason any more.
+//! Out-of-date sessions: how often work moves to another connection before its error counts.
 
 use std::fmt::Display;
 
-/// After a schema change every connection of the pool can be out of date. A few more may have been opened before it ended; beyond
-/// that the error is the work's own.
+/// Extra replacements beyond the pool size. A schema change can outdate every connection of the pool, and some that were
+/// opened before the change ended. After that the error belongs to the work itself.
 const SPARE: usize = 5;
 
-/// The connections in a row on which one piece of work met a session that is out of date.
+/// Counts the consecutive connections with an out-of-date session that one piece of work met.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sessions {
     met: usize,
 }
 
 impl Sessions {
-    /// Work met one more, on a store with so many connections. Whether another connection may do: the store has closed this one.
+    /// Counts one more out-of-date session. Returns whether another connection may help; the store has closed this one.
     pub(crate) fn replace(&mut self, capacity: usize, error: &impl Display) -> bool {
         self.met = self.met.saturating_add(1);
         let may_help = self.met <= capacity.saturating_add(SPARE);

@@ -14,10 +14,10 @@ use crate::observe::Observer;
 use crate::retention::{Retention, SweepReport, cutoff};
 use crate::store::Upkeep;
 
-/// The background task of an inbox; ends with it.
+/// The background task of an inbox. It ends with the inbox.
 #[derive(Debug)]
 pub(crate) struct Sweeper {
-    /// None in an inbox for operators.
+    /// `None` in an inbox for operators.
     task: Option<JoinHandle<()>>,
     troubles: Arc<Troubles>,
 }
@@ -44,7 +44,7 @@ impl Sweeper {
         Self { task: Some(task), troubles }
     }
 
-    /// One that does nothing and sends no heartbeats.
+    /// Creates a sweeper that does nothing and sends no heartbeats.
     pub(crate) fn idle() -> Self {
         Self { task: None, troubles: Arc::default() }
     }
@@ -56,7 +56,7 @@ impl Sweeper {
         }
     }
 
-    /// Why the last attempt failed, if it did.
+    /// The error of the last sweep or heartbeat, if it failed.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.troubles.sweep.text().or_else(|| self.troubles.beat.text())
     }
@@ -76,7 +76,7 @@ async fn run<S: Upkeep>(
     troubles: Arc<Troubles>,
 ) {
     let keep_messages = log.map_or(Duration::ZERO, |(_, pruning)| pruning.keep_messages);
-    // At once: a process that never lives for a whole interval sweeps too.
+    // The first sweep is due immediately: a process that ends before the first interval sweeps too.
     let mut next_sweep = Instant::now();
     let mut retries = Retries::unlimited();
     loop {
@@ -112,7 +112,7 @@ impl Trouble {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Logs when it changes, not every time.
+    /// Records a result. It logs changes only, so that an outage does not fill the log.
     fn note(&self, result: Result<(), Error>) {
         let text = result.err().map(|error| chain(&error));
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,7 @@ impl Trouble {
     }
 }
 
-/// Deletes what is due, one bounded statement after the other.
+/// Deletes expired markers, one bounded statement after the other.
 pub(crate) async fn sweep<S: Upkeep>(
     store: &S,
     retention: Retention,
@@ -139,7 +139,7 @@ pub(crate) async fn sweep<S: Upkeep>(
     observer: Observer,
 ) -> Result<SweepReport, Error> {
     let (live, _now_ms) = store.live_time().await?;
-    // What counts the longer of the two periods is still needed.
+    // Messages and markers both count live time, so records of it are kept for the longer of the two periods.
     let forget_before_ms = cutoff(live.clone(), retention.period.max(keep_messages));
     let mut report = SweepReport { before_ms: cutoff(live, retention.period), ..SweepReport::default() };
     let Some(before_ms) = report.before_ms else { return Ok(report) };

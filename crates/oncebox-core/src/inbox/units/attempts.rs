@@ -1,4 +1,4 @@
-//! Attempts: a unit in a transaction of its own, as often as it takes to know its outcome.
+//! Attempts: runs a unit in a transaction of its own, until its outcome is known.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::outcome::Outcome;
 use crate::store::{Claimed, Limits, Unit};
 use crate::{Error, ErrorKind, Failure};
 
-/// A transient error that a body raises this often is the body's own fault.
+/// The number of transient errors in a row after which the body itself counts as failed.
 pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
 
-/// A unit on its way into its first transaction.
+/// What is known about a unit before its next transaction.
 #[derive(Default)]
 pub(super) struct Attempt {
-    /// Decoded already, unless it was used up.
+    /// The decoded message; `None` if an earlier transaction used it.
     pub(super) message: Option<Box<dyn Any + Send>>,
-    /// Whether an earlier commit may have happened.
+    /// Whether an earlier transaction may have been committed.
     pub(super) commit_unknown: bool,
-    /// Whether another process is known to run it.
+    /// Whether another process is known to run the same unit.
     pub(super) is_copy: bool,
 }
 
@@ -43,17 +43,17 @@ impl Attempt {
 /// The result of one transaction.
 enum Tried {
     Ended(UnitEnd),
-    /// Another copy holds the marker.
+    /// Another copy holds the marker's lock.
     Locked,
-    /// Others are before us at the store's one writer.
+    /// Other transactions use the store's one writer.
     NoTurn,
-    /// The store does not answer now; nothing is decided.
+    /// The store does not respond now. The outcome is open.
     Infrastructure(Error),
-    /// The store will answer the same next time.
+    /// The store would fail in the same way next time.
     Hopeless(Error),
-    /// The store did not answer a commit: the effect may be there.
+    /// The response to the commit was lost: the effect may be stored.
     CommitUnknown(Error),
-    /// The body met an error that another try may not meet.
+    /// The body met an error that another attempt may not meet.
     BodyTransient(Meaning, Failure),
 }
 
@@ -91,7 +91,7 @@ impl<S: InboxStore> Attempts<S> {
         Self { engine }
     }
 
-    /// Runs a unit in a transaction of its own, as often as it takes to know its outcome.
+    /// Runs a unit in a transaction of its own, until its outcome is known.
     pub(super) async fn run(
         &self,
         handler: &Registered<S>,
@@ -105,7 +105,7 @@ impl<S: InboxStore> Attempts<S> {
         let mut body_transients = 0;
         let mut sessions = Sessions::default();
         loop {
-            // A body that runs again gets a message of its own again.
+            // The body consumes its message, so each further attempt decodes another one.
             let message = match decoded.take() {
                 Some(message) => message,
                 None => match engine.prepare(handler, &delivery.envelope) {
@@ -125,7 +125,7 @@ impl<S: InboxStore> Attempts<S> {
             drop(permit);
             match tried {
                 Tried::Ended(UnitEnd { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
-                    // The marker that we were not sure of is there.
+                    // The marker exists: the commit with the lost response had succeeded.
                     tracing::info!("a commit whose response was lost had succeeded");
                     engine.observer.count(observe::COMMITS_RECOVERED, &handler.name);
                     return Ok(UnitEnd { outcome: Outcome::Done, result, shared: false });
@@ -141,7 +141,7 @@ impl<S: InboxStore> Attempts<S> {
                 Tried::Locked => is_copy = true,
                 Tried::NoTurn => {}
                 Tried::Hopeless(error) => return Err(error),
-                // Each try closes its connection; the next one may have been opened as long ago.
+                // Each attempt closes its connection; the next connection may be as old.
                 Tried::BodyTransient(Meaning::Session, failure)
                     if sessions.replace(engine.store.capacity(), &failure) => {}
                 Tried::BodyTransient(meaning, failure) => {
@@ -165,8 +165,8 @@ impl<S: InboxStore> Attempts<S> {
         }
     }
 
-    /// How long the statements of a unit in a transaction of its own may wait for a lock. Without a limit where no other
-    /// transaction could wait for it, when it is its turn, or where its body is not to run again for nothing.
+    /// The lock timeout of the statements of a unit in a transaction of its own. There is no limit if no other transaction can
+    /// wait for it, if it has the turn, or if its body must not run again without need.
     fn lock_wait(&self, handler: &Registered<S>, permit: &Permit<'_>) -> Option<Duration> {
         let engine = &self.engine;
         let may_run_again = !handler.runs_alone() && engine.settings.max_batch > 1;
@@ -251,7 +251,7 @@ impl<S: InboxStore> Attempts<S> {
         self.finish(unit, tx, returned).await
     }
 
-    /// Everything after the body: proof, result, commit.
+    /// Does everything after the body: check the transaction, record the result, commit.
     async fn finish(&self, unit: Option<&Unit>, mut tx: S::Tx, mut returned: Vec<Returned>) -> Tried {
         let store = &self.engine.store;
         let result = returned.pop().and_then(|returned| returned.result);
@@ -294,7 +294,7 @@ impl<S: InboxStore> Engine<S> {
     }
 }
 
-/// A store that breaks its contract.
+/// The error of a store that breaks its contract.
 pub(super) fn no_answer<S: InboxStore>() -> Error {
     Error::new(ErrorKind::Unavailable, format!("the store {} returned no result for a claim", S::NAME))
 }

@@ -1,9 +1,11 @@
-//! Natural batching: while transactions are in flight new units queue, and the next transaction takes what waits.
+//! Natural batching: new units queue while transactions are in flight, and the next transaction takes the waiting units.
 //!
-//! A batch is an attempt only: it runs with no savepoints, and any error rolls all of it back. If a handler failed, the batch runs
-//! again in a way that finds the culprit: with a savepoint for each unit, or, for handlers of sets, in halves. If it met contention,
-//! it runs again when it is the handler's turn. After any other error, each unit runs in a transaction of its own, as if there had
-//! been no batch.
+//! A batch starts without savepoints, and any error rolls all of it back. The next step depends on the error:
+//!
+//! - A handler failed: the batch runs again with a savepoint for each unit, or, for handlers of sets, in halves. This finds the
+//!   failed unit.
+//! - It met contention: it runs again when the handler has the turn.
+//! - Any other error: each unit runs in a transaction of its own, as without a batch.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -31,10 +33,11 @@ use crate::{Error, observe};
 /// A unit whose batches met contention this often runs in a transaction of its own.
 const BATCH_ATTEMPTS: u32 = 5;
 
-/// More savepoints in one transaction, with those of the handlers, are slow on PostgreSQL.
+/// The maximum number of units with savepoints in one transaction. More of them, with those of the handlers, are slow on
+/// PostgreSQL.
 const ISOLATED_MAX: usize = 25;
 
-/// Runs the units that wait, in as few transactions as make sense.
+/// Runs waiting units in as few transactions as useful.
 pub(super) struct Batching<S: InboxStore> {
     pub(super) engine: Arc<Engine<S>>,
     attempts: Arc<Attempts<S>>,
@@ -45,12 +48,12 @@ impl<S: InboxStore> Batching<S> {
         Self { engine, attempts }
     }
 
-    /// The units of a handler that wait.
+    /// The queue of a handler's units.
     pub(super) fn batches(&self, handler: usize) -> &Batches {
         &self.engine.handlers[handler].batches
     }
 
-    /// Runs a unit: at once if there is a free slot, else with others that wait for one.
+    /// Runs a unit: at once if a slot is free, otherwise together with other waiting units.
     pub(super) async fn run(
         self: &Arc<Self>,
         handler: &Registered<S>,
@@ -79,24 +82,24 @@ impl<S: InboxStore> Batching<S> {
         slot.hold(self.look_and_try(handler, delivery, unit, attempt, &wait)).await
     }
 
-    /// Works on what waits until nothing does.
+    /// Runs waiting units until the queue is empty.
     pub(super) async fn run_waiting(self: &Arc<Self>, handler: usize) {
         let mut slot = Slot::new(self, handler);
         let handler = &self.engine.handlers[handler];
         while slot.goes_on() {
-            // First the permit: what comes while it is waited for joins the batch.
+            // The permit comes first, so that units that arrive during this wait join the batch.
             let permit = self.engine.permit(handler).await;
             let Some(jobs) = slot.take().await else { return };
             let span = tracing::debug_span!("oncebox.batch", handler = &*handler.name, units = jobs.len());
             slot.hold(self.run_batch(handler, jobs, permit).instrument(span)).await;
-            // Those who were told come back with their next message, and go along.
+            // The callers of this batch now send their next messages, which can join the next batch.
             tokio::task::yield_now().await;
         }
     }
 
     async fn run_batch(self: &Arc<Self>, handler: &Registered<S>, mut jobs: Vec<Job>, permit: Permit<'_>) {
         if jobs.len() > 1 && !mutant!("unsorted_claims") {
-            // Sorted as every batch is: two that overlap never wait for each other in a circle.
+            // All batches claim in the same order, so that two overlapping batches cannot deadlock.
             jobs.sort_by(|a, b| (&a.unit.kind, &a.unit.key).cmp(&(&b.unit.kind, &b.unit.key)));
             if handler.batches.state().duplicates {
                 jobs = self.answer_known(handler, jobs).await;
@@ -159,7 +162,7 @@ impl<S: InboxStore> Batching<S> {
             }
         }
         let had_turn = permit.has_turn();
-        // Those who run alone need permits of their own.
+        // Units that run alone take permits of their own; keeping this one could leave none for them.
         drop(permit);
         if alone.len() == 1
             && let Some((job, attempt)) = alone.pop()
@@ -170,17 +173,17 @@ impl<S: InboxStore> Batching<S> {
             join_all(alone.collect::<Vec<_>>()).await;
         }
         if had_turn && tries > 0 {
-            // It was another process's transaction, which goes on meanwhile.
+            // With the turn, only a transaction of another process can have been in the way. The pause gives it time to end.
             tokio::time::sleep(Retries::pause_after(tries.min(BATCH_ATTEMPTS) - 1)).await;
         }
     }
 
-    /// Tells everybody of a batch what became of it.
+    /// Sends each caller of a batch the end of its unit.
     fn answer(self: &Arc<Self>, handler: &Registered<S>, jobs: Vec<Job>, ended: Vec<Option<UnitEnd>>) {
         for (job, ended) in jobs.into_iter().zip(ended) {
             match ended {
                 Some(ended) => job.promise.keep(Ok(ended)),
-                // It waits for the other process alone, and nobody waits for it.
+                // Another process runs this unit. It waits in a task of its own, so that the batch does not wait with it.
                 None => drop(self.spawn_alone(handler, job, Attempt { is_copy: true, ..Attempt::default() })),
             }
         }
@@ -191,10 +194,10 @@ impl<S: InboxStore> Batching<S> {
         tokio::spawn(async move { batching.run_alone(handler, job, attempt).await })
     }
 
-    /// Answers duplicates with one read and no write; the rest is left to do.
+    /// Reports duplicates with one read and no write, and returns the other jobs.
     async fn answer_known(&self, handler: &Registered<S>, jobs: Vec<Job>) -> Vec<Job> {
         let units: Vec<Unit> = jobs.iter().map(|job| job.unit.clone()).collect();
-        // It only saves work: if it fails, the claim finds out.
+        // The read only saves work: if it fails, the claim finds the duplicates.
         let Ok(markers) = self.engine.store.markers(&units).await else { return jobs };
         let mut left = Vec::with_capacity(jobs.len());
         for (job, marker) in jobs.into_iter().zip(markers) {
@@ -210,7 +213,7 @@ impl<S: InboxStore> Batching<S> {
         left
     }
 
-    /// Runs one unit of the queue in a transaction of its own, as long as somebody wants to know.
+    /// Runs one unit of the queue in a transaction of its own, until its caller is dropped.
     async fn run_alone(&self, handler: usize, job: Job, attempt: Attempt) {
         let handler = &self.engine.handlers[handler];
         let Job { unit, delivery, message, wait, mut promise, .. } = job;
@@ -222,8 +225,8 @@ impl<S: InboxStore> Batching<S> {
         promise.keep(ended);
     }
 
-    /// Runs a unit in a transaction of its own; where copies come of late, with a look before it. A flood of them would each wait
-    /// for a place to write, and keep what is new from it.
+    /// Runs a unit in a transaction of its own. If copies arrived recently, it reads the marker first: many copies would each
+    /// wait to write, and block new messages.
     async fn look_and_try(
         &self,
         handler: &Registered<S>,
@@ -232,10 +235,10 @@ impl<S: InboxStore> Batching<S> {
         attempt: Attempt,
         wait: &CopyWait,
     ) -> Result<UnitEnd, Error> {
-        // Whether a commit of our own has happened is for the transaction to find out.
+        // After a commit with a lost response, a marker may be this unit's own. Only the transaction tells `Done` from `Duplicate`.
         if handler.batches.state().duplicates && !attempt.commit_unknown {
             let _permit = self.engine.permits.one().await;
-            // It only saves work: if it fails, the claim finds out.
+            // The read only saves work: if it fails, the claim finds the duplicate.
             if let Ok(Some(marker)) = self.engine.store.marker(unit).await {
                 return Ok(UnitEnd::known(unit, marker, self.engine.settings.key_reuse));
             }
@@ -251,7 +254,7 @@ impl<S: InboxStore> Batching<S> {
     }
 }
 
-/// Splits jobs into parts of so many.
+/// Splits jobs into parts of this size.
 fn in_parts(mut jobs: Vec<Job>, size: usize) -> impl Iterator<Item = Vec<Job>> {
     std::iter::from_fn(move || {
         let rest = jobs.split_off(size.min(jobs.len()));

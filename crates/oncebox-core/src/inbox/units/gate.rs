@@ -1,4 +1,4 @@
-//! The gate: copies of a message that is running in this process wait here, outside the database.
+//! The gate: copies of a message that runs in this process wait here, outside the database.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::store::Unit;
 use crate::{Error, Fingerprint, StoredKey};
 
 impl<S: InboxStore> Units<S> {
-    /// Copies of a unit that runs in this process wait for it, and hold no connection while they do.
+    /// Runs a unit, or waits for the copy that runs in this process. A waiting copy holds no connection.
     pub(super) async fn pass_the_gate(
         &self,
         handler: &Registered<S>,
@@ -55,28 +55,28 @@ impl<S: InboxStore> Units<S> {
 type Identity = (String, String, StoredKey);
 type News = watch::Receiver<Option<First>>;
 
-/// What is running in this process.
+/// The units that run in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     running: Mutex<HashMap<Identity, News>>,
 }
 
-/// How the first one ended, for those who waited.
+/// The end of the first copy, for the copies that waited.
 #[derive(Clone, Debug)]
 pub(crate) struct First {
     ended: UnitEnd,
     fingerprint: Option<Fingerprint>,
 }
 
-/// What the gate says to a newcomer.
+/// The gate's decision about a unit.
 pub(crate) enum Entry<'g> {
-    /// Go on; nobody else of this process is there.
+    /// Run: no other copy runs in this process.
     First(Pass<'g>),
-    /// Somebody is: wait for the news.
+    /// Wait: another copy runs.
     Copy(Waiter),
 }
 
-/// Held by the one that runs.
+/// Held by the copy that runs.
 pub(crate) struct Pass<'g> {
     gate: &'g Gate,
     identity: Identity,
@@ -84,7 +84,7 @@ pub(crate) struct Pass<'g> {
     news: watch::Sender<Option<First>>,
 }
 
-/// Held by one that waits.
+/// Held by a copy that waits.
 pub(crate) struct Waiter(News);
 
 impl Gate {
@@ -105,7 +105,7 @@ impl Gate {
 }
 
 impl Pass<'_> {
-    /// Tells those who wait how it ended. Without this, as when the caller went away, one of them goes next.
+    /// Notifies the waiting copies of the end. If the pass is dropped without this, one of them runs next.
     pub(crate) fn tell(&self, ended: &UnitEnd) {
         self.news.send_replace(Some(First { ended: ended.clone(), fingerprint: self.fingerprint }));
     }
@@ -117,13 +117,13 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// What a wait came to.
+/// The result of a wait.
 pub(crate) enum Waited {
-    /// This is how the first one ended.
+    /// The first copy ended in this way.
     Told(First),
-    /// It is gone without a word.
+    /// The first copy was dropped before it ended.
     Gone,
-    /// It still runs.
+    /// The first copy still runs, and the waiting time is over.
     TimeIsUp,
 }
 
@@ -141,7 +141,7 @@ impl Waiter {
 }
 
 impl First {
-    /// What the first one's end means for a copy; `None` if the copy must find out for itself.
+    /// The end of a copy, given the end of the first one; `None` if the copy must run the check itself.
     pub(crate) fn means_for(self, unit: &Unit, key_reuse: KeyReuse) -> Option<UnitEnd> {
         let same_body = self.fingerprint == unit.fingerprint;
         let outcome = match (self.ended.outcome, same_body) {
@@ -150,7 +150,7 @@ impl First {
                 KeyReuse::Skip => Outcome::KeyReuse,
                 KeyReuse::Reject => Outcome::Rejected(Rejection::KeyReuse),
             },
-            // It shares whatever else became of the same body.
+            // Any other outcome of the same body holds for the copy too.
             (other, true) => other,
             (_, false) => return None,
         };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_shares_what_became_of_the_same_body() {
+    fn a_copy_shares_the_outcome_of_the_same_body() {
         let retry = || Outcome::Retry { after: None, cause: cause("failed") };
         let table = [
             (Outcome::Done, "one", Some("duplicate")),
@@ -197,16 +197,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_goes_first_and_the_next_follows_when_it_is_gone() {
+    async fn a_copy_runs_next_when_the_first_one_is_dropped() {
         let gate = Gate::default();
-        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("nobody is there") };
+        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("no copy runs") };
         let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
         assert!(matches!(copy.wait(Duration::from_millis(1)).await, Waited::TimeIsUp));
         let Entry::Copy(copy) = gate.enter(&unit("two")) else { panic!("the body does not matter") };
         drop(pass);
         assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Gone));
-        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("it is gone") };
-        let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
+        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("the first one was dropped") };
+        let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("a copy runs") };
         pass.tell(&Outcome::Done.into());
         drop(pass);
         assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Told(_)));

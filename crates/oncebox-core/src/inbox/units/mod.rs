@@ -1,7 +1,7 @@
-//! Units: one handler's work on one message, as it is delivered.
+//! Units: one handler's work on one message, inline.
 //!
-//! A unit passes the gate, where copies in this process wait; shares a transaction with others that wait, or has one of its own;
-//! and ends with an outcome.
+//! A unit passes the gate, where copies in this process wait. It shares a transaction with other waiting units, or has one of its
+//! own. It ends with an outcome.
 
 mod attempts;
 mod batch;
@@ -30,18 +30,18 @@ use crate::outcome::{Outcome, Rejection};
 use crate::policy::KeyReuse;
 use crate::store::{Marker, Unit};
 
-/// How a unit ended.
+/// The end of a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitEnd {
     pub(crate) outcome: Outcome,
-    /// The handler's result, fresh or stored.
+    /// The handler's result, new or from the marker.
     pub(crate) result: Option<Vec<u8>>,
-    /// Whether this is another copy's end. A failure was counted and logged there.
+    /// Whether this is the end of another copy, which has counted and logged a failure already.
     pub(crate) shared: bool,
 }
 
 impl UnitEnd {
-    /// The end of a unit whose marker was there.
+    /// The end of a unit whose marker exists.
     fn known(unit: &Unit, marker: Marker, key_reuse: KeyReuse) -> Self {
         let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
         let outcome = match (reused, key_reuse) {
@@ -59,13 +59,13 @@ impl From<Outcome> for UnitEnd {
     }
 }
 
-/// Runs units.
+/// Runs units inline.
 pub(crate) struct Units<S: InboxStore> {
     engine: Arc<Engine<S>>,
     gate: Gate,
     attempts: Arc<Attempts<S>>,
     batching: Arc<Batching<S>>,
-    /// Where there is a log.
+    /// Moves messages to the log; `None` without a log.
     spilling: Option<Spilling<S>>,
 }
 

@@ -1,4 +1,4 @@
-//! Results: code that runs once per key, and calls whose duplicates get the first one's answer.
+//! Results: code that runs once per key, and calls whose duplicates get the first result.
 
 use std::sync::Arc;
 
@@ -21,35 +21,35 @@ use crate::{Envelope, Error, ErrorKind, Key, Message, name};
 /// The kind under which [`Inbox::once`] keeps its markers.
 const ONCE_KIND: &str = "@once";
 
-/// A result, and whether it was made now or before.
+/// A result, and whether the code ran now or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once<T> {
     /// The code ran now.
     Fresh(T),
-    /// The code had run before; this is its result.
+    /// The code ran before; this is its stored result.
     Replayed(T),
 }
 
 impl<T> Once<T> {
-    /// The result, whenever it was made.
+    /// The result, from now or from before.
     pub fn into_inner(self) -> T {
         match self {
             Self::Fresh(value) | Self::Replayed(value) => value,
         }
     }
 
-    /// Whether the code had run before.
+    /// Whether the code ran before.
     pub fn is_replayed(&self) -> bool {
         matches!(self, Self::Replayed(_))
     }
 }
 
 impl<S: InboxStore> Inbox<S> {
-    /// Runs the closure once per key, in a transaction with its marker, and keeps its result: whoever comes later
-    /// with the same key gets that result.
+    /// Runs the closure once per key, in a transaction with its marker, and stores its result. Later calls with the same key
+    /// get that result.
     ///
-    /// The closure runs at most once per call. If it fails, nothing is kept and its error is returned; the next
-    /// call with this key runs it again.
+    /// The closure runs at most once per call. If it fails, nothing is stored and its error is returned. The next call with
+    /// this key runs it again.
     pub async fn once<R, E, F>(&self, handler: &str, key: impl Into<Key>, body: F) -> Result<Once<R>, E>
     where
         for<'t> F: AsyncFnOnce(&'t mut S::Conn) -> Result<R, E>
@@ -68,7 +68,7 @@ impl<S: InboxStore> Inbox<S> {
         let _pass = loop {
             match units.gate.enter(&unit) {
                 Entry::First(pass) => break pass,
-                // Whatever became of it, the marker tells.
+                // However the first copy ended, the marker has the result.
                 Entry::Copy(copy) => {
                     if let Waited::TimeIsUp = copy.wait(wait.left()).await {
                         return Err(busy(handler).into());
@@ -108,7 +108,7 @@ impl<S: InboxStore> Inbox<S> {
             Ok(()) => Ok(Once::Fresh(value)),
             Err(error) if Meaning::of::<S>(&error) == Meaning::Lost => {
                 drop(permit);
-                // Nobody knows; another claim does, even if the commit is still under way.
+                // The commit may have succeeded. Another claim finds out, because it waits for a commit that is still in progress.
                 let wait = CopyWait::new(settings.in_flight, settings.lock_timeout);
                 match units.claim_or_wait(&unit, &wait).await? {
                     Claim::Known(_) => Ok(Once::Fresh(value)),
@@ -122,7 +122,7 @@ impl<S: InboxStore> Inbox<S> {
         }
     }
 
-    /// Hands a message to one registered handler and returns its [`Reply`](crate::Reply), to duplicates too.
+    /// Passes a message to one registered handler and returns its [`Reply`](crate::Reply), for duplicates too.
     pub async fn call<T, M>(&self, handler: &str, message: &M) -> Result<Once<T>, Error>
     where
         T: DeserializeOwned,
@@ -131,7 +131,7 @@ impl<S: InboxStore> Inbox<S> {
         self.call_envelope(handler, Envelope::of(message)?).await
     }
 
-    /// [`call`](Inbox::call) with an envelope, for a message that is already encoded.
+    /// The same as [`call`](Inbox::call), with an envelope, for a message that is already encoded.
     pub async fn call_envelope<T: DeserializeOwned>(
         &self,
         handler: &str,
@@ -169,7 +169,7 @@ impl<S: InboxStore> Inbox<S> {
 }
 
 impl<S: InboxStore> Units<S> {
-    /// Claims a unit, however long another copy takes, within the waiting time.
+    /// Claims a unit. It waits for another copy until the waiting time is over.
     async fn claim_or_wait(&self, unit: &Unit, wait: &CopyWait) -> Result<Claim<'_, S::Tx>, Error> {
         let engine = &self.engine;
         let mut is_copy = false;

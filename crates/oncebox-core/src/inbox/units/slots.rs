@@ -1,7 +1,7 @@
-//! Slots: which units of a handler have a transaction in flight, and which wait for one.
+//! Slots: the transactions in flight of a handler, and the queue of units that wait for one.
 //!
-//! While no slot is free, units queue, and a transaction that ends takes its share of them next. There is no timer and no wait when
-//! idle.
+//! While no slot is free, units queue. A transaction that ends takes its share of them next. An idle handler has no timer and no
+//! added wait.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,15 +20,16 @@ use crate::inbox::units::batch::Batching;
 use crate::inbox::units::{CopyWait, UnitEnd};
 use crate::store::Unit;
 
-/// Past this, a transaction does not keep others from theirs. Few handlers take so long; one that waits for a copy in another
-/// process does. Not too short: on a machine that is too busy already, more transactions make everything slower.
+/// The time after which a slow transaction no longer counts as a slot, so that others can start. A unit that waits for a copy in
+/// another process takes this long, but few handlers do. A shorter time would start more transactions on an overloaded machine
+/// and slow it down further.
 const SLOT_TIME: Duration = Duration::from_millis(250);
 
 /// The units of one handler that wait for a transaction.
 #[derive(Debug)]
 pub(crate) struct Batches(Combiner<Slots>);
 
-/// Natural batching: how many transactions the units at hand are worth, and which share of them each takes.
+/// The policy of natural batching: the number of transactions for the queue, and the share of each.
 #[derive(Debug)]
 pub(crate) struct Slots {
     queue: VecDeque<Job>,
@@ -38,22 +39,22 @@ pub(crate) struct Slots {
     max_in_flight: usize,
     pub(crate) size: BatchSize,
     pub(crate) contention: Contention,
-    /// Whether the last batch had duplicates: then a look before the next one saves writes.
+    /// Whether the last batch had duplicates. Then reading the markers before the next one saves writes.
     pub(crate) duplicates: bool,
-    /// Whether units had to queue of late: then more are about to come.
+    /// Whether units had to queue recently. Then more are expected soon.
     crowded: bool,
-    /// Whether a handler failed of late: then batches begin with savepoints.
+    /// Whether the handler failed recently. Then batches start with savepoints.
     pub(crate) isolating: bool,
 }
 
-/// One unit in the queue, and the promise to its caller.
+/// One queued unit, and the promise to its caller.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) unit: Unit,
     pub(crate) delivery: Delivery,
     pub(crate) message: Option<Box<dyn Any + Send>>,
     pub(crate) wait: CopyWait,
-    /// The number of batches with it that met contention.
+    /// The number of its batches that met contention.
     pub(crate) attempts: u32,
     pub(crate) promise: Promise<UnitEnd>,
 }
@@ -86,7 +87,7 @@ impl Policy for Slots {
         !self.queue.is_empty()
     }
 
-    /// How many transactions the units at hand are worth. A slot is no permit: permits limit the transactions of all handlers.
+    /// The number of transactions for the queued and running units. Slots limit one handler; permits limit all handlers together.
     fn max_runners(&self) -> usize {
         if self.contention.takes_turns() {
             return 1;
@@ -94,9 +95,9 @@ impl Policy for Slots {
         self.size.transactions(self.queue.len() + self.running).min(self.max_in_flight)
     }
 
-    /// A fair share of what waits, so that no transaction is left with the crumbs.
+    /// Takes a fair share of the queue, so that no transaction gets only the few last units.
     fn take(&mut self) -> Option<Vec<Job>> {
-        // For a caller that went away while its unit waited, nothing is to be done.
+        // The caller of such a unit was dropped while it waited, so nothing may run for it.
         self.queue.retain(|job| !job.promise.is_abandoned());
         let share = (self.queue.len() + self.running).div_ceil(self.max_runners());
         let size = self.size.next().min(share).min(self.queue.len());
@@ -104,7 +105,7 @@ impl Policy for Slots {
         (size > 0).then(|| self.queue.drain(..size).collect())
     }
 
-    /// Of a handler that takes turns one transaction is enough.
+    /// A handler that takes turns needs one transaction only.
     fn is_surplus(&self, runners: usize) -> bool {
         self.contention.takes_turns() && runners > 1
     }
@@ -120,13 +121,13 @@ impl Batches {
         self.0.state()
     }
 
-    /// The handlers of this number of units took this long together.
+    /// Records the handler time of this number of units.
     pub(crate) fn took(&self, units: usize, time: Duration) {
         self.state().size.took(units, time);
     }
 
-    /// Takes a slot if one is free; else the unit queues. Both under one lock: between the two the last runner could find
-    /// nothing to do and end.
+    /// Takes a slot if one is free, otherwise queues the unit. One lock covers both: in between, the last runner could find an
+    /// empty queue and end.
     fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         state.running += 1;
@@ -138,7 +139,7 @@ impl Batches {
         None
     }
 
-    /// Whether no other unit waits; else the unit joins them, at the head of the queue.
+    /// Returns the job if no other unit waits. Otherwise it joins them at the head of the queue, and the result is `None`.
     fn alone_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
         if state.queue.is_empty() {
@@ -149,7 +150,7 @@ impl Batches {
         None
     }
 
-    /// Units of a batch that met contention are the next ones again.
+    /// Puts units of a batch that met contention back at the head of the queue.
     pub(crate) fn put_back(&self, jobs: Vec<Job>) {
         let mut state = self.state();
         for job in jobs.into_iter().rev() {
@@ -158,7 +159,7 @@ impl Batches {
     }
 }
 
-/// A transaction in flight. When it ends, however it does, what waits goes on in the background.
+/// A transaction in flight. Dropping it starts waiting units in the background.
 pub(crate) struct Slot<'a, S: InboxStore> {
     batching: &'a Arc<Batching<S>>,
     handler: usize,
@@ -168,14 +169,14 @@ pub(crate) struct Slot<'a, S: InboxStore> {
 }
 
 impl<'a, S: InboxStore> Slot<'a, S> {
-    /// The slot of a runner that was counted in.
+    /// Creates the slot of a runner that was counted already.
     pub(crate) fn new(batching: &'a Arc<Batching<S>>, handler: usize) -> Self {
         let runner = Runner::new(&batching.batches(handler).0);
         Self { batching, handler, runner, units: 0 }
     }
 
-    /// A slot for a unit to run in at once. Without a free one the unit queues, and also where others wait: they share a
-    /// transaction then.
+    /// Takes a slot for a unit that runs at once. If no slot is free, or if other units wait, the unit queues and the result is
+    /// `None`: waiting units share a transaction.
     pub(crate) async fn or_queue(
         batching: &'a Arc<Batching<S>>,
         handler: usize,
@@ -187,19 +188,19 @@ impl<'a, S: InboxStore> Slot<'a, S> {
         slot.units = 1;
         let is_crowded = batches.state().crowded;
         if is_crowded {
-            // The callers of the last batch are about to come with their next messages.
+            // The callers of the last batch now send their next messages, which can share this transaction.
             tokio::task::yield_now().await;
         }
         batches.alone_or_queue(job).map(|job| (slot, job))
     }
 
-    /// Whether the slot is still needed, now that its transaction has ended. One that took long has been replaced.
+    /// Whether the slot is still needed after its transaction has ended. A slow one was replaced already.
     pub(crate) fn goes_on(&mut self) -> bool {
         self.give_back_units();
         self.runner.goes_on()
     }
 
-    /// The next batch. If units are left over, another slot is taken for them.
+    /// Takes the next batch. If units remain, it starts another slot for them.
     pub(crate) async fn take(&mut self) -> Option<Vec<Job>> {
         let jobs = self.runner.next().await?;
         self.units = jobs.len();
@@ -207,7 +208,7 @@ impl<'a, S: InboxStore> Slot<'a, S> {
         Some(jobs)
     }
 
-    /// Does some work. If it takes long, others need not wait for it.
+    /// Runs some work. If it is slow, it makes room for another transaction.
     pub(crate) async fn hold<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         if let Ok(done) = tokio::time::timeout(SLOT_TIME, &mut work).await {
@@ -224,7 +225,7 @@ impl<'a, S: InboxStore> Slot<'a, S> {
         self.batching.batches(self.handler).state().running -= units;
     }
 
-    /// Runs units that wait in the background, if there are any and a slot for them.
+    /// Starts waiting units in the background, if there are any and a slot is free.
     fn run_others(&self) {
         if let Ok(runtime) = Handle::try_current()
             && self.batching.batches(self.handler).0.needs_runner()
@@ -279,7 +280,7 @@ mod tests {
         Batches(Combiner::new(Slots::new(max_batch, max_in_flight, CORES)))
     }
 
-    /// How many of the units get a slot; the others queue.
+    /// Pushes units. Returns the number that got a slot; the others queue.
     fn push(batches: &Batches, count: usize) -> (usize, Vec<Answer<UnitEnd>>) {
         let (jobs, answers): (Vec<_>, Vec<_>) = (0..count).map(|_| job()).unzip();
         (jobs.into_iter().filter_map(|job| batches.slot_or_queue(job)).count(), answers)
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_run_for_a_caller_that_went_away() {
+    fn nothing_is_run_for_a_dropped_caller() {
         let batches = batches(64, 1);
         let (_, answers) = push(&batches, 4);
         drop(answers);

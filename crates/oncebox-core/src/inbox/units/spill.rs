@@ -1,4 +1,4 @@
-//! Spill: a message that was to run inline is set apart in the log, and its source is done with it.
+//! Spill: an inline message is moved to the log, so that its source can acknowledge it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::{LaneChoice, NewMessage, Spill, Spilled, Unit};
 use crate::{Envelope, Error, ErrorKind, observe};
 
-/// How an inbox spills, which stores without a log cannot.
+/// The spill function of an inbox. A function pointer, because stores without a log have none.
 pub(crate) type SpillInto<S> = fn(S, Spill, Duration) -> BoxFuture<'static, Result<Spilled, Error>>;
 
-/// A [`SpillInto`] for stores with a log.
+/// The [`SpillInto`] of stores with a log.
 pub(crate) fn spill_boxed<S: LogStore>(
     store: S,
     spill: Spill,
@@ -30,23 +30,23 @@ pub(crate) fn spill_boxed<S: LogStore>(
     Box::pin(async move { store.spill(&spill, lock_timeout).await })
 }
 
-/// Sets messages apart in the log.
+/// Moves messages to the log.
 pub(crate) struct Spilling<S: InboxStore> {
     engine: Arc<Engine<S>>,
     log: Arc<LogShared>,
     into: SpillInto<S>,
 }
 
-/// Why a message is set apart.
+/// Why a message is moved to the log.
 enum Why {
-    /// Its handler is detached, and runs from the log only.
+    /// Its handler is detached and runs from the log only.
     Detached,
     /// The handler failed.
     Failed { due_in: Duration, error: String, is_dead: bool },
 }
 
 impl<S: InboxStore> Units<S> {
-    /// Sets a message apart for a detached handler.
+    /// Moves a message of a detached handler to the log.
     pub(super) async fn queue_detached(
         &self,
         handler: &Registered<S>,
@@ -66,7 +66,7 @@ impl<S: InboxStore> Units<S> {
         }
     }
 
-    /// Sets a message apart whose handler failed, where that is wanted. If it cannot be, the source keeps it.
+    /// Moves a message whose handler failed to the log, if the mode spills. If that fails, the source keeps the message.
     pub(super) async fn spill_failed(
         &self,
         handler: &Registered<S>,
@@ -97,7 +97,7 @@ impl<S: InboxStore> Spilling<S> {
         Self { engine, log, into }
     }
 
-    /// Why a message is set apart; nothing if it is not.
+    /// Why a message is moved to the log; `None` if it is not.
     fn why(&self, handler: &Registered<S>, outcome: &Outcome) -> Option<Why> {
         let retry = handler.settings.retry.unwrap_or(self.log.settings.retry);
         match outcome {
@@ -134,7 +134,7 @@ impl<S: InboxStore> Spilling<S> {
             let tried = (self.into)(self.engine.store.clone(), spill.clone(), settings.lock_timeout).await;
             match tried {
                 Ok(spilled) => break spilled,
-                // The handler's error may be all that cannot be stored.
+                // Perhaps only the handler's error text cannot be stored: the next attempt replaces it.
                 Err(error) if S::is_about_data(&error) && !is_plain && spill.error.is_some() => {
                     is_plain = true;
                     spill.error = Some(unstorable_text(&error));
@@ -142,7 +142,7 @@ impl<S: InboxStore> Spilling<S> {
                 Err(error) if S::is_about_data(&error) => {
                     return Err(Rejection::BadEnvelope(cause(error)).to_error());
                 }
-                // If the first try was committed, its marker says so.
+                // A retry is safe: if the first attempt was committed, its marker is found.
                 Err(error) => retries.after::<S>(error).await?,
             }
         };
@@ -152,6 +152,7 @@ impl<S: InboxStore> Spilling<S> {
                 self.log.wake.notify_one();
                 Outcome::Queued.into()
             }
+            // After a failed attempt, the marker is this message's own: its response was lost.
             Spilled::Known(_) if !retries.is_clean() => Outcome::Queued.into(),
             Spilled::Known(marker) => match unit {
                 Some(unit) => UnitEnd::known(unit, marker, self.engine.settings.key_reuse),

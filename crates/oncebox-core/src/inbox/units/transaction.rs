@@ -1,4 +1,4 @@
-//! One transaction for the units of a batch.
+//! Runs the units of a batch in one transaction.
 
 use std::any::Any;
 use std::task::Poll;
@@ -24,37 +24,37 @@ use crate::store::{Claimed, Limits, Unit};
 /// How the units of a batch share their transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// With nothing between them.
+    /// Without savepoints.
     Together,
-    /// With a savepoint each.
+    /// With a savepoint for each unit.
     Isolated,
 }
 
-/// A batch whose units are claimed.
+/// A transaction with the claimed units of a batch.
 struct Claim<Tx> {
     tx: Tx,
     units: Vec<Unit>,
-    /// Which of them are to run.
+    /// The indexes of the units that run.
     fresh: Vec<usize>,
-    /// What is known of each; nothing of units that another process runs.
+    /// The end of each unit; `None` for units that another process runs.
     ended: Vec<Option<UnitEnd>>,
 }
 
-/// Why a batch came to nothing.
+/// Why a batch was rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchTrouble {
-    /// One of the handlers failed, or the one of them all.
+    /// The handler failed on a unit, or on the whole set.
     Handler,
-    /// It met other transactions.
+    /// The transaction conflicted with others.
     Contended,
-    /// A handler ran for too long.
+    /// The handler exceeded its time limit.
     TimedOut,
-    /// The answer to the commit was lost: all of it may be there.
+    /// The response to the commit was lost: the whole batch may be stored.
     CommitUnknown,
     Other,
 }
 
-/// What an error of one body means for the whole batch.
+/// Judges what an error of one body means for the whole batch.
 impl From<BodyError> for BatchTrouble {
     fn from(error: BodyError) -> Self {
         match error {
@@ -67,7 +67,7 @@ impl From<BodyError> for BatchTrouble {
 }
 
 impl<S: InboxStore> Batching<S> {
-    /// Runs units in one transaction; the end of each, in their order, but for units that another process runs.
+    /// Runs units in one transaction. Returns the end of each, in their order; `None` for units that another process runs.
     pub(super) async fn try_batch(
         &self,
         handler: &Registered<S>,
@@ -162,7 +162,7 @@ impl<S: InboxStore> Batching<S> {
         Ok(Claim { tx, units, fresh, ended })
     }
 
-    /// Runs all of a batch with nothing between the units.
+    /// Runs a batch without savepoints.
     async fn run_together(
         &self,
         handler: &Registered<S>,
@@ -184,7 +184,7 @@ impl<S: InboxStore> Batching<S> {
         Ok(())
     }
 
-    /// Runs the units of a batch one after the other, and takes back those that fail.
+    /// Runs the units of a batch one after the other, and rolls failed ones back to their savepoint.
     async fn run_isolated(
         &self,
         handler: &Registered<S>,
@@ -226,7 +226,7 @@ impl<S: InboxStore> Batching<S> {
         Ok(())
     }
 
-    /// Runs a body, as long as all callers of its units wait for it.
+    /// Runs a body until it ends or the caller of one of its units is dropped.
     async fn run_body(
         &self,
         handler: &Registered<S>,
@@ -242,7 +242,7 @@ impl<S: InboxStore> Batching<S> {
         }
     }
 
-    /// The decoded message of a unit; a body that runs again gets one of its own again.
+    /// Takes the decoded message of a unit, or decodes it again for a body that runs again.
     fn decoded(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, BatchTrouble> {
         if let Some(message) = job.message.take() {
             return Ok(message);
@@ -261,8 +261,8 @@ impl<S: InboxStore> Batching<S> {
     }
 }
 
-/// Returns when one of the callers has gone away: its work must not be committed on behalf of nobody, and its neighbours
-/// can do without it.
+/// Returns when one of the callers is dropped. Its unit must not be committed without a caller, and the other units can run
+/// without it.
 async fn any_gone(jobs: &mut [Job], fresh: &[usize]) {
     std::future::poll_fn(|cx| match fresh.iter().any(|&n| jobs[n].promise.poll_abandoned(cx).is_ready()) {
         true => Poll::Ready(()),

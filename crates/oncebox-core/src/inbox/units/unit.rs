@@ -1,4 +1,4 @@
-//! One unit, from the envelope to its outcome.
+//! Runs one unit, from the envelope to its outcome.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,11 +22,11 @@ use crate::policy::MissingKey;
 use crate::store::Unit;
 use crate::{Envelope, Error, Headers, name};
 
-/// A delivery, its unit, and the decoded message.
+/// A delivery, its unit (`None` without deduplication), and the decoded message.
 type Identified = (Delivery, Option<Unit>, Box<dyn Any + Send>);
 
 impl<S: InboxStore> Units<S> {
-    /// Runs one handler on one message, as often as it takes to know its outcome.
+    /// Runs one handler on one message, until its outcome is known.
     pub(crate) async fn run(
         &self,
         handler: &Registered<S>,
@@ -63,7 +63,7 @@ impl<S: InboxStore> Units<S> {
         }
     }
 
-    /// Checks and decodes a message, and finds its key. Without dedup there is no unit.
+    /// Checks and decodes a message, and finds its key. There is no unit without deduplication.
     fn identify(&self, handler: &Registered<S>, envelope: Arc<Envelope>) -> Result<Identified, Rejection> {
         let engine = &self.engine;
         check_envelope(&envelope, engine.settings.max_body_bytes)?;
@@ -130,7 +130,7 @@ impl<S: InboxStore> Units<S> {
             | Outcome::Rejected(Rejection::Permanent(_) | Rejection::EndedTransaction(_))) => {
                 self.engine.observe_failure(handler, failed);
             }
-            // Any sender can cause these: they are no errors of the handler.
+            // Any sender can cause these, so they are warnings and not errors of the handler.
             Outcome::Rejected(rejection) => {
                 observer.count(observe::REJECTED, name);
                 tracing::warn!(error = %rejection, "rejected");
@@ -154,7 +154,7 @@ impl<S: InboxStore> Engine<S> {
         })
     }
 
-    /// Counts and logs that a handler failed.
+    /// Counts and logs a failure of a handler.
     pub(super) fn observe_failure(&self, handler: &Registered<S>, outcome: &Outcome) {
         let observer = self.observer;
         match outcome {

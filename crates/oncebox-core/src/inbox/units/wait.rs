@@ -1,17 +1,18 @@
-//! How long a copy waits for the one that runs.
+//! The waiting time of a copy while the first one runs.
 
 use std::time::{Duration, Instant};
 
 use crate::policy::InFlight;
 
-/// The writer is busy with other keys, most of the time: a unit that does not wait for copies waits for the writer all the same.
+/// The minimum wait for the one writer of a store. It is mostly busy with other keys, so even a unit that does not wait for copies
+/// waits for the writer.
 const WRITER_WAIT_MIN: Duration = Duration::from_secs(30);
 
-/// A key that another process holds must not keep others waiting: past this a unit is known to be a copy, or its batch is taken
-/// apart.
+/// How long a claim waits for a key that another process may hold. After it, the unit is known to be a copy, or its batch is split,
+/// so that one key does not block the others.
 pub(super) const CLAIM_WAIT: Duration = Duration::from_millis(20);
 
-/// A copy's wait for the first one.
+/// The waiting time of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyWait {
     since: Instant,
@@ -32,24 +33,24 @@ impl CopyWait {
         self.since.elapsed() >= self.max
     }
 
-    /// Whether even a store with one writer for all keys has kept it waiting for too long.
+    /// Whether the wait for the one writer of a store is over too.
     pub(crate) fn is_over_for_the_writer(&self) -> bool {
         self.since.elapsed() >= self.max.max(WRITER_WAIT_MIN)
     }
 
-    /// How long it may still wait.
+    /// The remaining waiting time.
     pub(crate) fn left(&self) -> Duration {
         self.max.saturating_sub(self.since.elapsed())
     }
 
-    /// How long the next claim may wait for a copy in another process. Only copies that are known to be there are waited for, and not
-    /// with the only permit: other units must not wait with them.
+    /// How long the next claim may wait for a copy in another process. It waits longer only for a copy that is known to run, and only
+    /// if there are other permits, so that other units do not wait with it.
     pub(crate) fn claim_timeout(&self, is_copy: bool, permits: usize) -> Duration {
         let lock_timeout = self.lock_timeout();
         if is_copy && permits > 1 { lock_timeout } else { lock_timeout.min(CLAIM_WAIT) }
     }
 
-    /// Never zero: to a database, that means to wait for ever.
+    /// The lock timeout, never zero: for a database zero means no limit.
     fn lock_timeout(&self) -> Duration {
         self.lock_timeout.min(self.left()).max(Duration::from_millis(1))
     }
@@ -61,7 +62,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A wait that began some time ago.
+    /// A wait that started this long ago.
     fn wait(in_flight: InFlight, ago: Duration) -> CopyWait {
         let since = Instant::now().checked_sub(ago).unwrap();
         CopyWait { since, ..CopyWait::new(in_flight, SECOND) }
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_claim_waits_for_known_copies_only() {
-        // The maximum wait, whether a copy is known to run elsewhere, the number of permits; how long the claim waits.
+        // Maximum wait, whether a copy is known to run elsewhere, number of permits; the timeout of the claim.
         for (in_flight, is_copy, permits, expected) in [
             (InFlight::Wait { max: 10 * SECOND }, true, 2, SECOND),
             (InFlight::Wait { max: 10 * SECOND }, true, 1, CLAIM_WAIT),
