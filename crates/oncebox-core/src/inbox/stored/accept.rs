@@ -1,4 +1,4 @@
-//! Accepting: durable and deduplicated when it returns; handled later.
+//! Accepting: stores a message durably and once; its handlers run later.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::policy::{KeyReuse, MissingKey};
 use crate::store::{Appended, NewMessage, Place};
 use crate::{Envelope, Error, Fingerprint, Key, name, observe};
 
-/// The name under which accepts are counted; no handler can have it.
+/// The handler label of accepts in metrics. No handler can have this name.
 const ACCEPT: &str = "@accept";
 
 /// The result of [`accept`](crate::Inbox::accept). Acknowledge the delivery in every case.
@@ -34,7 +34,7 @@ pub enum Accept {
 }
 
 impl Accept {
-    /// Whether it is new.
+    /// Whether the message is new.
     pub fn is_new(&self) -> bool {
         matches!(self, Self::Accepted(_))
     }
@@ -64,12 +64,13 @@ impl<S: LogStore> Intake<S> {
         self.judge_appended(appended, fingerprint, &kind)
     }
 
-    /// Checks a message, and finds out by what it is known and ordered. A body that cannot be decoded is no obstacle: the
-    /// handlers will say so, and it is not lost.
+    /// Checks a message, and finds its key and ordering key. A body that cannot be decoded is accepted: its handlers reject it
+    /// later, and it becomes a dead letter instead of being lost.
     fn to_append(&self, envelope: Envelope) -> Result<NewMessage, Error> {
         name::check("kind", &envelope.kind)?;
         check_envelope(&envelope, self.engine.settings.max_body_bytes)
             .map_err(|refused| refused.to_error())?;
+        // One handler decodes the message to find its key. build() refuses a selector of one handler whose kind others share.
         let handlers = self.engine.by_kind.get(&envelope.kind);
         let first = handlers.and_then(|handlers| handlers.first());
         let prepared =
@@ -134,7 +135,8 @@ impl<S: LogStore> Intake<S> {
     }
 }
 
-/// The lane of an ordering key. The database keeps the name of this rule: another one would tear keys apart.
+/// The lane of an ordering key. The database records the name of this rule: with another rule, the messages of one key would
+/// be in two lanes.
 pub(crate) fn lane_of(order_by: &Key, lanes: u16) -> u16 {
     let digest = Sha256::digest(order_by.as_bytes());
     let mut first = [0; 8];

@@ -1,4 +1,4 @@
-//! The account of a visit: what is written of each message. Rules without a store or a clock.
+//! The account of a visit: what is written for each message. These rules use no store and no clock.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::outcome::Outcome;
 use crate::store::{Account, SetApart, StoredMessage, Unit};
 use crate::{Fingerprint, Rejection, Retry};
 
-/// Longer waits are beyond what databases can count.
+/// The maximum delay of a retry. Databases cannot represent much longer ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-/// The longest error text that is kept.
+/// The maximum length of a stored error text.
 const ERROR_MAX_BYTES: usize = 8 * 1024;
 
-/// What a handler's accounts depend on.
+/// The rules for a handler's accounts.
 pub(super) struct Rules<'a> {
-    /// The name with which its markers are made.
+    /// The name that its markers use.
     pub(super) origin: &'a str,
     pub(super) retry: Retry,
     pub(super) referee: Referee,
-    /// How long a message waits that is tried again soon.
+    /// The delay of a message that runs again without a spent attempt.
     pub(super) soon: Duration,
-    /// Random numbers for the jitter of retries.
+    /// Random numbers for the jitter of retries; a constant in tests.
     pub(super) chance: fn() -> u32,
 }
 
-/// What is to become of a message that failed.
+/// The next state of a failed message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Retry { due_in: Duration, error: String },
@@ -36,7 +36,7 @@ pub(super) enum Fate {
 }
 
 impl Rules<'_> {
-    /// What a failure means for a message that has failed this often by now.
+    /// Decides whether a message with this number of failures is retried or becomes a dead letter.
     pub(super) fn fate(&self, failures: u32, outcome: &Outcome) -> Fate {
         match outcome {
             Outcome::Retry { after, cause } if self.retry.allows_another(failures) => {
@@ -57,7 +57,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What is to be written of a batch.
+    /// Creates the account of a batch, and the report of its work.
     pub(super) fn account(&self, taken: &Taken, ran: &Ran) -> (Account, WorkReport) {
         let mut account = Account::default();
         let mut report = WorkReport::default();
@@ -96,7 +96,7 @@ impl Rules<'_> {
                         report.dead += 1;
                     }
                 },
-                // Tasks that were taken out of the table and not reached, or are to be tried again soon.
+                // Taking a task deletes its row. A task that did not run, or runs again soon, is written again.
                 Some(MessageEnd::Again) | None if taken.progress.is_none() => {
                     let due_in = if ended.is_some() { self.soon } else { Duration::ZERO };
                     account.apart.push(apart(message, due_in));
@@ -112,7 +112,7 @@ impl Rules<'_> {
                 account.spilled.extend(unit());
             }
         }
-        // Another copy runs inline, and will be done or not.
+        // Another copy of these messages runs inline, and may still fail. They come back as tasks to check its outcome.
         let reached = taken.progress.map_or(i64::MAX, |progress| progress.pos);
         let busy = taken.busy.iter().filter(|message| message.place.pos <= reached);
         account.apart.extend(busy.map(|message| apart(message, self.soon)));
@@ -120,7 +120,7 @@ impl Rules<'_> {
     }
 }
 
-/// A message that is set apart with what it carries along.
+/// A task for a message, with the state that the message carries.
 pub(super) fn apart(message: &StoredMessage, due_in: Duration) -> SetApart {
     SetApart {
         pos: message.place.pos,
@@ -135,7 +135,7 @@ pub(super) fn apart(message: &StoredMessage, due_in: Duration) -> SetApart {
     }
 }
 
-/// What the handler's own marker of a message is known by; nothing for a message without a key.
+/// The unit of the handler's own marker of a message; `None` for a message without a key.
 pub(super) fn unit_of_message(origin: &str, message: &StoredMessage) -> Option<Unit> {
     let key = message.key.as_ref()?.stored();
     let fingerprint = Some(Fingerprint::of(&message.body));
@@ -148,19 +148,19 @@ pub(super) fn unit_of_message(origin: &str, message: &StoredMessage) -> Option<U
     })
 }
 
-/// A random number, so that retries do not come at the same moment.
+/// A random number, so that retries are spread over time.
 pub(crate) fn chance() -> u32 {
     let bytes = uuid::Uuid::now_v7().into_bytes();
     u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
 }
 
-/// An error's own text may be anybody's code.
+/// The text of an error with its causes. `Display` may be user code, so a panic is caught.
 pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| chain(error)));
     clipped(text.unwrap_or_else(|_| "the text of the error panicked".to_owned()))
 }
 
-/// A text that any database takes.
+/// Makes a text storable: without NUL characters, which PostgreSQL refuses, and within the maximum length.
 fn clipped(text: String) -> String {
     let mut text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
     if text.len() > ERROR_MAX_BYTES {
@@ -231,7 +231,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_end_has_its_place_in_the_account() {
+    fn the_account_has_one_entry_for_each_end() {
         let tried = StoredMessage { failures: 1, ..message(3) };
         let messages = vec![message(1), message(2), tried, message(4), message(5)];
         let ended = vec![
@@ -253,7 +253,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn tasks_that_were_not_reached_go_back_and_messages_of_a_lane_stay() {
+    fn tasks_that_did_not_run_are_written_again_and_messages_of_a_lane_stay() {
         let ran = Ran { ended: vec![MessageEnd::Again], ..Ran::default() };
         let tasks = Taken::tasks(vec![message(1), message(2)], 10);
         let (account, _) = rules(Referee::Log).account(&tasks, &ran);
@@ -264,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn in_mixed_mode_markers_say_what_became_of_their_messages() {
+    fn in_mixed_mode_markers_record_the_state_of_their_messages() {
         let replay = StoredMessage { replay: true, ..message(2) };
         let mut taken = lane(vec![message(1), replay, message(3), message(4)], 6);
         taken.busy = vec![message(5), message(9)];

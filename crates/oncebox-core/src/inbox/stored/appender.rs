@@ -1,4 +1,4 @@
-//! The appender: messages that wait to be accepted share a transaction, tried again before the next one of its lane.
+//! The appender: waiting messages share a transaction, which is retried before the next one of its lane.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::outcome::{Rejection, cause};
 use crate::store::{Appended, LaneChoice, NewMessage, Place};
 use crate::{Error, ErrorKind, StoredKey};
 
-/// Messages with the copies of each: equal keys in one transaction are one message.
+/// The messages of a batch, with equal keys merged: the store appends each key once, and all its callers get a result.
 struct Collapsed {
     messages: Vec<NewMessage>,
     promises: Vec<Vec<Promise<Appended>>>,
@@ -43,7 +43,7 @@ impl Collapsed {
         collapsed
     }
 
-    /// Tells everybody: the first copy what became of the message, the others that it is known.
+    /// Sends the results: the first copy gets the store's result, and the others learn that the message is known.
     fn tell(self, appended: Vec<Appended>) {
         for ((message, promises), appended) in self.messages.iter().zip(self.promises).zip(appended) {
             let mut told = appended;
@@ -71,7 +71,7 @@ impl Collapsed {
 }
 
 impl<S: LogStore> Intake<S> {
-    /// Appends a message, with others that wait.
+    /// Appends a message, together with other waiting messages.
     pub(super) async fn append(
         self: &Arc<Self>,
         message: NewMessage,
@@ -80,13 +80,13 @@ impl<S: LogStore> Intake<S> {
         let (promise, answer) = promise();
         if self.queue.push(Pending { message, lane, promise }) {
             let intake = self.clone();
-            // In a task of its own: a caller that goes away must not take the others along.
+            // A task of its own, so that a cancelled caller does not cancel the others.
             Handle::current().spawn(async move { intake.run_appender().await });
         }
         answer.wait().await
     }
 
-    /// Appends what waits until nothing does.
+    /// Appends waiting messages until the queue is empty.
     async fn run_appender(self: &Arc<Self>) {
         let mut runner = Runner::new(&self.queue);
         while let Some(batch) = runner.next().await {
@@ -97,12 +97,12 @@ impl<S: LogStore> Intake<S> {
             if self.log.settings.notify {
                 self.announce();
             }
-            // Those who were told come back with their next message, and go along.
+            // The callers of this batch now send their next messages, which can join the next batch.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Appends a batch, as often as it takes to know what became of it.
+    /// Appends a batch. If the store refuses it, halves find the refused message.
     async fn append_batch(&self, lane: LaneChoice, batch: Collapsed) {
         let mut parts = VecDeque::from([batch]);
         while let Some(part) = parts.pop_front() {
@@ -113,7 +113,7 @@ impl<S: LogStore> Intake<S> {
                     let known = vec![known; part.messages.len()];
                     part.tell(known);
                 }
-                // One of them is not to the store's liking: the others can do without it.
+                // The store refuses one of the messages: halving separates it from the others.
                 Err(error) if part.messages.len() > 1 && Judgement::of::<S>(&error).is_refused() => {
                     for half in part.halves().into_iter().rev() {
                         parts.push_front(half);
@@ -144,7 +144,7 @@ impl<S: LogStore> Intake<S> {
                 ),
                 Err(error) => error,
             };
-            // The same key at the same time in another process is a first conflict, and known by now.
+            // Another process may have appended the same key concurrently. The next attempt finds it as known.
             retries.after::<S>(error).await?;
         }
     }

@@ -1,7 +1,7 @@
-//! Care: where processes have died twice with no progress in between, messages run one by one, each with a note before it.
+//! Care: after two crashes without progress in between, the messages of a lane run one by one, each after a note about it.
 //!
-//! A message that kills its process leaves its note behind. Whoever finds it there, and the process gone, knows whose fault it
-//! was; after the second time the message is a dead letter, and the lane goes on.
+//! A message that crashes its process leaves its note behind. Another process finds the note, sees that its author is gone, and
+//! knows which message caused the crash. After the second time the message becomes a dead letter, and the lane continues.
 
 use std::time::Instant;
 
@@ -13,18 +13,18 @@ use crate::inbox::stored::{Lanes, LogStore};
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::Taker;
 
-/// The deaths that are put down to a message before it is a dead letter. The one that was the reason for the first note counts.
+/// The number of crashes counted against a message before it becomes a dead letter. The crash before the first note counts too.
 pub(super) const CRASHES_MAX: u32 = 3;
 
 impl<S: LogStore> Lanes<S> {
-    /// Visits a place with care, for as long as a batch may take.
+    /// Visits a lane with care, for the duration of one batch.
     pub(super) async fn visit_carefully(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
         spot: Spot,
     ) -> Result<Visited, Error> {
-        // Whatever dies beside it is not to be blamed for it.
+        // Nothing else may run in this process, or a crash could be blamed on the wrong message.
         let _alone = self.alone.write().await;
         let started = Instant::now();
         let course = self.course(handler, spot);
@@ -39,7 +39,7 @@ impl<S: LogStore> Lanes<S> {
                 break;
             }
         }
-        // Whether care is still needed is another look's question.
+        // The next look at the lane decides whether care is still needed.
         Ok(Visited::Worked { report: all, more: false })
     }
 
@@ -58,7 +58,7 @@ impl<S: LogStore> Lanes<S> {
         let Some(next) = next? else { return Ok(Visited::Busy) };
         let Some(place) = next.first_place() else {
             if next.progress.is_some() {
-                // Messages of other kinds: there is nothing to be careful with.
+                // Only messages of other kinds: no handler runs, so no note is needed.
                 return self.visit_with(handler, taker, spot, course).await;
             }
             return Ok(Visited::Idle);
@@ -70,18 +70,18 @@ impl<S: LogStore> Lanes<S> {
         if crashes < CRASHES_MAX {
             let visited = self.visit_with(handler, taker, spot, &course).await?;
             if matches!(visited, Visited::Busy | Visited::Idle) {
-                // It did not run, and is not to be blamed if this process dies of another one.
+                // The message did not run. Without this, a later crash by another message would count against it.
                 store.give_back_attempt(taker.handler, place, process.id).await?;
             }
             return Ok(visited);
         }
-        // Two have died before the first note.
+        // Two processes crashed before the first note, and `crashes` counts only one of them.
         let outcome = died(crashes + 1);
         self.set_apart_unrun(handler, taker, next, outcome, &course).await
     }
 }
 
-/// What becomes of a message of which processes died.
+/// The outcome of a message that crashed its processes.
 pub(super) fn died(crashes: u32) -> Outcome {
     let text = format!("{crashes} processes died while they handled this message");
     Outcome::Rejected(Rejection::Permanent(cause(text)))

@@ -1,4 +1,4 @@
-//! Chunks: the messages of a batch share a savepoint, a few dozen at a time.
+//! Chunks: groups of messages of a batch share one savepoint.
 
 use std::time::Instant;
 
@@ -10,17 +10,17 @@ use crate::inbox::stored::work::{
 use crate::inbox::stored::{Lanes, LogStore};
 use crate::store::StoredMessage;
 
-/// So many messages share a savepoint.
+/// The number of messages that share a savepoint.
 const CHUNK: usize = 50;
-/// With so many savepoints in one transaction, PostgreSQL is still fast.
+/// The maximum number of savepoints in one transaction. With more, PostgreSQL becomes slow.
 const SAVEPOINTS_MAX: usize = 40;
 
 /// Messages that share a savepoint.
 struct Chunk {
     begin: usize,
-    /// How many there were so far.
+    /// The number of savepoints so far.
     savepoints: usize,
-    /// Whether there is one to go back to.
+    /// Whether a savepoint is open to roll back to.
     open: bool,
 }
 
@@ -33,8 +33,8 @@ impl Chunk {
 }
 
 impl<S: LogStore> Lanes<S> {
-    /// With a savepoint every now and then: if a handler fails, only what came after the last one is taken back, and run again
-    /// with a savepoint for each message, which tells whose fault it was.
+    /// Runs messages with one savepoint for each chunk. If a handler fails, only its chunk is rolled back, and runs again with a
+    /// savepoint for each message, to find the failed one.
     pub(super) async fn run_in_chunks(
         &self,
         handler: &Registered<S>,
@@ -96,7 +96,7 @@ impl<S: LogStore> Lanes<S> {
             }
         }
         if course.wary && chunk.open && chunk.begin < ran.ended.len() {
-            // The last ones have not been looked at yet.
+            // Releasing the savepoint checks the messages of the last chunk, which no later chunk has checked.
             if let Err(error) = store.keep(tx, false).await {
                 let trouble = trouble_of_own::<S>(error)?;
                 let batch = &messages[..ran.ended.len()];
@@ -107,7 +107,7 @@ impl<S: LogStore> Lanes<S> {
         Ok(ran)
     }
 
-    /// Takes a chunk back and runs its messages again, each with a savepoint; whether all of them were come to.
+    /// Rolls a chunk back and runs its messages again, each with a savepoint. Returns whether all of them ran.
     #[allow(clippy::too_many_arguments, reason = "what a chunk is about")]
     async fn take_apart(
         &self,
@@ -127,7 +127,7 @@ impl<S: LogStore> Lanes<S> {
         ran.ended.truncate(chunk.begin);
         let rest = &messages[chunk.begin..];
         let isolated = match rest {
-            // There is no doubt whose fault it was.
+            // A chunk of one message: this is the failed one, and it need not run again.
             [one] => {
                 let ended = self.blame(handler, one, trouble, course, order).into_iter().collect();
                 Ran { ended, ..Ran::default() }

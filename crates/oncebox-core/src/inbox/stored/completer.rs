@@ -1,4 +1,4 @@
-//! The completer: ends of detached runs that wait to be written share a transaction.
+//! The completer: waiting ends of detached runs share a transaction.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::store::Completion;
 /// The maximum number of ends in one transaction.
 const BATCH: usize = 256;
 
-/// Writes how detached runs ended.
+/// Records the ends of detached runs.
 pub(super) struct Completer<S: InboxStore> {
     engine: Arc<Engine<S>>,
     presence: Arc<Presence<S>>,
@@ -29,7 +29,7 @@ impl<S: InboxStore> Completer<S> {
 }
 
 impl<S: LogStore> Completer<S> {
-    /// Writes how a run ended, as often as it takes; whether it was still under its fence.
+    /// Records the end of a run, and retries until the store responds. Returns whether the run still had its fence.
     pub(super) async fn complete(self: &Arc<Self>, completion: Completion) -> Result<bool, Error> {
         let (promise, answer) = promise();
         if self.calls.push((completion, promise)) {
@@ -50,7 +50,7 @@ impl<S: LogStore> Completer<S> {
                         .zip(written)
                         .for_each(|(promise, written)| promise.keep(Ok(written)));
                 }
-                // The store refuses one of them: the others do not wait for it.
+                // The store refuses one of them. Written one by one, the others are not affected.
                 Err(_) if completions.len() > 1 => {
                     for (completion, promise) in completions.iter().zip(promises) {
                         let written = self.write(std::slice::from_ref(completion)).await;
@@ -71,7 +71,8 @@ impl<S: LogStore> Completer<S> {
         let mut retries = Retries::unlimited();
         loop {
             let error = match self.engine.store.complete(completions).await {
-                // No other process can have taken over: what is gone was written by the try whose answer was lost.
+                // The lease has not expired, so no other process can have taken over. A missing task was completed by the attempt
+                // whose response was lost.
                 Ok(written) if is_unknown && self.presence.is_sure_of_itself() => {
                     return Ok(written.into_iter().map(|_| true).collect());
                 }

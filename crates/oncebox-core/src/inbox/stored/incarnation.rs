@@ -1,12 +1,11 @@
-//! Which run of which program on which machine a process is.
+//! Identifies one run of a process on one machine.
 
 use std::fmt;
 use std::sync::LazyLock;
 
 use uuid::Uuid;
 
-/// A host, a process number there, and one run of it; where that can be seen also the process table in which the number counts, and
-/// when the process began.
+/// A host, a process id, and one run. Where the system shows them, also the process table and the start time of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Incarnation {
     host: String,
@@ -15,12 +14,12 @@ pub(super) struct Incarnation {
     seen: Option<Seen>,
 }
 
-/// What tells processes of one number apart.
+/// Distinguishes processes with the same process id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
-    /// The machine since it started, and the namespace of its process numbers: containers on one machine have each their own.
+    /// The boot id of the machine and the namespace of its process ids. Each container has its own namespace.
     table: String,
-    /// In the machine's own ticks.
+    /// The start time, in clock ticks since boot.
     began: u64,
 }
 
@@ -49,7 +48,7 @@ impl Incarnation {
         Some(Self { host: host.to_owned(), number, run: run.to_owned(), seen })
     }
 
-    /// Whether it has ended for sure, as far as that can be seen from beside it in the same process table.
+    /// Whether this run has certainly ended. Only a process in the same process table can know.
     pub(super) fn has_ended_beside(&self, me: &Self) -> bool {
         let (Some(seen), Some(mine)) = (&self.seen, &me.seen) else { return false };
         seen.table == mine.table && self.run != me.run && process_began(self.number) != Some(seen.began)
@@ -72,21 +71,21 @@ fn host() -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// The table in which this process's number counts; `None` where that cannot be seen.
+/// The process table of this process; `None` where the system does not show it.
 fn process_table() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{}/{}", boot.trim(), namespace.to_string_lossy()).replace(char::is_whitespace, "_"))
 }
 
-/// When the process of that number began; `None` if there is none, or it has ended and waits for its parent to notice.
+/// The start time of the process with this id; `None` if it does not exist or is a zombie.
 fn process_began(number: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    // The fields follow the name, which stands in brackets and may be anything.
+    // The program name stands in brackets and may contain brackets and spaces, so parsing starts after the last bracket.
     let mut fields = status.rsplit(')').next()?.split_whitespace();
     match fields.next()? {
         "Z" | "X" => None,
-        // The 22nd of all, the 20th behind the name.
+        // `starttime` is field 22 of the file, the 20th after the name.
         _ => fields.nth(18)?.parse().ok(),
     }
 }
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_told_from_another_one() {
+    fn two_runs_with_one_process_id_differ() {
         let me = Incarnation::of_this_process();
         assert_eq!(Incarnation::parse(&me.to_string()).as_ref(), Some(me));
         assert!(!me.has_ended_beside(me));
@@ -106,13 +105,13 @@ mod tests {
         assert!(!other.has_ended_beside(me), "another inbox of this very process");
         let before =
             Incarnation { seen: Some(Seen { began: seen.began - 1, ..seen.clone() }), ..other.clone() };
-        assert!(before.has_ended_beside(me), "its number is ours now");
+        assert!(before.has_ended_beside(me), "this process has its id now");
         let gone = Incarnation { number: u32::MAX, ..other.clone() };
         assert!(gone.has_ended_beside(me));
         let elsewhere = Seen { table: "another container".into(), ..seen };
         let elsewhere = Incarnation { seen: Some(elsewhere), ..gone };
-        assert!(!elsewhere.has_ended_beside(me), "nobody can say");
+        assert!(!elsewhere.has_ended_beside(me), "another process table is not visible");
         let unseen = Incarnation { seen: None, ..other };
-        assert!(!unseen.has_ended_beside(me), "nobody can say");
+        assert!(!unseen.has_ended_beside(me), "its process table is unknown");
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes: the work of handlers that run in the lane's transaction.
+//! Lanes: the shared state of visits to lanes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,9 +17,9 @@ pub(super) struct Lanes<S: InboxStore> {
     pub(super) engine: Arc<Engine<S>>,
     pub(super) log: Arc<LogShared>,
     pub(super) presence: Arc<Presence<S>>,
-    /// Commits whose answer was lost: where they would have led, and with how many messages.
+    /// Commits with a lost response, by handler and lane.
     pub(super) unknown: Mutex<HashMap<(HandlerId, u16), UnknownCommit>>,
-    /// Held by messages that run outside of transactions; exclusively by one that may kill the process.
+    /// Held shared by messages that run outside of transactions, and exclusively by one that may crash the process.
     pub(super) alone: Arc<RwLock<()>>,
 }
 

@@ -1,4 +1,4 @@
-//! What visits to lanes have taught: how much to take next time, and how carefully.
+//! Lessons of visits to lanes: the size of the next batch, and whether it starts with savepoints.
 
 use std::collections::HashMap;
 
@@ -6,28 +6,29 @@ use crate::inbox::batch_size::BatchSize;
 use crate::inbox::sessions::Sessions;
 use crate::store::Place;
 
-/// Positions that a visit looks at where nothing is for its handler; doubled each time up to the second.
+/// The number of positions that a visit searches. It doubles, up to the second number, while none has a message for the
+/// handler.
 pub(super) const POSITIONS_MIN: u32 = 4_096;
 pub(super) const POSITIONS_MAX: u32 = 1 << 20;
 
-/// What a handler's visits have taught.
+/// The lessons of a handler's visits.
 #[derive(Debug)]
 pub(crate) struct Lessons {
     pub(super) size: BatchSize,
     lanes: HashMap<u16, LaneLessons>,
-    /// How often bodies met an error that another try may not meet.
+    /// The number of transient errors of each message's body.
     pub(super) transients: HashMap<Place, u32>,
 }
 
-/// What is true of one lane only: a culprit in one must not be forgotten for the good of another.
+/// The lessons of one lane. They are separate, because a success in one lane says nothing about a failed message in another.
 #[derive(Debug)]
 pub(super) struct LaneLessons {
-    /// Whether a handler failed of late: then there are savepoints from the beginning.
+    /// Whether the handler failed recently. Then a batch starts with savepoints.
     pub(super) wary: bool,
-    /// The largest set; halved by failures to find the culprit.
+    /// The maximum size of a set. Failures halve it, to find the failed message.
     pub(super) sets: usize,
     pub(super) positions: u32,
-    /// Connections in a row that were out of date.
+    /// Consecutive connections with an out-of-date session.
     pub(super) sessions: Sessions,
 }
 
@@ -42,7 +43,7 @@ impl Lessons {
         Self { size, lanes: HashMap::new(), transients: HashMap::new() }
     }
 
-    /// How often the body of a message, or a batch that begins with it, has met an error that another try may not meet.
+    /// Counts a transient error of a message, or of a batch that starts with it. Returns the number so far.
     pub(super) fn met_transient(&mut self, place: Place) -> u32 {
         let times = self.transients.entry(place).or_default();
         *times += 1;

@@ -1,7 +1,8 @@
 //! The stored inbox: accept now, process later, on the log.
 //!
-//! [`accept`](crate::Inbox::accept) appends to the log; workers read it lane by lane and run the handlers in the lane's
-//! transaction. What fails is set apart as a task; what fails for good is a dead letter, which is the operator's.
+//! [`accept`](crate::Inbox::accept) appends to the log. Workers read it lane by lane and run the handlers in the lane's
+//! transaction. A failed message is scheduled for retry as a task. After its last attempt it becomes a dead letter, which waits
+//! for an operator.
 
 mod accept;
 mod account;
@@ -58,14 +59,14 @@ use crate::store::{
 };
 use crate::{Error, ErrorKind, Retry};
 
-/// A store that keeps messages for later. Implemented by whatever implements the roles.
+/// A store with a log, which keeps messages for later. Every type that implements the roles implements it.
 pub trait LogStore: InboxStore + Log + Work + Care + Processes + DeadLetters + Operate + Survey {}
 
 impl<S: InboxStore + Log + Work + Care + Processes + DeadLetters + Operate + Survey> LogStore for S {}
 
 pub(crate) type OnDead = Arc<dyn Fn(&DeadLetter) + Send + Sync>;
 
-/// What can be set for a stored inbox.
+/// The settings of an inbox with a log.
 #[derive(Clone)]
 pub(crate) struct StoredSettings {
     pub(crate) lanes: LaneCount,
@@ -80,7 +81,7 @@ pub(crate) struct StoredSettings {
     pub(crate) lease: Duration,
 }
 
-/// What an inbox does with the log of its store, which not every store has.
+/// The functions of an inbox that need a log. Function pointers, because not every store has a log.
 pub(crate) struct LogAccess<S> {
     pub(crate) prune: Prune<S>,
     pub(crate) spill: SpillInto<S>,
@@ -117,11 +118,12 @@ impl Default for StoredSettings {
     }
 }
 
-/// Workers of a store with many connections, unless set.
+/// The default number of workers, if the pool has enough connections.
 const WORKERS: usize = 8;
 
 impl StoredSettings {
-    /// How many workers there are on a store that can have so many transactions in flight. Others need connections too.
+    /// The number of workers for a store with this capacity. By default they use at most half of it: accepting and upkeep need
+    /// connections too.
     pub(crate) fn workers_of(&self, capacity: usize) -> usize {
         self.workers.unwrap_or_else(|| WORKERS.min(capacity / 2)).max(1)
     }
@@ -137,16 +139,16 @@ impl fmt::Debug for StoredSettings {
     }
 }
 
-/// What all parts of an inbox with a log share.
+/// The shared state of all parts of an inbox with a log.
 #[derive(Debug)]
 pub(crate) struct LogShared {
     pub(crate) settings: StoredSettings,
     pub(crate) lanes: u16,
-    /// The handlers' numbers in the database, in the order of the handlers.
+    /// The ids of the handlers in the database, in registration order.
     pub(crate) ids: Vec<HandlerId>,
     /// Notified when there may be work.
     pub(crate) wake: Notify,
-    /// What keeps the workers from working, if anything does.
+    /// The error that stops the workers, if there is one.
     trouble: Mutex<Option<String>>,
 }
 
@@ -159,7 +161,7 @@ impl LogShared {
         lock(&self.trouble).clone()
     }
 
-    /// Logs when it changes, not every time.
+    /// Records or clears the error. It logs changes only, so that an outage does not fill the log.
     fn note_trouble(&self, trouble: Option<String>) {
         let mut noted = lock(&self.trouble);
         match (&*noted, &trouble) {
@@ -181,7 +183,7 @@ pub(crate) struct LogParts<S: InboxStore> {
 }
 
 impl<S: InboxStore> LogParts<S> {
-    /// With at most so many transactions that append.
+    /// Creates the parts, with this maximum number of appending transactions.
     pub(crate) fn new(engine: &Arc<Engine<S>>, shared: Arc<LogShared>, max_appenders: usize) -> Self {
         let intake = Arc::new(Intake::new(engine.clone(), shared.clone(), max_appenders));
         let presence = Arc::new(Presence::new(engine.clone(), shared.clone()));
@@ -196,7 +198,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer of an inline inbox that is asked for its log.
+/// The error of an inbox without a log.
 pub(crate) fn not_stored() -> Error {
     Error::new(
         ErrorKind::Configuration,

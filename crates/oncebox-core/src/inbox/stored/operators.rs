@@ -1,6 +1,7 @@
-//! What operators see and do, for every store alike: programs, APIs and pages need no type of store.
+//! The operator's side of an inbox. It has no type parameter for the store, so that programs, APIs and pages work with any store.
 //!
-//! Nothing here counts messages: it answers at any size. Each action is recorded in the audit under the operator's name.
+//! No call counts messages, so each responds quickly at any size of the log. Each action is recorded in the audit under the
+//! operator's name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::{Error, ErrorKind, Key, Operator, name};
 /// The maximum number of dead letters that are moved in one transaction.
 const STEP: u32 = 500;
 
-/// The operator's side of an inbox with a log. Cheap to clone.
+/// The operator's side of an inbox with a log: inspection, and actions on dead letters and handlers. Clones are cheap.
 #[derive(Clone)]
 pub struct Operators {
     store: Arc<dyn ErasedLog>,
-    /// Nothing for an inbox without a log.
+    /// `None` for an inbox without a log.
     log: Option<Arc<LogShared>>,
-    /// The handlers of this inbox, with their numbers.
+    /// The handlers of this inbox, with their ids.
     handlers: Arc<[(Arc<str>, HandlerId)]>,
     max_body_bytes: usize,
     retention: Retention,
@@ -37,7 +38,7 @@ pub struct Operators {
 }
 
 impl<S: LogStore> Inbox<S> {
-    /// The operator's side: what can be seen of the log, and what can be done about dead letters and handlers.
+    /// Returns the operator's side: inspection of the log, and actions on dead letters and handlers.
     pub fn operators(&self) -> Operators {
         let engine = &self.parts.engine;
         let log = self.parts.log.as_ref().map(|log| log.shared.clone());
@@ -68,7 +69,7 @@ impl Operators {
         self.store.guarantee()
     }
 
-    /// The database's time, which decides when retries are due and leases expire.
+    /// The time of the database, which decides when retries are due and leases expire.
     pub async fn database_time(&self) -> Result<SystemTime, Error> {
         self.log()?;
         let since_1970 = Duration::from_millis(self.store.now_ms().await?.try_into().unwrap_or(0));
@@ -78,30 +79,30 @@ impl Operators {
     /// The number of lanes of the log; 0 until a program has created it.
     pub async fn lanes(&self) -> Result<u16, Error> {
         match self.log()?.lanes {
-            // An inbox for operators may be older than the log. The number never changes afterwards.
+            // An inbox for operators may have been built before the log. The number never changes once it is set.
             0 => self.store.lanes().await,
             lanes => Ok(lanes),
         }
     }
 
-    /// Processes that run handlers from the log, each with its last heartbeat, also those whose lease has just expired.
+    /// Processes that run handlers from the log, each with its last heartbeat. Processes whose lease has just expired are included.
     pub async fn processes(&self) -> Result<Vec<Peer>, Error> {
         self.log()?;
         self.store.processes().await
     }
 
-    /// Dead letters, the oldest first.
+    /// The selected dead letters, oldest first.
     pub async fn dead_letters(&self, select: Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         self.log()?;
         self.store.dead_letters(&select, limit).await
     }
 
-    /// Runs dead letters again, with all attempts ahead of them; how many. Those that turn out to be done are not run.
+    /// Runs dead letters again with a new set of attempts. Returns their number. Messages that are done already do not run.
     pub async fn retry_dead(&self, select: Select, operator: &Operator) -> Result<u64, Error> {
         self.act(select, &Action::Retry, operator).await
     }
 
-    /// Runs one dead letter again, with another body. The message in the log stays as it was.
+    /// Runs one dead letter again with a corrected body. The message in the log stays unchanged.
     pub async fn edit_dead(
         &self,
         select: Select,
@@ -118,7 +119,7 @@ impl Operators {
         }
         match &self.dead_letters(select, 2).await?[..] {
             [] => Ok(0),
-            // This very one, whatever dies meanwhile.
+            // Select exactly this one: another message may become a dead letter meanwhile.
             [one] => {
                 let select = Select::all().handler(&*one.handler).at(one.place);
                 self.act(select, &Action::Edit(body), operator).await
@@ -129,19 +130,19 @@ impl Operators {
         }
     }
 
-    /// Drops dead letters: their handlers will never run for them; how many.
+    /// Drops dead letters, so that their handlers never run for them. Returns their number.
     pub async fn discard_dead(&self, select: Select, operator: &Operator) -> Result<u64, Error> {
         self.act(select, &Action::Discard, operator).await
     }
 
-    /// Counts dead letters as done, because they were dealt with by other means; how many.
+    /// Marks dead letters as done, because they were handled by other means. Returns their number.
     pub async fn resolve_dead(&self, select: Select, operator: &Operator) -> Result<u64, Error> {
         self.act(select, &Action::Resolve, operator).await
     }
 
     async fn act(&self, select: Select, action: &Action, operator: &Operator) -> Result<u64, Error> {
         let log = self.log()?;
-        // From the first to the last place: those that die again meanwhile are not met again, or it might never end.
+        // One pass in the order of places: a message that becomes a dead letter again meanwhile is skipped, so the loop ends.
         let (mut acted, mut after) = (0, None);
         loop {
             let step = self.store.act(&select, action, operator.as_str(), after, STEP).await?;
@@ -155,24 +156,24 @@ impl Operators {
         Ok(acted)
     }
 
-    /// Removes an unused handler: messages that it has not handled are dropped, and its name stays taken. Messages no longer wait
-    /// for it. Whether there was one.
+    /// Removes an unused handler. Messages that it has not handled are dropped for it, and new ones no longer wait for it. Its name
+    /// stays reserved. Returns whether the handler existed.
     pub async fn remove_handler(&self, handler: &str, operator: &Operator) -> Result<bool, Error> {
         Ok(self.operate(handler, &Operation::Remove, operator).await?.is_some())
     }
 
-    /// Stops a handler for a while, after its transactions in flight. Its messages wait. Whether it was at work.
+    /// Pauses a handler after its transactions in flight. Its messages wait. Returns whether it was active.
     pub async fn pause_handler(&self, handler: &str, operator: &Operator) -> Result<bool, Error> {
         Ok(self.operate(handler, &Operation::Pause, operator).await?.is_some())
     }
 
-    /// Lets a paused handler go on; whether it was paused.
+    /// Resumes a paused handler. Returns whether it was paused.
     pub async fn resume_handler(&self, handler: &str, operator: &Operator) -> Result<bool, Error> {
         Ok(self.operate(handler, &Operation::Resume, operator).await?.is_some())
     }
 
-    /// Runs a handler again on messages that are still in the log. It runs on purpose where it has run before: the handler can see
-    /// that by [`Replay`](crate::Replay). Its tasks and dead letters from there on are waiting messages again.
+    /// Runs a handler again on messages that are still in the log, also where it ran before. The handler sees this by
+    /// [`Replay`](crate::Replay). Its tasks and dead letters from this place on become waiting messages again.
     pub async fn replay(
         &self,
         handler: &str,
@@ -184,8 +185,8 @@ impl Operators {
         replayed.map(Replayed::from).ok_or_else(missing)
     }
 
-    /// Gives a handler another name, with everything that it has done and has to do. The old name stays taken: programs that still
-    /// have it run on, and are told the new one when they start again. Whether there was one.
+    /// Renames a handler, with its progress, tasks and markers. The old name stays reserved: programs that use it continue to run,
+    /// and get an error with the new name at their next start. Returns whether the handler existed.
     pub async fn rename_handler(
         &self,
         handler: &str,
@@ -205,24 +206,24 @@ impl Operators {
     ) -> Result<Option<Affected>, Error> {
         let log = self.log()?;
         let affected = self.store.operate(handler, operation, operator.as_str()).await?;
-        // A handler that goes on or back has work to do.
+        // A resumed or replayed handler has work at once.
         log.wake.notify_one();
         Ok(affected)
     }
 
-    /// The actions of operators, newest first.
+    /// The recorded actions of operators, newest first.
     pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
         self.log()?;
         self.store.audit(limit).await
     }
 
-    /// All handlers that the database knows, by name, and how they are doing.
+    /// The status of all handlers in the database, sorted by name.
     pub async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
         self.log()?;
         self.store.handler_statuses().await
     }
 
-    /// The next messages that wait for a handler, of this inbox or of another on the same log.
+    /// The next messages that wait for a handler, of this inbox or another one on the same log.
     pub async fn pending(&self, handler: &str, limit: u32) -> Result<Vec<StoredMessage>, Error> {
         self.log()?;
         let handler = self.handler_id(handler).await?;
@@ -241,7 +242,7 @@ impl Operators {
         }
     }
 
-    /// Messages of a lane behind a position, each with its state for every handler. From the beginning: behind position 0.
+    /// Messages of a lane after a position, each with its state for every handler. Position 0 is before the first message.
     pub async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Result<Vec<MessageStatus>, Error> {
         let lanes = self.lanes().await?;
         if lane >= lanes {
@@ -253,38 +254,38 @@ impl Operators {
         self.store.messages(lane, behind, limit).await
     }
 
-    /// The message in a place, with its state for every handler; `None` if it was pruned, or never there.
+    /// The message at a place, with its state for every handler; `None` if it was pruned or never existed.
     pub async fn message(&self, place: Place) -> Result<Option<MessageStatus>, Error> {
         self.log()?;
         let found = self.store.messages(place.lane, place.pos.saturating_sub(1), 1).await?;
         Ok(found.into_iter().find(|found| found.message.place == place))
     }
 
-    /// The place of the message of that kind and key, if it was accepted and is still there.
+    /// The place of the message with this kind and key; `None` if it was not accepted or no longer exists.
     pub async fn find_message(&self, kind: &str, key: impl Into<Key>) -> Result<Option<Place>, Error> {
         self.log()?;
         self.store.find_message(kind, &key.into()).await
     }
 
-    /// Scheduled retries and other messages set apart, for one handler or all, the next first.
+    /// Tasks: scheduled retries and other scheduled messages, for one handler or all, next due first.
     pub async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
         self.log()?;
         self.store.tasks(handler, limit).await
     }
 
-    /// Unhandled kinds: messages of them were accepted, and no handler takes them. They wait, and are never pruned.
+    /// Unhandled kinds: kinds of accepted messages without a handler. Their messages wait, and are never pruned.
     pub async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         self.log()?;
         self.store.unhandled_kinds().await
     }
 
-    /// Sweeps expired markers now, whatever the timer says: [`Inbox::sweep`].
+    /// Deletes expired markers now, independently of the timer: [`Inbox::sweep`].
     pub async fn sweep(&self) -> Result<SweepReport, Error> {
         let keep_messages = self.log()?.settings.keep_messages;
         self.store.sweep(self.retention, keep_messages, self.observer).await
     }
 
-    /// Prunes expired messages and accept markers now, whatever the timer says: [`Inbox::prune`].
+    /// Deletes expired messages and accept markers now, independently of the timer: [`Inbox::prune`].
     pub async fn prune(&self) -> Result<PruneReport, Error> {
         let keep_messages = self.log()?.settings.keep_messages;
         let pruning = Pruning { lanes: self.lanes().await?, keep_messages, retention: self.retention };
@@ -300,7 +301,7 @@ impl fmt::Debug for Operators {
 
 type Reply<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// A store with a log whose type is forgotten.
+/// A store with a log, as a trait object.
 trait ErasedLog: Send + Sync {
     fn name(&self) -> &'static str;
     fn guarantee(&self) -> Guarantee;
@@ -355,12 +356,12 @@ impl<S: LogStore> ErasedLog for S {
     }
 
     fn lanes(&self) -> Reply<'_, u16> {
-        // Without lanes and handlers it registers nothing, and writes nothing.
+        // A registration without lanes and handlers writes nothing.
         Box::pin(async { Ok(self.register(None, &[]).await?.lanes) })
     }
 
     fn processes(&self) -> Reply<'_, Vec<Peer>> {
-        // No process has this id: all are its peers.
+        // No process has the nil id, so all processes are its peers.
         Box::pin(self.peers(ProcessId(Uuid::nil())))
     }
 

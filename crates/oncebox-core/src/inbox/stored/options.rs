@@ -1,4 +1,4 @@
-//! What can be set for a stored inbox, beside what every inbox has.
+//! The builder options of a stored inbox.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,20 @@ use crate::inbox::stored::{LogAccess, LogStore};
 use crate::store::{DeadLetter, LaneCount};
 use crate::{Mode, Retry};
 
-/// What can be set for stores with a log.
+/// Options for stores with a log.
 impl<S: LogStore> InboxBuilder<S> {
-    /// Takes messages into the log and handles them later: [`accept`](crate::Inbox::accept) and [`run`](crate::Inbox::run) in place of
-    /// [`process`](crate::Inbox::process).
+    /// Stores messages in the log and handles them later. Use [`accept`](crate::Inbox::accept) and [`run`](crate::Inbox::run) instead
+    /// of [`process`](crate::Inbox::process).
     pub fn stored(self) -> Self {
         self.mode(Mode::stored())
     }
 
-    /// How messages reach the handlers: [`Mode::stored`] as with [`stored`](Self::stored); [`Mode::inline`], with
-    /// [`spill`](Mode::spill) so that what fails is tried again from the log; [`Mode::mixed`] on the way from one to the other.
+    /// Sets how messages reach the handlers:
+    ///
+    /// - [`Mode::stored`]: the same as [`stored`](Self::stored);
+    /// - [`Mode::inline`]: as they are delivered; with [`spill`](Mode::spill), failed messages are retried from the log;
+    /// - [`Mode::mixed`]: both, while you migrate from one to the other.
+    ///
     /// Detached handlers run from the log in every mode.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -25,73 +29,73 @@ impl<S: LogStore> InboxBuilder<S> {
         self
     }
 
-    /// An inbox for operators, on a log that others fill and work on: it looks and acts, without any handlers. It makes no lanes,
-    /// sends no heartbeats, which would count as retention, and sweeps only when it is asked to. It takes no messages.
+    /// Makes an inbox for operators, on a log that other processes fill and handle. It has no handlers and takes no messages. It
+    /// creates no lanes, sends no heartbeats, which would count as live time for retention, and sweeps only on request.
     pub fn for_operators(mut self) -> Self {
         self = self.stored();
         self.for_operators = true;
         self
     }
 
-    /// How long a process may go without a heartbeat before its lease expires. Then other processes run again what it ran outside
-    /// of transactions, and are careful with its in-flight work. 15 s.
+    /// The time without a heartbeat after which the lease of a process expires. Then other processes run its detached messages
+    /// again, and treat its in-flight work with care. Default: 15 s.
     pub fn lease(mut self, time: Duration) -> Self {
         self.stored.lease = time;
         self
     }
 
-    /// How many lanes the log has: that many transactions can append, and each handler work, at the same time. Fixed when the
-    /// log is made; 8 unless set then.
+    /// The number of lanes of the log. It limits how many transactions append at the same time, and how many each handler works
+    /// in. It is fixed when the log is created. Default: 8.
     pub fn lanes(mut self, lanes: u16) -> Self {
         self.stored.lanes = LaneCount(Some(lanes));
         self
     }
 
-    /// How many transactions [`run`](crate::Inbox::run) works in at the same time. 8, or half of what the
-    /// pool has if that is less; on SQLite 1.
+    /// The number of concurrent transactions of [`run`](crate::Inbox::run). Default: 8, or half of the pool if that is less; 1
+    /// on SQLite.
     pub fn workers(mut self, workers: usize) -> Self {
         self.stored.workers = Some(workers);
         self
     }
 
-    /// The most messages that a worker takes at once. 500.
+    /// The maximum number of messages that a worker takes at once. Default: 500.
     pub fn work_batch(mut self, messages: usize) -> Self {
         self.stored.work_batch = messages;
         self
     }
 
-    /// A worker's transaction takes no further message after this time. 500 ms; on SQLite 50 ms.
+    /// The time after which a worker's transaction starts no further message. Default: 500 ms; 50 ms on SQLite.
     pub fn batch_time(mut self, time: Duration) -> Self {
         self.stored.batch_time = Some(time);
         self
     }
 
-    /// The longest time between two looks for work. 1 s; what this process accepts, and what others announce, is found at
-    /// once.
+    /// The maximum time between two polls for work. Messages that this process accepts, or others announce, are found at once.
+    /// Default: 1 s.
     pub fn poll_every(mut self, time: Duration) -> Self {
         self.stored.poll_every = time;
         self
     }
 
-    /// How often a message is tried and how long it waits in between, for handlers that do not say otherwise.
+    /// The number of attempts for a message and the delay between them, for handlers without a retry option of their own.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.stored.retry = retry;
         self
     }
 
-    /// How long messages stay in the log after all handlers of their kind have passed them. 1 day.
+    /// How long messages stay in the log after all handlers of their kind have passed them. Default: 1 day.
     pub fn keep_messages(mut self, time: Duration) -> Self {
         self.stored.keep_messages = time;
         self
     }
 
-    /// Announces messages to other processes, and listens to theirs, where the store can. Off.
+    /// Notifies other processes of new messages, and receives their notifications, if the store supports it. Default: off.
     pub fn notify(mut self, enabled: bool) -> Self {
         self.stored.notify = enabled;
         self
     }
 
-    /// Called for every message that becomes a dead letter, after that is durable: for alerts. It must not block.
+    /// Sets a function that is called for every new dead letter, after it is durable. Use it for alerts. It must not block.
     pub fn on_dead(mut self, hook: impl Fn(&DeadLetter) + Send + Sync + 'static) -> Self {
         self.stored.on_dead = Some(Arc::new(hook));
         self

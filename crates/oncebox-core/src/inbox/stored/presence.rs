@@ -1,6 +1,6 @@
-//! Presence: a process that works says so again and again; one that is silent for too long has died.
+//! Presence: a working process sends heartbeats. If they stop for longer than its lease, the lease expires.
 //!
-//! There is no leader here either: every process looks after the others.
+//! There is no leader: every process watches the others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,30 +20,30 @@ use crate::inbox::stored::incarnation::Incarnation;
 use crate::inbox::stored::{LogShared, LogStore};
 use crate::store::{NewProcess, Peer, ProcessId};
 
-/// So many times a process says that it is alive, before its silence is too long.
+/// The number of heartbeats in one lease.
 const BEATS_IN_LEASE: u32 = 5;
-/// How often this process looks whether others on its machine have ended: a question to the machine, not to the store.
+/// How often this process checks whether others on its machine have ended. This check reads `/proc`, not the store.
 const GLANCE_EVERY: Duration = Duration::from_millis(200);
 
-/// Lets other processes know that this one works, and takes over from those whose lease has expired.
+/// Sends the heartbeats of this process, and frees the tasks of processes whose lease has expired.
 pub(crate) struct Presence<S: InboxStore> {
     engine: Arc<Engine<S>>,
     log: Arc<LogShared>,
     me: Identities,
-    /// Only one at a time joins or leaves.
+    /// Serializes joining and leaving: both change the state here and in the store.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Who this process is to the others.
+/// The identity of this process in the store, and what it knows of the others.
 #[derive(Debug, Default)]
 struct Identities(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many are at work here.
+    /// The number of guards that keep this process present.
     present: usize,
     identity: Option<Identity>,
-    /// The other processes, as they were read last.
+    /// The other processes, as last read from the store.
     others: Vec<Incarnation>,
     heart: Option<JoinHandle<()>>,
 }
@@ -52,11 +52,11 @@ struct State {
 struct Identity {
     id: ProcessId,
     cancel: Cancel,
-    /// When the store has heard of it last.
+    /// The time of the last heartbeat that the store confirmed.
     heard: Instant,
 }
 
-/// The process as those who work see it.
+/// The identity of this process for its workers.
 pub(super) struct Process {
     pub(super) id: ProcessId,
     pub(super) cancellation: Cancellation,
@@ -67,14 +67,14 @@ impl Identities {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who this process is now; nothing while it does not work.
+    /// The current identity; `None` while this process does not work.
     fn process(&self) -> Option<Process> {
         let state = self.state();
         let identity = state.identity.as_ref()?;
         Some(Process { id: identity.id, cancellation: identity.cancel.cancellation() })
     }
 
-    /// Takes on an identity; those who ran under the one before are told that they run in vain.
+    /// Adopts a new identity, and cancels the bodies that run under the previous one: their ends no longer count.
     fn become_known(&self, id: ProcessId) {
         let before =
             self.state().identity.replace(Identity { id, cancel: Cancel::new(), heard: Instant::now() });
@@ -83,56 +83,56 @@ impl Identities {
         }
     }
 
-    /// Whether nobody can have taken this process for dead: it was heard of within its lease.
+    /// Whether the last heartbeat is within the lease, so that no other process can have taken over.
     fn is_sure_of_itself(&self, lease: Duration) -> bool {
         self.state().identity.as_ref().is_some_and(|it| it.heard.elapsed() < lease)
     }
 
-    /// The store has heard of it.
+    /// Records a heartbeat that the store confirmed.
     fn is_heard(&self) {
         if let Some(identity) = &mut self.state().identity {
             identity.heard = Instant::now();
         }
     }
 
-    /// Tells those who run that others may run the same.
+    /// Cancels running bodies, because other processes may run the same messages.
     fn give_up(&self) {
         if let Some(identity) = &self.state().identity {
             identity.cancel.cancel();
         }
     }
 
-    /// Nobody has taken this process for dead while it was not heard of: it goes on as who it is. Those who run have been told, and
-    /// that stays so; those who begin from now on are told anew. Whether it had given up.
+    /// Continues with the same identity, because no other process has taken over. Cancelled bodies stay cancelled; new bodies get a
+    /// new cancellation. Returns whether running bodies had been cancelled.
     fn recover(&self) -> bool {
         let mut state = self.state();
         let given_up = state.identity.as_mut().filter(|it| it.cancel.cancellation().is_cancelled());
         given_up.map(|identity| identity.cancel = Cancel::new()).is_some()
     }
 
-    /// Remembers the others.
+    /// Remembers the other processes.
     fn know(&self, peers: &[Peer]) {
         self.state().others = peers.iter().filter_map(|peer| Incarnation::parse(&peer.name)).collect();
     }
 
-    /// Whether one of the others has ended on this machine since they were read.
+    /// Whether one of the others has ended on this machine since the last read.
     fn has_lost_another(&self) -> bool {
         let me = Incarnation::of_this_process();
         self.state().others.iter().any(|other| other.has_ended_beside(me))
     }
 }
 
-/// Why a process is taken for dead.
+/// The evidence that a process has crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Death {
-    /// It has ended on this machine.
+    /// It is no longer in the process table of this machine.
     Seen,
-    /// It has been silent for longer than its lease.
+    /// Its lease has expired without a heartbeat.
     Silent,
 }
 
-/// Whether a process has died. The time of a store that heard nobody does not count as silence: whoever comes back from that has
-/// listened since a moment ago only.
+/// Decides whether a process has crashed. An outage of the store stops all heartbeats, so it does not count: after it, a lease
+/// expires only when this process has been connected for longer than that lease.
 fn death_of(peer: &Peer, me: &Incarnation, listening_since: Option<Instant>) -> Option<Death> {
     if Incarnation::parse(&peer.name).is_some_and(|it| it.has_ended_beside(me)) {
         return Some(Death::Seen);
@@ -145,7 +145,7 @@ fn beat_every(lease: Duration) -> Duration {
     lease / BEATS_IN_LEASE
 }
 
-/// As long as one of these is held the process is present.
+/// Keeps this process present while it is held.
 pub(super) struct Present<S: LogStore> {
     presence: Option<Arc<Presence<S>>>,
 }
@@ -155,7 +155,7 @@ impl<S: LogStore> Present<S> {
         Self { presence: Some(presence.clone()) }
     }
 
-    /// Ends it, and waits until the other processes know.
+    /// Releases this guard. The last one waits until the process has signed off.
     pub(super) async fn leave(mut self) {
         if let Some(presence) = self.presence.take() {
             presence.leave().await;
@@ -176,19 +176,19 @@ impl<S: InboxStore> Presence<S> {
         Self { engine, log, me: Identities::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    /// Who this process is now; nothing while it does not work.
+    /// The current identity; `None` while this process does not work.
     pub(super) fn process(&self) -> Option<Process> {
         self.me.process()
     }
 
-    /// Whether no other process can have taken over: the store has heard of this one within its lease.
+    /// Whether no other process can have taken over, because the last heartbeat is within the lease.
     pub(super) fn is_sure_of_itself(&self) -> bool {
         self.me.is_sure_of_itself(self.log.settings.lease)
     }
 }
 
 impl<S: LogStore> Presence<S> {
-    /// Lets the others know that this process works.
+    /// Makes this process present: registers it and starts its heartbeats.
     pub(super) async fn join(self: &Arc<Self>) -> Result<Present<S>, Error> {
         let _turn = self.turn.lock().await;
         if self.me.state().present == 0 {
@@ -200,14 +200,14 @@ impl<S: LogStore> Presence<S> {
         Ok(Present::of(self))
     }
 
-    /// The same, however long the store does not answer; nothing if `shutdown` is ready before that.
+    /// The same as [`join`](Self::join), with retries while the store does not respond. `None` if `shutdown` is ready first.
     pub(super) async fn join_with_retry(
         self: &Arc<Self>,
         mut shutdown: impl Future<Output = ()> + Unpin + Send,
     ) -> Result<Option<Present<S>>, Error> {
         let mut retries = Retries::unlimited();
         loop {
-            // To its end, whatever else happens: a process that stopped half way would be known to others, and taken over later.
+            // Not cancelled by `shutdown`: a half-registered process would look crashed to the others later.
             match self.join().await {
                 Err(error) if !Judgement::of::<S>(&error).is_refused() => {
                     self.log.note_trouble(Some(chain(&error)));
@@ -224,7 +224,7 @@ impl<S: LogStore> Presence<S> {
         }
     }
 
-    /// Stays present for as long as something runs that its starter does not wait for. `None` if the process is not present.
+    /// Keeps the process present for work that its starter does not wait for. `None` if the process is not present.
     pub(super) fn stay(self: &Arc<Self>) -> Option<Present<S>> {
         let mut state = self.me.state();
         state.identity.as_ref()?;
@@ -256,7 +256,7 @@ impl<S: LogStore> Presence<S> {
         }
     }
 
-    /// Begins under a new id.
+    /// Registers this process under a new id.
     async fn enter(&self) -> Result<(), Error> {
         let store = &self.engine.store;
         let process = NewProcess {
@@ -267,12 +267,12 @@ impl<S: LogStore> Presence<S> {
             in_hand: u32::try_from(self.log.settings.work_batch).unwrap_or(u32::MAX),
         };
         let entered = match store.enter(&process).await {
-            // Whoever died before is buried before this process works: it may live too short to do so later.
+            // Crashed processes first: this process may end before its first heartbeat, which would do it otherwise.
             Ok(()) => self.look_after_others(process.id, None).await,
             Err(error) => Err(error),
         };
         if let Err(error) = entered {
-            // Nobody is to be mourned who never worked; that it is written down may be all that was not answered.
+            // Only the response may have been lost. A process that never worked must not look crashed, so it signs off.
             let _ = store.leave(process.id).await;
             return Err(error);
         }
@@ -280,11 +280,11 @@ impl<S: LogStore> Presence<S> {
         Ok(())
     }
 
-    /// Says that this process is alive, and takes over from those who are not.
+    /// Sends heartbeats, and frees the tasks of crashed processes.
     async fn stay_alive(&self) {
         let lease = self.log.settings.lease;
         let mut heard = Instant::now();
-        // Since when this process has listened, if it was deaf for a while.
+        // When the connection to the store came back, if it was lost.
         let mut listening_since = None;
         loop {
             self.wait_for_the_next_beat(&mut listening_since).await;
@@ -299,7 +299,7 @@ impl<S: LogStore> Presence<S> {
                         self.log.wake.notify_one();
                     }
                     if silent_for > beat_every(lease) * 2 {
-                        // The others may have been as silent, for the same reason: they get the time to be heard again.
+                        // The others may have missed heartbeats for the same reason, so they get time for the next one.
                         listening_since = Some(heard);
                     }
                     self.look_after_others_in_time(process.id, listening_since).await;
@@ -319,7 +319,7 @@ impl<S: LogStore> Presence<S> {
                     listening_since = Some(heard);
                 }
                 not_heard => {
-                    // Who cannot speak cannot hear either.
+                    // Without a connection this process cannot see the heartbeats of others either.
                     listening_since = Some(Instant::now());
                     if silent_for > lease {
                         self.me.give_up();
@@ -331,7 +331,7 @@ impl<S: LogStore> Presence<S> {
         }
     }
 
-    /// Until it is time to say so again. A process that ends on this machine meanwhile is noticed at once.
+    /// Waits until the next heartbeat. A process that ends on this machine meanwhile is noticed at once.
     async fn wait_for_the_next_beat(&self, listening_since: &mut Option<Instant>) {
         let next = Instant::now() + beat_every(self.log.settings.lease);
         while let Some(left) = next.checked_duration_since(Instant::now()) {
@@ -343,7 +343,7 @@ impl<S: LogStore> Presence<S> {
         }
     }
 
-    /// Handlers may have all connections: the next beat does not wait for that.
+    /// The same with a time limit. Handlers may use all connections, and the next heartbeat must not wait for one.
     async fn look_after_others_in_time(&self, me: ProcessId, listening_since: Option<Instant>) {
         let look = self.look_after_others(me, listening_since);
         match timeout(beat_every(self.log.settings.lease), look).await {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_gave_up_and_is_heard_of_again_goes_on() {
+    fn a_process_continues_when_its_heartbeats_succeed_again() {
         let presence = Identities::default();
         presence.become_known(ProcessId(Uuid::from_u128(1)));
         assert!(!presence.recover());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_died_when_that_was_seen_or_its_lease_is_over() {
+    fn a_process_has_crashed_when_it_ended_here_or_its_lease_expired() {
         let me = Incarnation::of_this_process();
         let this = me.to_string();
         let (fresh, silent) = (Duration::ZERO, Duration::from_secs(11));
@@ -412,10 +412,10 @@ mod tests {
         let table = [
             (peer("elsewhere 7 x", fresh), None, None),
             (peer("elsewhere 7 x", silent), None, Some(Death::Silent)),
-            // The store heard nobody until now.
+            // The store received no heartbeats until now.
             (peer("elsewhere 7 x", silent), now, None),
             (peer(&this, fresh), None, None),
-            // Stopped, for example.
+            // A stopped process (`SIGSTOP`), for example.
             (peer(&this, silent), None, Some(Death::Silent)),
             (peer("by hand", silent), None, Some(Death::Silent)),
         ];

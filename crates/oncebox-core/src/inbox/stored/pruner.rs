@@ -1,4 +1,4 @@
-//! Pruning: messages that everybody has passed leave the log, after a while.
+//! Pruning: deletes messages that all handlers have passed, after `keep_messages`.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::inbox::stored::LogStore;
 use crate::observe::Observer;
 use crate::retention::{Retention, cutoff};
 
-/// Positions that one transaction looks at.
+/// The number of positions that one transaction examines.
 const POSITIONS: u32 = 5_000;
 
-/// What pruning did.
+/// The result of pruning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PruneReport {
-    /// How many messages were deleted.
+    /// The number of deleted messages.
     pub messages: u64,
-    /// How many accept markers were deleted: keys that would be accepted again.
+    /// The number of deleted accept markers. Their keys would be accepted again.
     pub markers: u64,
 }
 
-/// What is to be pruned, and when.
+/// The settings of pruning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pruning {
     pub(crate) lanes: u16,
@@ -30,10 +30,10 @@ pub(crate) struct Pruning {
     pub(crate) retention: Retention,
 }
 
-/// How the sweeper prunes, which works for stores without a log too.
+/// The prune function of an inbox. A function pointer, because stores without a log have none.
 pub(crate) type Prune<S> = fn(S, Pruning, Observer) -> BoxFuture<'static, Result<PruneReport, Error>>;
 
-/// A [`Prune`] for stores with a log.
+/// The [`Prune`] of stores with a log.
 pub(crate) fn prune_boxed<S: LogStore>(
     store: S,
     pruning: Pruning,

@@ -1,7 +1,7 @@
-//! The queue in front of the log: which messages share the next transaction, in which lane, and how many transactions there are.
+//! The queue of messages to append. It decides which messages share a transaction, in which lane, and how many transactions run.
 //!
-//! There is one queue for each lane and one for messages that go to any. Each lane has at most one transaction in flight from
-//! this process, so that the order of the calls is the order of the log.
+//! Each lane has a queue, and there is one for messages without a fixed lane. Each lane has at most one transaction in flight
+//! from this process, so that the order of the calls is the order in the log.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,19 @@ use crate::backoff::spread;
 use crate::inbox::combiner::{Combiner, Policy, Promise};
 use crate::store::{Appended, LaneChoice, NewMessage};
 
-/// The most that one transaction appends: messages, and bytes of bodies.
+/// The maximum number of messages in one transaction, and the maximum size of their bodies.
 const BATCH_MESSAGES: usize = 256;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// This many transactions keep a log busy: one is written while the next one is made.
+/// The number of transactions that keep the log busy: one is committed while the next one is prepared.
 const RUNNERS_FOR_ANY: usize = 2;
-/// Another transaction for each further number of waiting messages.
+/// The number of waiting messages for each further transaction.
 const WAITING_FOR_ANOTHER: usize = 64;
 
-/// The messages that wait for their transaction.
+/// The queue of messages that wait for a transaction.
 pub(crate) type Queue = Combiner<LaneQueues>;
 
-/// One queue for each lane, and one for messages that go to any.
+/// One queue for each lane, and one for messages without a fixed lane.
 #[derive(Debug)]
 pub(crate) struct LaneQueues {
     any: VecDeque<Pending>,
@@ -29,9 +29,9 @@ pub(crate) struct LaneQueues {
     /// Lanes that have messages and no transaction in flight.
     ready: VecDeque<u16>,
     max_runners: usize,
-    /// Messages for any lane that are in flight.
+    /// The number of messages in flight without a fixed lane.
     in_flight: usize,
-    /// Where messages for any lane go next.
+    /// The next lane for messages without a fixed lane.
     turn: u16,
 }
 
@@ -41,7 +41,7 @@ struct LaneQueue {
     in_flight: bool,
 }
 
-/// A message, the one lane that it may go to, and the promise to its caller.
+/// A message, its fixed lane if it has one, and the promise to its caller.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(super) message: NewMessage,
@@ -49,7 +49,7 @@ pub(crate) struct Pending {
     pub(super) promise: Promise<Appended>,
 }
 
-/// A transaction of one lane.
+/// The messages of one transaction, which go to one lane.
 #[derive(Debug)]
 pub(crate) struct LaneBatch {
     pub(super) lane: LaneChoice,
@@ -57,7 +57,7 @@ pub(crate) struct LaneBatch {
 }
 
 impl LaneQueues {
-    /// With this maximum number of transactions in flight.
+    /// Creates the queues, with this maximum number of transactions in flight.
     pub(super) fn new(lanes: u16, max_runners: usize) -> Self {
         Self {
             any: VecDeque::new(),
@@ -65,12 +65,12 @@ impl LaneQueues {
             ready: VecDeque::new(),
             max_runners: max_runners.clamp(1, usize::from(lanes.max(1))),
             in_flight: 0,
-            // Processes that start together begin in different lanes.
+            // A random first lane, so that processes that start together do not compete for one.
             turn: u16::from(spread()) % lanes.max(1),
         }
     }
 
-    /// A batch of the first lane that has messages of its own, with messages for any lane behind them.
+    /// Takes a batch of the first lane with messages of its own, and fills it with messages without a fixed lane.
     fn take_ordered(&mut self) -> Option<LaneBatch> {
         while let Some(number) = self.ready.pop_front() {
             let lane = &mut self.lanes[usize::from(number)];
@@ -86,7 +86,7 @@ impl LaneQueues {
         None
     }
 
-    /// A batch of messages for any lane, in one that is free. Without one, the runners of the others come for these messages.
+    /// Takes a batch of messages without a fixed lane, for a free lane. If no lane is free, the messages wait for a runner that ends.
     fn take_any(&mut self) -> Option<LaneBatch> {
         let count = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
         let is_free = |&number: &u16| !self.lanes[usize::from(number)].in_flight;
@@ -102,7 +102,7 @@ impl LaneQueues {
         Some(LaneBatch { lane: LaneChoice::Prefer(number), messages })
     }
 
-    /// A lane's transaction with this number of messages for any lane has ended.
+    /// Records the end of a lane's transaction, with its number of messages without a fixed lane.
     fn ended(&mut self, number: u16, messages: usize) {
         self.in_flight -= messages;
         let lane = &mut self.lanes[usize::from(number)];
@@ -141,19 +141,19 @@ impl Policy for LaneQueues {
         self.take_ordered().or_else(|| self.take_any())
     }
 
-    /// A transaction costs as much as several messages in it: a few behind many in flight wait until there are more of them, or
-    /// until the callers of the others come back with their next messages.
+    /// Small batches wait to join the next larger one, because a transaction costs as much as several messages. They go when they
+    /// are as many as the messages in flight, or when a transaction ends and its callers send their next messages.
     fn holds_back(&self) -> bool {
         self.ready.is_empty() && !self.any.is_empty() && self.any.len() < self.in_flight
     }
 }
 
-/// A lane's transaction. However it ends, the lane is free again.
+/// A lane's transaction in flight. Dropping it frees the lane.
 #[derive(Debug)]
 pub(super) struct LaneInFlight<'a> {
     queue: &'a Queue,
     lane: u16,
-    /// Its messages that could have gone to any lane.
+    /// The number of its messages without a fixed lane.
     messages: usize,
 }
 
@@ -174,7 +174,7 @@ impl Drop for LaneInFlight<'_> {
 fn fill(batch: &mut Vec<Pending>, bytes: &mut usize, queue: &mut VecDeque<Pending>) {
     while batch.len() < BATCH_MESSAGES && *bytes < BATCH_BYTES {
         let Some(pending) = queue.pop_front() else { return };
-        // Whoever went away while waiting was told nothing.
+        // A dropped caller got no result, so its message need not be appended.
         if !pending.promise.is_abandoned() {
             *bytes += pending.message.body.len();
             batch.push(pending);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_behind_many_wait_to_go_along_with_more() {
+    fn small_batches_wait_to_join_a_larger_one() {
         let queue = queue(8, 4);
         let _many = push_many(&queue, 10);
         let mut runner = Runner::new(&queue);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_go_when_nothing_is_in_flight_any_more() {
+    fn small_batches_go_when_nothing_is_in_flight() {
         let queue = queue(8, 4);
         let _many = push_many(&queue, 10);
         let mut runner = Runner::new(&queue);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_appended_for_a_caller_that_went_away() {
+    fn nothing_is_appended_for_a_dropped_caller() {
         let queue = queue(2, 2);
         drop(push(&queue, None).1);
         let _second = push(&queue, None);

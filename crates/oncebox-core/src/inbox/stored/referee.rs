@@ -1,4 +1,4 @@
-//! Who decides whether a handler has run for a message of the log: the one place that knows mixed mode.
+//! Decides whether a handler has run for a message of the log. Only this file knows the rules of mixed mode.
 
 use std::collections::HashSet;
 
@@ -9,12 +9,12 @@ use crate::inbox::stored::{Lanes, LogStore};
 use crate::store::{Claimed, StoredMessage, Unit};
 use crate::{Error, Mode, observe};
 
-/// Who decides whether a handler has run for a message of the log.
+/// The proof that a handler has run for a message of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Referee {
-    /// Progress and tasks: the message came by the log only.
+    /// Progress and tasks: the message arrives through the log only.
     Log,
-    /// The handler's own marker: in mixed mode the same message may come inline too.
+    /// The handler's own marker: in mixed mode the same message may arrive inline too.
     Marker,
 }
 
@@ -23,22 +23,22 @@ impl Referee {
         if mode.relies_on_markers() { Self::Marker } else { Self::Log }
     }
 
-    /// Whether a message must be claimed before it runs. A replay runs on purpose, and a task was claimed before.
+    /// Whether a message must be claimed before it runs. A replay runs again on purpose, and a task was claimed before.
     fn claims(self, message: &StoredMessage) -> bool {
         self == Self::Marker && !message.replay && !message.spilled
     }
 
-    /// Whether the marker of a message that is done is set to done. A message that is replayed may have been set apart before.
+    /// Whether the marker of a done message is updated to done. A replayed message may have been spilled before.
     pub(super) fn sets_done(self, message: &StoredMessage) -> bool {
         message.spilled || (self == Self::Marker && message.replay)
     }
 
-    /// Whether a result is kept: where there is a marker to keep it beside.
+    /// Whether a result is stored. It needs a marker to be stored with.
     pub(super) fn keeps_result(self, message: &StoredMessage) -> bool {
         message.spilled || self == Self::Marker
     }
 
-    /// Whether the marker of a message that is set apart is set to spilled.
+    /// Whether the marker of a message that becomes a task or a dead letter is set to spilled.
     pub(super) fn sets_spilled(self, message: &StoredMessage) -> bool {
         self == Self::Marker && !message.spilled
     }
@@ -54,8 +54,8 @@ impl<S: LogStore> Lanes<S> {
         Referee::of(self.engine.mode)
     }
 
-    /// Claims messages where markers are the referee. Those that are done already are passed over; those that another copy runs
-    /// now are set apart for a while.
+    /// Claims messages in mixed mode. Messages that are done already are skipped. Messages that another copy runs now are scheduled
+    /// for retry.
     pub(super) async fn claim_taken(
         &self,
         handler: &Registered<S>,
@@ -73,6 +73,7 @@ impl<S: LogStore> Lanes<S> {
         if units.is_empty() {
             return Ok(());
         }
+        // The same order as in all claims, so that two transactions cannot deadlock.
         units.sort_by(|(_, a), (_, b)| (&a.kind, &a.key).cmp(&(&b.kind, &b.key)));
         let (numbers, units): (Vec<usize>, Vec<Unit>) = units.into_iter().unzip();
         let claimed = self.engine.store.claim(tx, &units).await?;

@@ -1,6 +1,6 @@
-//! Setbacks: a visit's transaction came to nothing.
+//! Setbacks: decides what follows when the transaction of a visit was rolled back.
 //!
-//! A batch is tried again as smaller ones, or with savepoints, until one message is to blame; its failure is then written down in a
+//! A batch runs again as smaller ones, or with savepoints, until the failed message is known. Its failure is then recorded in a
 //! transaction of its own.
 
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::outcome::Outcome;
 use crate::store::{Account, Place, StoredMessage, Taker};
 use crate::{Error, Failure};
 
-/// The maximum time for which a lane is tried that a broken transaction of this process may still hold.
+/// The maximum time for which this process retries a lane that its own broken transaction may still lock.
 const LOCKED_TIME: Duration = Duration::from_secs(5);
 
 impl<S: LogStore> Lanes<S> {
-    /// What to do about a transaction that came to nothing.
+    /// Decides what follows after a rolled-back transaction, and does it.
     pub(super) async fn learn(
         &self,
         handler: &Registered<S>,
@@ -32,7 +32,7 @@ impl<S: LogStore> Lanes<S> {
     ) -> Result<Visited, Error> {
         let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
         let trouble = match trouble {
-            // The lane was read on this very connection: whatever ran since then may have lost it.
+            // This connection worked when the lane was read, so a body that ran since then may have lost it.
             VisitTrouble::Store(error) if Judgement::of::<S>(&error).is_lost() => {
                 VisitTrouble::Gone(error.into())
             }
@@ -49,12 +49,13 @@ impl<S: LogStore> Lanes<S> {
         };
         if taken.messages.len() > 1 && !course.tasks {
             let mut lessons = handler.lessons();
-            // Once is an outage, or another transaction in the way, and no message's fault.
+            // The first time may be an outage or a conflict with another transaction, which no message caused.
             let is_first = matches!(&trouble, VisitTrouble::Gone(_) | VisitTrouble::Contended(_))
                 && taken.first_place().is_some_and(|first| lessons.met_transient(first) == 1);
             let lane = lessons.lane(taker.lane);
             match &trouble {
-                // Whether it is our connection that is gone shows when a savepoint is to be taken back.
+                // The lost connection may be the transaction's own or another one of the handler. With savepoints the next attempt
+                // shows which: on a lost connection the rollback to a savepoint fails too.
                 VisitTrouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
                 VisitTrouble::Failed(_) | VisitTrouble::Broken(_)
                     if !course.wary && !handler.handler.takes_sets() =>
@@ -79,21 +80,21 @@ impl<S: LogStore> Lanes<S> {
                 return again;
             }
         }
-        // One message and its transaction is gone, or tasks of which one breaks the others' transaction.
+        // Either the transaction of a single message failed, or one of several tasks broke the transaction of all.
         let outcome = trouble.outcome(handler);
         self.set_apart_unrun(handler, taker, taken, outcome, course).await
     }
 
-    /// Whether a body has met transient errors so often that they are its own fault.
+    /// Whether a body met so many transient errors that it counts as failed.
     pub(crate) fn body_is_to_blame(&self, handler: &Registered<S>, message: &StoredMessage) -> bool {
         handler.lessons().met_transient(message.place) >= BODY_TRANSIENTS_MAX
     }
 
-    /// Writes down the failure of a message whose transaction is gone, in a new one, without running it again. Of several
-    /// tasks, each is a failure of its own only if it is alone: they are parted first.
+    /// Records the failure of a message in a new transaction, without running it again. Several tasks run one by one first, to
+    /// find the failed one.
     ///
-    /// No message may stop its lane: if the failure cannot be stored because of its data, the message becomes a dead letter that
-    /// says so, and carries nothing else.
+    /// No message may stop its lane. If the data of the failure cannot be stored, the message becomes a dead letter with that
+    /// error only.
     pub(super) async fn set_apart_unrun(
         &self,
         handler: &Registered<S>,
@@ -134,20 +135,20 @@ impl<S: LogStore> Lanes<S> {
                 Some(mut taken) if taken.first_place() == place => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
-                        // Another copy has done it: it is passed over.
+                        // Another copy has handled the message: skip it.
                         let account = Account { noted: course.noted, ..Account::default() };
                         self.settle(&mut tx, taker, &account).await?;
                         self.engine.store.finish(tx, taken.progress).await?;
                         return Ok(Visited::Worked { report: WorkReport::default(), more: true });
                     }
                     if taken.messages.is_empty() {
-                        // Another copy does it now.
+                        // Another copy runs the message now.
                         store.rollback(tx).await;
                         return Ok(Visited::Busy);
                     }
                     break (tx, taken);
                 }
-                // What comes before it was done by other copies: it is passed over, as it was before.
+                // Messages before this one were handled by other copies: skip them again.
                 Some(mut taken) if taken.first_place().is_some_and(|at| course.tasks || Some(at) < place) => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
@@ -155,7 +156,7 @@ impl<S: LogStore> Lanes<S> {
                         continue;
                     }
                 }
-                // Our own transaction, which is being ended, may still hold the lane.
+                // This process's own broken transaction may still lock the lane.
                 None if !retries.is_over() => {
                     store.rollback(tx).await;
                     retries.pause().await;
@@ -182,7 +183,7 @@ impl<S: LogStore> Lanes<S> {
         Ok(Visited::Worked { report, more: true })
     }
 
-    /// One transaction for each task that is due.
+    /// Runs each due task in a transaction of its own.
     async fn visit_tasks_one_by_one(
         &self,
         handler: &Registered<S>,
@@ -197,7 +198,7 @@ impl<S: LogStore> Lanes<S> {
             let taken = self.take_one(&mut tx, taker, What::Tasks).await?;
             let Some(mut taken) = taken.filter(|taken| !taken.is_empty()) else {
                 self.engine.store.rollback(tx).await;
-                // Our own transaction, which is being ended, may still hold the lane, but not for a second time.
+                // Before the first task, this process's own broken transaction may still lock the lane.
                 if tasks > 0 || retries.is_over() {
                     break;
                 }
@@ -215,7 +216,7 @@ impl<S: LogStore> Lanes<S> {
     }
 }
 
-/// Whether a connection is gone, ours or another one of the handler's.
+/// Whether a connection was lost: the transaction's own or another one of the handler.
 fn is_gone<S: LogStore>(failure: &Failure) -> bool {
     Judgement::of::<S>(failure.error()).is_lost()
 }

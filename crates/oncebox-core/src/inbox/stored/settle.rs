@@ -1,4 +1,4 @@
-//! Settling: the account of a batch is written, counted, and reported.
+//! Settling: writes the account of a batch, updates the metrics, and reports dead letters.
 
 use crate::backoff::Retries;
 use crate::inbox::registered::Registered;
@@ -11,7 +11,7 @@ use crate::store::{Account, DeadLetter, FailedAttempt, StoredMessage, Taker};
 use crate::{Error, observe};
 
 impl<S: LogStore> Lanes<S> {
-    /// What the accounts of a handler depend on.
+    /// The rules for a handler's accounts.
     pub(super) fn rules<'a>(&self, handler: &'a Registered<S>) -> Rules<'a> {
         Rules {
             origin: &handler.origin,
@@ -22,7 +22,7 @@ impl<S: LogStore> Lanes<S> {
         }
     }
 
-    /// What is to be written of a batch.
+    /// Creates the account of a batch, and the report of its work.
     pub(super) fn account(
         &self,
         handler: &Registered<S>,
@@ -81,7 +81,7 @@ impl<S: LogStore> Lanes<S> {
         }
     }
 
-    /// Tells of messages that are dead letters now.
+    /// Reports messages that became dead letters.
     pub(super) fn tell_of_dead(&self, handler: &Registered<S>, taken: &Taken, account: &Account) {
         for dead in &account.dead {
             if let Some(message) = taken.messages.iter().find(|message| message.place.pos == dead.pos) {
@@ -122,6 +122,7 @@ impl<S: LogStore> Lanes<S> {
             error,
             attempts,
         };
+        // The hook is user code: a panic in it must not stop the worker, because the dead letter is committed already.
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_dead(&letter)));
         if told.is_err() {
             tracing::error!("the on_dead hook panicked");

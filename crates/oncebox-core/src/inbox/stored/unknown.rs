@@ -1,4 +1,4 @@
-//! Commits whose answer was lost: noted, and found out about when the lane is locked the next time.
+//! Commits with a lost response: noted, and resolved at the next lock of the lane.
 
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::visit::Taken;
@@ -6,7 +6,7 @@ use crate::inbox::stored::{Lanes, LogStore, lock};
 use crate::observe;
 use crate::store::Taker;
 
-/// What a lane will show if the commit has happened.
+/// The state that a lane has if the commit succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnknownCommit {
     epoch: i32,
@@ -32,7 +32,7 @@ impl<S: LogStore> Lanes<S> {
         }
     }
 
-    /// The lane's lock is ours: whether a commit whose answer was lost has happened is certain now.
+    /// Finds out whether a commit with a lost response succeeded. It needs the lane's lock: then no commit is still in progress.
     pub(super) fn find_out_unknown(&self, handler: &Registered<S>, taker: Taker<'_>, epoch: i32, from: i64) {
         let Some(unknown) = lock(&self.unknown).remove(&(taker.handler, taker.lane)) else { return };
         if unknown.epoch == epoch && from >= unknown.reached {

@@ -1,8 +1,8 @@
-//! A visit: one handler in one lane, one transaction.
+//! A visit: one transaction of one handler in one lane.
 //!
-//! Lane and progress are locked, a batch is read, the handlers run on that very connection, and the progress commits with
-//! what they wrote. The batch is an attempt, as inline: if a handler fails, as much as need be is taken back and
-//! run again with a savepoint for each message, or, for handlers of sets, half as large. What fails then is set apart.
+//! A visit locks the lane's progress, reads a batch, runs the handlers on the same connection, and commits the progress with their
+//! writes. If a handler fails, a part of the batch is rolled back and runs again with a savepoint for each message. For handlers of
+//! sets the batch is halved. A message that fails alone is scheduled for retry.
 
 use std::time::Duration;
 
@@ -17,40 +17,40 @@ use crate::inbox::stored::worker::WorkReport;
 use crate::inbox::stored::{Lanes, LogStore};
 use crate::store::{Batch, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits};
 
-/// How many tasks one visit takes.
+/// The maximum number of tasks in one visit.
 pub(super) const TASKS_MAX: u32 = 25;
-/// Bytes of bodies in one visit.
+/// The maximum size of all bodies in one visit.
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// A place to visit.
+/// What to visit: a handler, a lane, and messages or tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Spot {
-    /// The handler, by its place in the inbox.
+    /// The index of the handler in the inbox.
     pub(super) handler: usize,
     pub(super) lane: u16,
     pub(super) what: What,
-    /// Whether a process has died there.
+    /// Whether care is needed, because processes crashed in this lane.
     pub(super) careful: bool,
 }
 
 impl Spot {
-    /// What only one visit can have at a time.
+    /// The handler and lane, which only one visit uses at a time.
     pub(crate) fn lock(self) -> (usize, u16) {
         (self.handler, self.lane)
     }
 }
 
-/// What is there to do.
+/// The kind of work in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum What {
     Messages,
     Tasks,
 }
 
-/// What a visit came to.
+/// The result of a visit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Visited {
-    /// Somebody else has the lane.
+    /// Another worker or process uses the lane.
     Busy,
     /// There was nothing to do.
     Idle,
@@ -60,22 +60,22 @@ pub(crate) enum Visited {
     },
 }
 
-/// What a batch is to come to, before it is committed.
+/// The settings of a visit.
 pub(crate) struct Course {
     /// Whether these are tasks, which do not wait for each other as the messages of a lane do.
     pub(crate) tasks: bool,
     /// Whether each message has a savepoint.
     pub(crate) isolated: bool,
-    /// Whether a handler failed of late.
+    /// Whether the handler failed recently. Then the batch starts with savepoints.
     pub(crate) wary: bool,
     pub(crate) time: Duration,
     pub(crate) limits: Limits,
-    /// The one message that is meant, and noted, where care is needed.
+    /// The only message to run, with a note about it, where care is needed.
     pub(super) noted: Option<Place>,
 }
 
 impl<S: LogStore> Lanes<S> {
-    /// Visits a place of a handler that runs in transactions, once.
+    /// Visits a lane once, for a handler that runs in transactions.
     pub(crate) async fn visit(&self, spot: Spot) -> Result<Visited, Error> {
         let handler = &self.engine.handlers[spot.handler];
         let taker = self.taker(handler, spot.lane);
@@ -86,7 +86,7 @@ impl<S: LogStore> Lanes<S> {
         self.visit_with(handler, taker, spot, &course).await
     }
 
-    /// A handler as those see it who take its messages.
+    /// The handler's data that the store needs to take its messages.
     pub(super) fn taker<'a>(&self, handler: &'a Registered<S>, lane: u16) -> Taker<'a> {
         Taker {
             handler: self.log.ids[handler.index],
@@ -97,7 +97,7 @@ impl<S: LogStore> Lanes<S> {
         }
     }
 
-    /// A visit's transaction; `None` if others are before us at the store's one writer.
+    /// Begins the transaction of a visit; `None` if other transactions use the store's one writer.
     pub(super) async fn begin_visit(&self, course: &Course) -> Result<Option<S::Tx>, Error> {
         match self.engine.store.begin(course.limits).await {
             Ok(tx) => Ok(Some(tx)),
@@ -106,7 +106,7 @@ impl<S: LogStore> Lanes<S> {
         }
     }
 
-    /// Visits a place in one transaction.
+    /// Visits a lane in one transaction.
     pub(super) async fn visit_with(
         &self,
         handler: &Registered<S>,
@@ -122,7 +122,7 @@ impl<S: LogStore> Lanes<S> {
             (None, What::Tasks) => self.take_tasks(handler, &mut tx, taker).await,
         };
         let mut taken = match taken {
-            // Somebody else was faster.
+            // Another worker was faster: the next message is not the noted one.
             Ok(Some(taken)) if course.noted.is_some_and(|place| taken.first_place() != Some(place)) => {
                 self.engine.store.rollback(tx).await;
                 return Ok(Visited::Idle);
@@ -156,13 +156,13 @@ impl<S: LogStore> Lanes<S> {
     pub(super) fn course(&self, handler: &Registered<S>, spot: Spot) -> Course {
         let tasks = spot.what == What::Tasks;
         let time = self.log.settings.batch_time.unwrap_or(match self.engine.store.capacity() {
-            // The one writer is everybody's.
+            // All handlers share the one writer, so batches are short.
             1 => Duration::from_millis(50),
             _ => Duration::from_millis(500),
         });
         Course {
             tasks,
-            // A task has failed before, most of the time.
+            // Most tasks have failed before, so each one starts with a savepoint.
             isolated: tasks,
             wary: handler.lessons().lane(spot.lane).wary,
             time,
@@ -235,7 +235,7 @@ impl<S: LogStore> Lanes<S> {
                 return self.learn(handler, taker, taken, trouble, course).await;
             }
         };
-        // What was not come to stays for the next visit.
+        // Messages that did not run stay for the next visit, so the progress must stop before them.
         if let Some(progress) = &mut taken.progress
             && ran.ended.len() < taken.messages.len()
         {
@@ -298,7 +298,7 @@ impl<S: LogStore> Lanes<S> {
             lane.wary = !ran.is_clean();
         }
         for (message, ended) in taken.messages.iter().zip(&ran.ended) {
-            // What is to be tried again soon is not over.
+            // The message runs again soon, so its errors still count.
             if !matches!(ended, MessageEnd::Again) {
                 lessons.transients.remove(&message.place);
             }
@@ -324,26 +324,26 @@ impl<S: LogStore> Lanes<S> {
     }
 }
 
-/// What a visit has in hand.
+/// The messages that a visit has taken.
 pub(crate) struct Taken {
     pub(super) messages: Vec<StoredMessage>,
-    /// Messages of which another copy is running inline.
+    /// Messages with another copy that runs inline.
     pub(super) busy: Vec<StoredMessage>,
-    /// Where the handler will have come; none for tasks.
+    /// The progress of the handler after this batch; `None` for tasks.
     pub(super) progress: Option<Progress>,
     behind: Behind,
 }
 
-/// What there is behind it.
+/// The work that remains after the taken messages.
 enum Behind {
-    /// The lane up to its newest position.
+    /// Messages up to this newest position of the lane.
     Head(i64),
-    /// Perhaps other tasks.
+    /// Whether there may be other tasks.
     Tasks(bool),
 }
 
 impl Taken {
-    /// A batch of the lane.
+    /// Messages of a lane.
     pub(super) fn messages(taker: Taker<'_>, batch: Batch) -> Self {
         let Batch { epoch, from, reached: pos, head, messages } = batch;
         let progress = Progress { handler: taker.handler, lane: taker.lane, epoch, pos };
@@ -351,7 +351,7 @@ impl Taken {
         Self { messages, busy: Vec::new(), progress, behind: Behind::Head(head) }
     }
 
-    /// Tasks, of which there may be more if as many were there as were asked for.
+    /// Tasks. If the maximum number was taken, there may be more.
     pub(super) fn tasks(messages: Vec<StoredMessage>, most: u32) -> Self {
         let behind = Behind::Tasks(messages.len() >= most as usize);
         Self { messages, busy: Vec::new(), progress: None, behind }
@@ -365,7 +365,7 @@ impl Taken {
         self.messages.first().map(|message| message.place)
     }
 
-    /// Whether another visit finds something, once this is committed.
+    /// Whether another visit may find work after this one.
     pub(super) fn has_more(&self) -> bool {
         match self.behind {
             Behind::Head(head) => self.progress.is_some_and(|progress| progress.pos < head),

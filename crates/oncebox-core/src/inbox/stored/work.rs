@@ -1,4 +1,4 @@
-//! Running the handlers of a batch in the lane's transaction.
+//! Runs the handlers of a batch in the lane's transaction.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -23,22 +23,22 @@ use crate::{Envelope, Error, Failure, Headers, Key};
 pub(crate) enum MessageEnd {
     /// The handler's effect will be committed, with its result.
     Done(Option<Vec<u8>>),
-    /// It waits for its sender's time.
+    /// It is not due yet: its sender set a later time.
     Scheduled,
-    /// It waits behind another one of its ordering key.
+    /// It waits behind another message of its ordering key.
     Parked,
-    /// It met an error that another try may not meet.
+    /// It met an error that another attempt may not meet.
     Again,
-    /// It failed.
+    /// The handler failed, or the message was rejected.
     Failed(Outcome),
 }
 
-/// The ends of the messages of a batch, as far as the visit came.
+/// The ends of the messages of a batch. It may be shorter than the batch, if the time was over.
 #[derive(Default)]
 pub(crate) struct Ran {
-    /// In order.
+    /// One for each message, in their order.
     pub(crate) ended: Vec<MessageEnd>,
-    /// How many bodies ran, and how long.
+    /// The number of bodies that ran, and their total time.
     pub(crate) bodies: usize,
     pub(crate) took: Duration,
 }
@@ -51,7 +51,8 @@ impl Ran {
     }
 }
 
-/// The ordering keys that wait, where a handler is ordered: something of theirs was set apart in this very batch, or before.
+/// The ordering keys that are held back, for an ordered handler: one of their messages became a task or a dead letter, in this
+/// batch or before.
 pub(crate) struct Order {
     is_kept: bool,
     waiting: HashSet<Key>,
@@ -68,7 +69,7 @@ impl Order {
         self.is_kept && message.order_by.as_ref().is_some_and(waits) && !mutant!("failed_head_is_passed")
     }
 
-    /// Those behind this one wait from now on.
+    /// Holds back the later messages of the same ordering key.
     pub(crate) fn hold(&mut self, message: &StoredMessage) {
         if let (true, Some(key)) = (self.is_kept, &message.order_by) {
             self.waiting.insert(key.clone());
@@ -76,33 +77,33 @@ impl Order {
     }
 }
 
-/// Why a transaction came to nothing.
+/// Why the transaction of a visit was rolled back.
 pub(crate) enum VisitTrouble {
-    /// A handler failed.
+    /// The handler failed.
     Failed(Failure),
-    /// A handler broke its transaction.
+    /// The handler broke the transaction that it received.
     Broken(Error),
-    /// It met other transactions.
+    /// The transaction conflicted with others.
     Contended(Failure),
-    /// A handler ran for too long.
+    /// The handler exceeded its time limit.
     TimedOut(Duration),
-    /// The session of the connection is out of date; another connection will do.
+    /// The session of the connection is out of date. Another connection works.
     Session(Failure),
-    /// The connection was lost behind a body.
+    /// The connection was lost after a body had started.
     Gone(Failure),
-    /// What became of a message cannot be stored.
+    /// The outcome of a message cannot be stored.
     Unstorable(Error),
-    /// The store does not answer.
+    /// The store does not respond.
     Store(Error),
 }
 
 impl VisitTrouble {
-    /// Whether no savepoint helps.
+    /// Whether the whole transaction is lost, so that no savepoint helps.
     pub(super) fn ends_the_transaction(&self) -> bool {
         matches!(self, Self::TimedOut(_) | Self::Session(_) | Self::Store(_))
     }
 
-    /// What it means for the one message that it was about.
+    /// The outcome of the message that caused it.
     pub(crate) fn outcome<S: LogStore>(self, handler: &Registered<S>) -> Outcome {
         match self {
             Self::Failed(failure)
@@ -125,20 +126,20 @@ impl From<BodyError> for VisitTrouble {
             BodyError::TimedOut(limit) => Self::TimedOut(limit),
             BodyError::Session(failure) => Self::Session(failure),
             BodyError::Outage(failure) => Self::Store(outage(failure)),
-            // Whether it is the lane's connection that is gone shows when a savepoint is to be taken back.
+            // The lost connection may be another one of the handler. If it is the lane's, the rollback to a savepoint fails too.
             BodyError::Contended(failure) | BodyError::Lost(failure) => Self::Contended(failure),
         }
     }
 }
 
-/// A message with nothing left to do but to run it.
+/// A decoded message with its delivery, ready to run.
 pub(crate) struct Ready {
     pub(crate) message: Box<dyn Any + Send>,
     pub(crate) delivery: Delivery,
 }
 
 impl<S: LogStore> Lanes<S> {
-    /// Runs the handler on messages, in order, as long as there is time.
+    /// Runs the handler on messages in order, until the time of the visit is over.
     pub(crate) async fn run_messages(
         &self,
         handler: &Registered<S>,
@@ -163,7 +164,7 @@ impl<S: LogStore> Lanes<S> {
         Ok(ran)
     }
 
-    /// All at once.
+    /// Runs a handler of sets on all messages in one call.
     async fn run_set(
         &self,
         handler: &Registered<S>,
@@ -189,7 +190,7 @@ impl<S: LogStore> Lanes<S> {
         Ok(Ran { ended, bodies, took: Duration::ZERO })
     }
 
-    /// With a savepoint for each message; those that fail are taken back, and the others stay.
+    /// Runs each message with a savepoint. Failed ones are rolled back, and the others stay.
     pub(super) async fn run_isolated_messages(
         &self,
         handler: &Registered<S>,
@@ -229,7 +230,7 @@ impl<S: LogStore> Lanes<S> {
                 }
                 Err(trouble) => trouble,
             };
-            // If that does not work, the transaction is gone, and with it what this batch has done so far.
+            // If the rollback to the savepoint fails, the transaction is lost with all its work so far.
             if let Err(error) = store.undo(tx, None, false).await {
                 return Err(trouble_behind::<S>(error, trouble));
             }
@@ -241,7 +242,7 @@ impl<S: LogStore> Lanes<S> {
         Ok(ran)
     }
 
-    /// What a trouble that was taken back means for its message; `None` if those behind it have to wait.
+    /// Decides the end of a message that was rolled back to its savepoint; `None` if the rest of the batch must wait for it.
     pub(super) fn blame(
         &self,
         handler: &Registered<S>,
@@ -256,14 +257,14 @@ impl<S: LogStore> Lanes<S> {
                 if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
             {
                 tracing::debug!(error = %failure, "another attempt after a transient error");
-                // In a lane, those behind it wait for it; tasks do not wait for each other.
+                // In a lane the next messages wait for this one; tasks do not wait for each other.
                 course.tasks.then_some(MessageEnd::Again)
             }
             trouble => Some(MessageEnd::Failed(trouble.outcome(handler))),
         }
     }
 
-    /// A message as the handler takes it; or what is to become of it without a run.
+    /// Prepares a message for its handler, or returns its end if it does not run.
     pub(super) fn make_ready(
         &self,
         handler: &Registered<S>,
@@ -282,7 +283,7 @@ impl<S: LogStore> Lanes<S> {
         })
     }
 
-    /// A message with nothing left to do but to run it.
+    /// Decodes a message and creates its delivery.
     pub(crate) fn decode(
         &self,
         handler: &Registered<S>,
@@ -324,7 +325,7 @@ impl<S: LogStore> Lanes<S> {
         tx: &mut S::Tx,
         ready: Vec<Ready>,
     ) -> Result<Vec<Returned>, VisitTrouble> {
-        // Each body has all the time that it may take.
+        // The time limit starts again for each body.
         self.engine.store.arm(tx).await.map_err(VisitTrouble::Store)?;
         let traceparent = match &ready[..] {
             [one] => one.delivery.envelope.headers().get(Headers::TRACEPARENT).map(str::to_owned),
@@ -341,7 +342,7 @@ impl<S: LogStore> Lanes<S> {
     }
 }
 
-/// What an error of one of the inbox's own statements behind handlers means; `Err` if nothing more can be done here.
+/// Judges an error of one of the inbox's own statements after handlers; `Err` if the transaction is lost.
 pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<VisitTrouble, VisitTrouble> {
     match Meaning::of::<S>(&error) {
         Meaning::Broken => Ok(VisitTrouble::Broken(error)),
@@ -352,17 +353,17 @@ pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<VisitTrouble, 
     }
 }
 
-/// What becomes of a message whose own outcome cannot be stored.
+/// The outcome of a message whose own outcome cannot be stored.
 pub(crate) fn unstorable(error: &Error) -> Outcome {
     Outcome::Rejected(Rejection::Permanent(cause(unstorable_text(error))))
 }
 
-/// The store's reason, in letters that every database has.
+/// The store's error text, escaped to ASCII so that every database can store it.
 pub(crate) fn unstorable_text(error: &Error) -> String {
     format!("the outcome could not be stored: {}", chain(error).escape_default())
 }
 
-/// What it means that a trouble could not be taken back.
+/// Judges a failed rollback to a savepoint, given the error that caused the rollback.
 pub(super) fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrouble {
     match Meaning::of::<S>(&error) {
         Meaning::Broken => VisitTrouble::Broken(error),
@@ -376,12 +377,12 @@ pub(super) fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -
     }
 }
 
-/// The result of a handler of one message.
+/// The result of a handler that ran on one message.
 pub(super) fn sole_result(returned: Vec<Returned>) -> Option<Vec<u8>> {
     returned.into_iter().next().and_then(|returned| returned.result)
 }
 
-/// Whether another try may not meet it.
+/// Whether another attempt may not meet this error.
 fn is_transient<S: LogStore>(failure: &Failure) -> bool {
     matches!(Meaning::of_failure::<S>(failure), Meaning::Contended | Meaning::Lost)
 }

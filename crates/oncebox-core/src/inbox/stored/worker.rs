@@ -1,6 +1,6 @@
-//! Workers: look for lanes with work, visit them, sleep when there is none.
+//! Workers: look for lanes with work, visit them, and sleep when there is none.
 //!
-//! There is no leader: every process looks by itself, and a lane that another one has in hand is left to it.
+//! There is no leader: every process looks by itself, and skips lanes that another process has locked.
 
 use std::collections::{HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -25,42 +25,42 @@ use crate::inbox::stored::{LogShared, LogStore};
 use crate::store::Waiting;
 use crate::{Error, ErrorKind};
 
-/// The shortest pause between two looks that found nothing.
+/// The minimum pause between two polls without work.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
-/// A process that has listened for so long was connected: the next pause is a short one again.
+/// The time of listening after which the connection counts as healthy, so that the next pause is short again.
 const LISTENED: Duration = Duration::from_secs(10);
-/// The longest pause between two rounds that did nothing.
+/// The maximum pause between two rounds without work.
 const LONGEST_IDLE_PAUSE: Duration = Duration::from_millis(80);
-/// After so many rounds of visits that found nothing to do, there is nothing.
+/// The number of idle rounds after which no work is left.
 const IDLE_ROUNDS: u32 = 3;
-/// After so many rounds in which every lane was locked, the handlers may have changed: then no lane is free for this process again.
+/// The number of rounds with all lanes locked after which the handlers are checked for changes. A store gives no lane to a process
+/// with outdated handlers.
 const CHANGED_ROUNDS: u32 = 5;
-/// The same for visits of a process that goes on for ever.
+/// The same number for the visits of [`Workers::run`].
 const BUSY_VISITS: u32 = 200;
 /// How often lag is measured, where metrics are on.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
-/// What workers did.
+/// The work of a run of workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkReport {
-    /// Handler runs that were committed.
+    /// The number of committed handler runs.
     pub done: u64,
-    /// Handler runs that failed, and are to be tried again.
+    /// The number of failed handler runs that are scheduled for retry.
     pub failed: u64,
-    /// Messages that became dead letters.
+    /// The number of messages that became dead letters.
     pub dead: u64,
-    /// Messages that were set apart until their time.
+    /// The number of messages that were scheduled for their due time.
     pub scheduled: u64,
-    /// Messages that were set apart behind another one of their ordering key.
+    /// The number of messages that wait behind another one of their ordering key.
     pub parked: u64,
-    /// Runs of detached handlers whose lease expired meanwhile: they do not count, and another process runs the
-    /// message.
+    /// The number of detached handler runs whose lease expired. They do not count, and another process runs the message.
     pub lease_lost: u64,
 }
 
 impl WorkReport {
-    /// Whether nothing was done at all.
+    /// Whether no work was done.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -77,22 +77,22 @@ impl std::ops::AddAssign for WorkReport {
     }
 }
 
-/// What a round of visits found.
+/// The result of a round of visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
-    /// Nothing to visit.
+    /// No lane had work.
     None,
-    /// Nothing to do in any of them.
+    /// Lanes were visited, but no message could run.
     Idle,
-    /// Work, done here or in the hand of somebody else.
+    /// Work was done here, or is in flight in another process.
     InHand,
 }
 
-/// Where to go next, and where somebody is already.
+/// The queue of lanes to visit, and the lanes that are being visited.
 #[derive(Default)]
 struct Plan {
     queue: VecDeque<Spot>,
-    /// Lanes of handlers that are being visited: messages and tasks of one take turns.
+    /// Handlers and lanes that are being visited. Messages and tasks of one lane take turns.
     visited: HashSet<(usize, u16)>,
 }
 
@@ -105,7 +105,7 @@ impl Plan {
         }
     }
 
-    /// The next place that nobody visits.
+    /// Takes the next lane that is not being visited.
     fn next(&mut self) -> Option<Spot> {
         let free = self.queue.iter().position(|spot| !self.visited.contains(&spot.lock()))?;
         let spot = self.queue.remove(free)?;
@@ -137,7 +137,7 @@ impl<S: InboxStore> Workers<S> {
         &self.lanes.log
     }
 
-    /// How many transactions work at the same time.
+    /// The number of concurrent transactions.
     fn workers(&self) -> usize {
         self.log().settings.workers_of(self.engine().store.capacity())
     }
@@ -178,7 +178,7 @@ impl<S: LogStore> Workers<S> {
                 visits.spawn(async move { (spot, visit.await) });
             }
             let has_room = visits.len() < workers;
-            // Even those who have no time look up now and then: tasks are due, and other lanes fill.
+            // Busy workers still look for work at every polling interval: tasks become due, and other lanes fill.
             let look_at =
                 if has_room { next_look } else { next_look.max(looked_at + log.settings.poll_every) };
             tokio::select! {
@@ -189,7 +189,7 @@ impl<S: LogStore> Workers<S> {
                         plan.left(spot);
                         match visited {
                             Ok(Visited::Worked { report: one, more }) => {
-                                // Who has done nothing may only have learnt that the store does not answer.
+                                // A visit without any work may have failed because the store does not respond.
                                 if !one.is_empty() {
                                     log.note_trouble(None);
                                     retries.reset();
@@ -222,7 +222,7 @@ impl<S: LogStore> Workers<S> {
                 () = log.wake.notified(), if has_room && retries.is_clean() => {
                     pause = SHORTEST_PAUSE;
                     next_look = Instant::now();
-                    // Those who come right behind share the look.
+                    // Messages that arrive right now share this look at the store.
                     tokio::task::yield_now().await;
                     self.look_into(&mut plan, &mut pause, &mut next_look, &mut retries).await;
                 }
@@ -254,14 +254,14 @@ impl<S: LogStore> Workers<S> {
         let mut retries = Retries::unlimited().with_longest_pause(LONGEST_IDLE_PAUSE);
         loop {
             let (round, places) = self.work_round().await?;
-            // Where a lane waits for its own tasks there are messages, and nothing to do. Once may be by chance: somebody else was
-            // faster, and left something behind.
+            // A lane that waits for its own tasks has messages, but none that can run. One idle round may be a coincidence: another
+            // process was faster, and left some work.
             idle_rounds = if places == Places::Idle && round.is_empty() { idle_rounds + 1 } else { 0 };
             if places == Places::None || idle_rounds == IDLE_ROUNDS {
                 return Ok(report);
             }
             report += round;
-            // Somebody else has it in hand, or a body has to be tried again.
+            // An empty round means that another process has the work in flight, or that a body must run again.
             empty_rounds = if round.is_empty() { empty_rounds + 1 } else { 0 };
             if empty_rounds == CHANGED_ROUNDS {
                 self.check_unchanged().await?;
@@ -273,8 +273,8 @@ impl<S: LogStore> Workers<S> {
         }
     }
 
-    /// Whether the handlers are still what this process knows. A store gives no messages to a process that knows them otherwise: it
-    /// would pass over kinds that are new, or work without the markers of mixed mode.
+    /// Checks that no other process has changed the handlers. A store gives no messages to a process with outdated handlers: it
+    /// would skip new kinds, or work without the markers of mixed mode.
     async fn check_unchanged(&self) -> Result<(), Error> {
         let engine = self.engine();
         let statuses = engine.store.handler_statuses().await?;
@@ -300,7 +300,7 @@ impl<S: LogStore> Workers<S> {
         Ok(())
     }
 
-    /// One look and one visit to each place where there is work; on another connection, where the session of one is out of date.
+    /// Looks for work once, and visits each lane with work once. If a session is out of date, it uses another connection.
     async fn work_round(&self) -> Result<(WorkReport, Places), Error> {
         let mut sessions = Sessions::default();
         loop {
@@ -341,9 +341,9 @@ impl<S: LogStore> Workers<S> {
                     places = Places::InHand;
                     report += one;
                 }
-                // The next round has another connection.
+                // The session is out of date: the next round uses another connection.
                 Some(Ok(Err(error))) if Judgement::of::<S>(&error).is_session() => places = Places::InHand,
-                // What the others do is not lost.
+                // One failed visit does not cancel the others; its error is returned at the end.
                 Some(Ok(Err(error))) => trouble = Some(error),
                 Some(Err(stopped)) => {
                     trouble = Some(Error::unavailable("a visit to a lane broke off", stopped));
@@ -355,7 +355,7 @@ impl<S: LogStore> Workers<S> {
         trouble.map_or(Ok((report, places)), Err)
     }
 
-    /// The places that a look found. Tasks first: they have waited longer.
+    /// The visits that a look at the store suggests. Tasks come first, because they have waited longer.
     fn spots(&self, waiting: &Waiting) -> impl Iterator<Item = Spot> + use<S> {
         let handler = self.log().ids.iter().position(|id| *id == waiting.handler);
         let Waiting { lane, careful, tasks, messages, .. } = *waiting;
@@ -364,7 +364,7 @@ impl<S: LogStore> Workers<S> {
         tasks.into_iter().chain(messages.then(|| spot(What::Messages)).flatten())
     }
 
-    /// Visits a place once. A visit that panics, which none should, leaves its place to the next one.
+    /// Visits a lane once. A panic, which would be a bug, becomes an error, so that the lane can be visited again.
     fn visit(&self, spot: Spot) -> impl Future<Output = Result<Visited, Error>> + Send + use<S> {
         let (lanes, detached) = (self.lanes.clone(), self.detached.clone());
         let visit = async move {
@@ -396,7 +396,7 @@ impl<S: LogStore> Workers<S> {
                 retries.reset();
                 let found = look.waiting.iter().flat_map(|waiting| self.spots(waiting));
                 plan.add(found);
-                // Work that is done here makes it short again; lanes that others have in hand do not.
+                // The pause grows until this process does some work. Lanes that other processes work in do not shorten it.
                 *pause = (*pause * 2).min(log.settings.poll_every);
                 let due = look.next_due.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
                 let pause = if mutant!("notify_is_the_only_wake_up") { MEASURE_EVERY * 60 } else { *pause };
@@ -410,7 +410,7 @@ impl<S: LogStore> Workers<S> {
     }
 }
 
-/// Is notified of other processes' messages, as long as there is a connection; without one they are found by polling.
+/// Receives notifications of new messages from other processes. While there is no connection, polling finds the messages.
 async fn listen<S: LogStore>(lanes: Arc<Lanes<S>>) {
     if !lanes.log.settings.notify {
         return;

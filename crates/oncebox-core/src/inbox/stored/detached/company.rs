@@ -1,4 +1,4 @@
-//! Beside whom a message runs: one of which a process may have died has the process to itself.
+//! Decides which messages run concurrently. A message that may have crashed a process runs alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,8 +9,8 @@ use super::DetachedRuns;
 use crate::inbox::stored::LogStore;
 use crate::store::StoredMessage;
 
-/// Beside whom messages run, from before they are leased until it is written how they ended: whoever dies with a process is
-/// blamed for it, so those of which one may have died already have the process to themselves.
+/// Whether messages run with others or alone, from before their lease until their end is recorded. A crash counts against every
+/// message that runs at that time, so a message that may have crashed a process already runs alone.
 #[derive(Clone)]
 pub(super) enum Company {
     Others(#[allow(dead_code, reason = "held")] Arc<OwnedRwLockReadGuard<()>>),
@@ -18,7 +18,7 @@ pub(super) enum Company {
 }
 
 impl Company {
-    /// Whether a message may run in it.
+    /// Whether a message may run in this way.
     pub(super) fn suits(&self, message: &StoredMessage) -> bool {
         match self {
             Self::Others(_) => message.crashes == 0,
@@ -27,7 +27,7 @@ impl Company {
     }
 }
 
-/// A message that may kill the process waits, or runs; however it ends, the next one may.
+/// Marks that a suspect waits or runs: a message that may crash the process. Dropping it allows the next suspect.
 pub(super) struct Suspect<S: LogStore>(pub(super) Arc<DetachedRuns<S>>);
 
 impl<S: LogStore> Drop for Suspect<S> {

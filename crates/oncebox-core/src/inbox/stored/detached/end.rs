@@ -1,4 +1,5 @@
-//! Ending: how a body ended is written under the fence that it was leased with, or, if it is never to run again, beside it.
+//! Ending: records the end of a body under the fence of its lease. An at-most-once message has no lease: only a failure is
+//! recorded after its run.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::store::{Account, Completion, End, Fence, SetApart, StoredMessage, Uni
 use crate::{Error, observe};
 
 impl<S: LogStore> DetachedRuns<S> {
-    /// Records how a body ended, in the store, in metrics and for the hook of dead letters.
+    /// Records the end of a body in the store and in metrics, and calls the hook for dead letters.
     pub(super) async fn end(
         &self,
         handler: &Registered<S>,
@@ -37,7 +38,7 @@ impl<S: LogStore> DetachedRuns<S> {
             Err(outcome) => {
                 observer.count(observe::FAILED, name);
                 let fate = match (fence, self.lanes.rules(handler).fate(failures, &outcome)) {
-                    // There is no second time.
+                    // No fence means at-most-once: a retry is not allowed.
                     (None, Fate::Retry { error, .. }) => Fate::Dead { error },
                     (_, fate) => fate,
                 };
@@ -65,7 +66,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 None => Ok(true),
             },
         };
-        // What became of it cannot be stored. It must not stay leased for ever: it becomes a dead letter that says so.
+        // The outcome cannot be stored. The message must not stay leased for ever, so it becomes a dead letter with that error.
         let is_written = match is_written {
             Err(refused) if S::is_about_data(&refused) => {
                 let error = unstorable_text(&refused);
@@ -115,7 +116,7 @@ impl<S: LogStore> DetachedRuns<S> {
         report
     }
 
-    /// Writes a dead letter, with retries until the store timeout, or the lease if that is longer, is over.
+    /// Writes a dead letter. It retries for the store timeout or the lease, whichever is longer.
     async fn bury_until_answered(
         &self,
         handler: &Registered<S>,
@@ -133,7 +134,7 @@ impl<S: LogStore> DetachedRuns<S> {
         }
     }
 
-    /// A message that has failed and is not to run again: its dead letter, as far as the store answers.
+    /// Writes the dead letter of an at-most-once message, in one attempt.
     async fn bury_unleased(
         &self,
         handler: &Registered<S>,
@@ -148,7 +149,7 @@ impl<S: LogStore> DetachedRuns<S> {
         let store = &self.lanes.engine.store;
         let mut tx = self.lanes.engine.store.begin(course.limits).await?;
         let dead = SetApart { failures, error: Some(error.to_owned()), ..apart(message, Duration::ZERO) };
-        // Its marker said done before the run. An operator may let it run again.
+        // The marker was set to done before the run. Set back, it lets an operator run the message again.
         let spilled = spilled_marker(handler, message).into_iter().collect();
         let account = Account { dead: vec![dead], spilled, ..Account::default() };
         if let Err(error) = self.lanes.settle(&mut tx, taker, &account).await {
@@ -159,7 +160,7 @@ impl<S: LogStore> DetachedRuns<S> {
     }
 }
 
-/// The marker of a message that was set apart.
+/// The unit of a spilled message's marker; `None` if the message was not spilled.
 fn spilled_marker<S: LogStore>(handler: &Registered<S>, message: &StoredMessage) -> Option<Unit> {
     if message.spilled { unit_of_message(&handler.origin, message) } else { None }
 }

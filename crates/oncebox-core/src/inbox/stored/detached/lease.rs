@@ -1,4 +1,4 @@
-//! Leasing: a short transaction passes messages on to this process, which then starts them.
+//! Leasing: a short transaction assigns messages to this process, which then starts them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,11 +23,11 @@ use crate::store::{
     Account, Completion, End, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
 };
 
-/// Positions that are looked at for messages to lease, and bytes of bodies.
+/// The maximum number of positions to search for messages to lease, and the maximum size of their bodies.
 const POSITIONS: u32 = 1 << 16;
 const BYTES: u64 = 8 * 1024 * 1024;
 
-/// A transaction that is about to lease messages.
+/// A transaction with leases, ready to commit.
 struct Landing {
     index: usize,
     lane: u16,
@@ -39,15 +39,15 @@ struct Landing {
     fence: Option<Fence>,
 }
 
-/// What was leased in one transaction.
+/// The messages that one transaction leased.
 pub(super) struct Leased {
     pub(super) messages: Vec<StoredMessage>,
-    /// `None` where a message counts as handled before it runs.
+    /// `None` for at-most-once messages, which count as handled before they run.
     pub(super) fence: Option<Fence>,
 }
 
 impl<S: LogStore> DetachedRuns<S> {
-    /// Leases what there is room for, and starts it.
+    /// Leases as many messages as there are free slots, and starts them.
     pub(in crate::inbox::stored) async fn visit(
         self: &Arc<Self>,
         handler: &Registered<S>,
@@ -56,16 +56,16 @@ impl<S: LogStore> DetachedRuns<S> {
         spot: Spot,
     ) -> Result<Visited, Error> {
         if spot.careful {
-            // Their tasks count crashes themselves.
+            // Tasks of detached handlers count their crashes themselves, so the lane needs no care.
             self.lanes.engine.store.end_care(taker.handler, taker.lane).await?;
         }
-        // A suspect has the process to itself, or waits for that.
+        // A message that may crash the process runs alone, or waits to run alone.
         let Ok(others) = self.lanes.alone.clone().try_read_owned() else { return Ok(Visited::Idle) };
         let company = Company::Others(Arc::new(others));
         self.lease_beside(handler, slots, taker, spot, company).await
     }
 
-    /// Leases one message of which a process may have died, as soon as nothing else runs here, and starts it.
+    /// Leases and starts one message that may have crashed a process, as soon as nothing else runs here.
     fn lease_suspect(self: &Arc<Self>, handler: &Registered<S>, taker: Taker<'_>, spot: Spot) {
         if self.has_suspect.swap(true, Ordering::AcqRel) {
             return;
@@ -99,7 +99,7 @@ impl<S: LogStore> DetachedRuns<S> {
         spot: Spot,
         company: Company,
     ) -> Result<Visited, Error> {
-        // Whoever started this may be gone: nothing is leased to a process that has signed off.
+        // The process may have signed off meanwhile. It must not lease messages then.
         let Some(present) = self.lanes.presence.stay() else { return Ok(Visited::Idle) };
         let visited = self.lease_and_start(handler, slots, taker, spot, company).await;
         present.leave().await;
@@ -145,7 +145,7 @@ impl<S: LogStore> DetachedRuns<S> {
             return Ok(Visited::Idle);
         }
         let (mut account, mut report) = self.lanes.account(handler, &taken, &ran, &course);
-        // Those that go back because of their company have not been tried.
+        // Messages that were put back did not run, so they need no delay.
         for (message, _) in
             taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, MessageEnd::Again))
         {
@@ -154,7 +154,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 back.due_in = Duration::ZERO;
             }
         }
-        // What is to run is not done yet, unless it is never to run again.
+        // The leased messages have not run yet. Only at-most-once messages count as done before they run.
         report.done = 0;
         if !slots.settings.at_most_once {
             account.done.clear();
@@ -170,7 +170,7 @@ impl<S: LogStore> DetachedRuns<S> {
         };
         let fence = match written.await {
             Ok(Some(fence)) => fence,
-            // Taken for dead; the next beat will tell.
+            // The lease of this process expired. Its next heartbeat finds out and registers it again.
             Ok(None) => {
                 self.lanes.engine.store.rollback(tx).await;
                 return Ok(Visited::Idle);
@@ -180,7 +180,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 return Err(error);
             }
         };
-        // From here on it takes its course, whoever waits for it: what is leased must run.
+        // A task of its own, so that a cancelled caller does not stop it: a leased message must run.
         let landing =
             Landing { index: handler.index, lane: taker.lane, taken, ran, account, report, leases, fence };
         let (runs, present) = (self.clone(), self.lanes.presence.stay());
@@ -194,7 +194,7 @@ impl<S: LogStore> DetachedRuns<S> {
         landed.await.unwrap_or_else(|stopped| Err(Error::unavailable("leasing broke off", stopped)))
     }
 
-    /// Commits what was leased, and starts it.
+    /// Commits the leases, and starts their messages.
     async fn land(
         self: &Arc<Self>,
         tx: S::Tx,
@@ -248,7 +248,7 @@ impl<S: LogStore> DetachedRuns<S> {
         Ok(batch.map(|batch| Taken::messages(taker, batch)))
     }
 
-    /// Which messages are to run now, and which have to wait: only one of each ordering key runs at a time.
+    /// Decides which messages run now and which wait. Only one message of each ordering key runs at a time.
     fn sort_out(&self, handler: &Registered<S>, taken: &Taken, company: &Company) -> (Ran, Vec<SetApart>) {
         let mut order = Order::of(handler);
         let mut ran = Ran::default();
@@ -273,7 +273,7 @@ impl<S: LogStore> DetachedRuns<S> {
         (ran, leases)
     }
 
-    /// It is unknown whether messages were leased: if they were, they are free again.
+    /// Releases leases after a commit with a lost response. It is unknown whether they exist.
     fn let_go(&self, taker: Taker<'_>, leases: &[SetApart], fence: Fence) {
         for lease in leases {
             let place = Place { lane: taker.lane, pos: lease.pos };

@@ -1,8 +1,7 @@
-//! Detached handlers: messages are leased in a short transaction, and run outside of any.
+//! Detached handlers: messages are leased in a short transaction, and run outside of any transaction.
 //!
-//! A task that runs belongs to its process, whose heartbeat says that it is alive; its end is written under the fence that it was
-//! leased with. If the process crashes, another one leases the task under a newer fence, and the end of the first run does not
-//! count.
+//! A running task belongs to its process, which sends heartbeats. The end of the task is recorded under the fence of its lease.
+//! If the process crashes, another one leases the task under a newer fence, and the end of the first run does not count.
 
 mod company;
 mod end;
@@ -21,7 +20,7 @@ use crate::inbox::stored::completer::Completer;
 use crate::inbox::stored::lanes::Lanes;
 use crate::inbox::stored::worker::WorkReport;
 
-/// The room for bodies of one detached handler.
+/// The concurrency limit of one detached handler.
 #[derive(Debug)]
 pub(crate) struct DetachedSlots {
     settings: Detachment,
@@ -34,12 +33,12 @@ impl DetachedSlots {
     }
 }
 
-/// Leases messages of detached handlers, runs them, and writes how they ended.
+/// Leases messages of detached handlers, runs them, and records their ends.
 pub(super) struct DetachedRuns<S: InboxStore> {
     lanes: Arc<Lanes<S>>,
     completer: Arc<Completer<S>>,
     bodies: Arc<Bodies>,
-    /// Whether a message that may kill the process waits for the others to end, or runs.
+    /// Whether a message that may crash the process waits to run alone, or runs.
     has_suspect: AtomicBool,
 }
 
@@ -49,7 +48,7 @@ impl<S: InboxStore> DetachedRuns<S> {
         Self { lanes, completer, bodies: Arc::default(), has_suspect: AtomicBool::new(false) }
     }
 
-    /// Waits until no body runs; what those came to that have ended since the last time.
+    /// Waits until no body runs. Returns the report of all bodies that ended since the last call.
     pub(super) async fn idle(&self) -> WorkReport {
         self.bodies.idle().await;
         self.bodies.report()

@@ -1,4 +1,4 @@
-//! Running: one task of the process for each message that is leased.
+//! Running: one Tokio task for each leased message.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::outcome::Outcome;
 use crate::store::StoredMessage;
 use crate::{Cancellation, Headers, observe};
 
-/// The bodies that run now, and what those came to that have ended.
+/// The number of running bodies, and the report of ended ones.
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
     state: Mutex<(usize, WorkReport)>,
@@ -35,14 +35,15 @@ impl Bodies {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What bodies came to since the last time this was asked.
+    /// Takes the report of the bodies that ended since the last call.
     pub(super) fn report(&self) -> WorkReport {
         std::mem::take(&mut self.lock().1)
     }
 
-    /// Waits until none runs.
+    /// Waits until no body runs.
     pub(super) async fn idle(&self) {
         loop {
+            // Created before the check: a body that ends in between still wakes this wait.
             let ended = self.ended.notified();
             if self.lock().0 == 0 {
                 return;
@@ -52,7 +53,7 @@ impl Bodies {
     }
 }
 
-/// One that runs; however it ends, it is counted out.
+/// A running body. Dropping it subtracts it, however it ended.
 pub(super) struct Body {
     bodies: Arc<Bodies>,
     report: WorkReport,
@@ -69,7 +70,7 @@ impl Drop for Body {
 }
 
 impl<S: LogStore> DetachedRuns<S> {
-    /// Starts bodies, which end by themselves.
+    /// Starts the bodies of leased messages, and does not wait for them.
     pub(super) fn start(
         self: &Arc<Self>,
         handler: &Registered<S>,
@@ -91,7 +92,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 if let Some(present) = present {
                     present.leave().await;
                 }
-                // There is room again, and perhaps a message waited behind this one.
+                // A slot is free again, and a message may have waited behind this one.
                 runs.lanes.log.wake.notify_one();
                 drop(body);
             });
