@@ -71,7 +71,7 @@ async fn a_killer_among_others<F: LogFixture>(
     let letters = inbox.operators().dead_letters(Select::all(), 1_000).await.unwrap();
     let dead: Vec<String> = letters.iter().map(|dead| dead.key.as_ref().unwrap().to_string()).collect();
     assert_eq!(dead, ["killer"]);
-    assert!(letters[0].error.contains(&format!("{deaths} processes died")), "{}", letters[0].error);
+    assert!(letters[0].error.contains(&format!("{deaths} processes crashed")), "{}", letters[0].error);
     assert_eq!(watched.crashes, deaths);
     watched
 }

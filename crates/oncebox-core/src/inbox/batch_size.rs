@@ -104,7 +104,7 @@ impl BatchSize {
     }
 
     /// Records that a batch failed and its units run one by one.
-    pub(crate) fn trouble(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.clean = 0;
         self.limit = (self.limit / 2).max(1);
         self.clean_to_grow = (self.clean_to_grow * 2).min(CLEAN_UNITS_TO_GROW_MAX);
@@ -120,7 +120,7 @@ mod tests {
         let mut size = BatchSize::new(64, 2);
         assert_eq!(size.next(), 64);
         for expected in [32, 16, 8, 4, 2, 1, 1] {
-            size.trouble();
+            size.failed();
             assert_eq!(size.next(), expected);
         }
         // The more batches failed, the longer it takes.
@@ -130,7 +130,7 @@ mod tests {
             size.clean(1_000);
         }
         assert_eq!(size.next(), 64);
-        size.trouble();
+        size.failed();
         size.clean(2 * CLEAN_UNITS_TO_GROW);
         assert_eq!(size.next(), 64, "earlier failures no longer count");
     }

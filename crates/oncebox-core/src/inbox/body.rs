@@ -22,7 +22,7 @@ const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
 
 /// Why the body of a handler failed, or a statement of the inbox after it.
 #[derive(Debug)]
-pub(crate) enum BodyError {
+pub(crate) enum BodyFailure {
     /// The handler failed or panicked. Running it again immediately would fail in the same way.
     Failed(Failure),
     /// The handler broke the transaction that it received.
@@ -39,7 +39,7 @@ pub(crate) enum BodyError {
     Outage(Failure),
 }
 
-impl BodyError {
+impl BodyFailure {
     /// Judges an error of one of the inbox's own statements after a body.
     pub(crate) fn behind<S: Store>(error: Error) -> Self {
         match Meaning::of::<S>(&error) {
@@ -73,7 +73,7 @@ impl BodyError {
 }
 
 /// Why a future did not return.
-pub(crate) enum Stopped {
+pub(crate) enum BodyStopped {
     Panicked(Box<dyn Any + Send>),
     TimedOut,
 }
@@ -91,7 +91,7 @@ impl<S: InboxStore> Engine<S> {
         handler: &Registered<S>,
         messages: Vec<Box<dyn Any + Send>>,
         deliveries: &[Delivery],
-    ) -> Result<Vec<Returned>, BodyError> {
+    ) -> Result<Vec<Returned>, BodyFailure> {
         let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
         let ran = self.within(limit.saturating_add(TIMEOUT_GRACE), body).await;
@@ -103,7 +103,7 @@ impl<S: InboxStore> Engine<S> {
             }
         }
         let returned = judge::<S>(&handler.settings, ran, deliveries.len(), limit)?;
-        if S::is_lent(S::connection(tx)) { Ok(returned) } else { Err(BodyError::Broken(not_lent())) }
+        if S::is_lent(S::connection(tx)) { Ok(returned) } else { Err(BodyFailure::Broken(not_lent())) }
     }
 
     /// Runs the body of a detached handler, outside of any transaction.
@@ -112,24 +112,24 @@ impl<S: InboxStore> Engine<S> {
         handler: &Registered<S>,
         messages: Vec<Box<dyn Any + Send>>,
         deliveries: &[Delivery],
-    ) -> Result<Vec<Returned>, BodyError> {
+    ) -> Result<Vec<Returned>, BodyFailure> {
         let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, None);
         judge::<S>(&handler.settings, self.within(limit, body).await, deliveries.len(), limit)
     }
 
     /// Runs the closure of `once` on the connection of its transaction.
-    pub(crate) async fn run_closure<T>(&self, body: impl Future<Output = T>) -> Result<T, Stopped> {
+    pub(crate) async fn run_closure<T>(&self, body: impl Future<Output = T>) -> Result<T, BodyStopped> {
         self.within(self.settings.handler_timeout.saturating_add(TIMEOUT_GRACE), body).await
     }
 
     /// Runs a future inside this inbox, with a time limit, and catches panics.
-    async fn within<T>(&self, limit: Duration, body: impl Future<Output = T>) -> Result<T, Stopped> {
+    async fn within<T>(&self, limit: Duration, body: impl Future<Output = T>) -> Result<T, BodyStopped> {
         let body = self.inside(AssertUnwindSafe(body).catch_unwind());
         match tokio::time::timeout(limit, body).await {
             Ok(Ok(ended)) => Ok(ended),
-            Ok(Err(panic)) => Err(Stopped::Panicked(panic)),
-            Err(_elapsed) => Err(Stopped::TimedOut),
+            Ok(Err(panic)) => Err(BodyStopped::Panicked(panic)),
+            Err(_elapsed) => Err(BodyStopped::TimedOut),
         }
     }
 }
@@ -138,24 +138,24 @@ impl<S: InboxStore> Engine<S> {
 /// only place that does so, so that every mode has the same rules.
 fn judge<S: Store>(
     settings: &Settings,
-    ran: Result<Result<Vec<Returned>, Failure>, Stopped>,
+    ran: Result<Result<Vec<Returned>, Failure>, BodyStopped>,
     expected: usize,
     limit: Duration,
-) -> Result<Vec<Returned>, BodyError> {
+) -> Result<Vec<Returned>, BodyFailure> {
     match ran {
         Ok(Ok(returned)) if returned.len() == expected => Ok(returned),
         Ok(Ok(returned)) => {
             let count = returned.len();
             let text =
                 format!("the handler returned {count} values for {expected} messages: return one for each");
-            Err(BodyError::Failed(text.into()))
+            Err(BodyFailure::Failed(text.into()))
         }
         Ok(Err(failure)) => {
             let failure = settings.judge(failure);
-            Err(BodyError::with(Meaning::of_failure::<S>(&failure), failure))
+            Err(BodyFailure::with(Meaning::of_failure::<S>(&failure), failure))
         }
-        Err(Stopped::Panicked(panic)) => Err(BodyError::Failed(panicked(&*panic))),
-        Err(Stopped::TimedOut) => Err(BodyError::TimedOut(limit)),
+        Err(BodyStopped::Panicked(panic)) => Err(BodyFailure::Failed(panicked(&*panic))),
+        Err(BodyStopped::TimedOut) => Err(BodyFailure::TimedOut(limit)),
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use crate::lease::{Lease, MemoryStore};
     use crate::{Envelope, Inbox};
 
-    type Ran = Result<Result<Vec<Returned>, Failure>, Stopped>;
+    type BodyResult = Result<Result<Vec<Returned>, Failure>, BodyStopped>;
 
     const LIMIT: Duration = Duration::from_secs(7);
 
@@ -200,14 +200,14 @@ mod tests {
         Error::new(ErrorKind::Unavailable, "gone")
     }
 
-    fn returned(count: usize) -> Ran {
+    fn returned(count: usize) -> BodyResult {
         Ok(Ok((0..count).map(|_| Returned::default()).collect()))
     }
 
     #[test]
     fn every_end_of_a_body_has_one_judgement() {
         let settings = Settings::default();
-        let table: Vec<(Ran, &str)> = vec![
+        let table: Vec<(BodyResult, &str)> = vec![
             (returned(2), "returned"),
             (returned(1), "Failed: the handler returned 1 values for 2 messages: return one for each"),
             (returned(3), "Failed: the handler returned 3 values for 2 messages: return one for each"),
@@ -215,20 +215,20 @@ mod tests {
             (Ok(Err(lost().into())), "Lost: gone"),
             (Ok(Err(Failure::permanent(lost()))), "Failed: gone"),
             (Ok(Err(Failure::after(LIMIT, lost()))), "Failed: gone"),
-            (Err(Stopped::Panicked(Box::new("a text"))), "Failed: the handler panicked: a text"),
+            (Err(BodyStopped::Panicked(Box::new("a text"))), "Failed: the handler panicked: a text"),
             (
-                Err(Stopped::Panicked(Box::new("a string".to_owned()))),
+                Err(BodyStopped::Panicked(Box::new("a string".to_owned()))),
                 "Failed: the handler panicked: a string",
             ),
-            (Err(Stopped::Panicked(Box::new(7))), "Failed: the handler panicked: no message"),
-            (Err(Stopped::TimedOut), "TimedOut: 7s"),
+            (Err(BodyStopped::Panicked(Box::new(7))), "Failed: the handler panicked: no message"),
+            (Err(BodyStopped::TimedOut), "TimedOut: 7s"),
         ];
         for (ran, expected) in table {
             let judged = match judge::<MemoryStore>(&settings, ran, 2, LIMIT) {
                 Ok(_) => "returned".to_owned(),
-                Err(BodyError::Failed(failure)) => format!("Failed: {failure}"),
-                Err(BodyError::Lost(failure)) => format!("Lost: {failure}"),
-                Err(BodyError::TimedOut(limit)) => format!("TimedOut: {limit:?}"),
+                Err(BodyFailure::Failed(failure)) => format!("Failed: {failure}"),
+                Err(BodyFailure::Lost(failure)) => format!("Lost: {failure}"),
+                Err(BodyFailure::TimedOut(limit)) => format!("TimedOut: {limit:?}"),
                 Err(other) => format!("{other:?}"),
             };
             assert_eq!(judged, expected);
@@ -245,12 +245,12 @@ mod tests {
             (Meaning::Outage, "Outage"),
             (Meaning::Failed, "Failed"),
         ] {
-            let judged = format!("{:?}", BodyError::with(meaning, "x".into()));
+            let judged = format!("{:?}", BodyFailure::with(meaning, "x".into()));
             assert!(judged.starts_with(expected), "{meaning:?}: {judged}");
         }
         let broken = Error::new(ErrorKind::Transaction, "the handler ran COMMIT");
-        assert!(matches!(BodyError::behind::<MemoryStore>(broken), BodyError::Broken(_)));
-        assert!(matches!(BodyError::behind::<MemoryStore>(lost()), BodyError::Lost(_)));
+        assert!(matches!(BodyFailure::behind::<MemoryStore>(broken), BodyFailure::Broken(_)));
+        assert!(matches!(BodyFailure::behind::<MemoryStore>(lost()), BodyFailure::Lost(_)));
     }
 
     async fn panics(_message: Envelope, _lease: &mut Lease) {

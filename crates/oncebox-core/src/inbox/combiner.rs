@@ -20,9 +20,9 @@ use crate::Error;
 const HOLD_BACK: Duration = Duration::from_millis(5);
 
 /// Creates a promise and the result to wait for.
-pub(crate) fn promise<R>() -> (Promise<R>, Answer<R>) {
+pub(crate) fn promise<R>() -> (Promise<R>, PendingResult<R>) {
     let (sender, receiver) = oneshot::channel();
-    (Promise(sender), Answer(receiver))
+    (Promise(sender), PendingResult(receiver))
 }
 
 /// The runner's end of a call.
@@ -53,9 +53,9 @@ impl<R> Promise<R> {
 
 /// The caller's end of a call.
 #[derive(Debug)]
-pub(crate) struct Answer<R>(oneshot::Receiver<Result<R, Error>>);
+pub(crate) struct PendingResult<R>(oneshot::Receiver<Result<R, Error>>);
 
-impl<R> Answer<R> {
+impl<R> PendingResult<R> {
     pub(crate) async fn wait(self) -> Result<R, Error> {
         self.0.await.unwrap_or_else(|gone| Err(Error::unavailable("the runtime is shutting down", gone)))
     }
@@ -93,21 +93,21 @@ pub(crate) trait Policy {
 /// Calls that wait for a runner, under a policy.
 #[derive(Debug)]
 pub(crate) struct Combiner<P> {
-    state: Mutex<State<P>>,
+    state: Mutex<CombinerState<P>>,
     /// Notified when a runner that holds back can look again.
     look_again: Notify,
 }
 
 /// A policy, and the runners that it has now.
 #[derive(Debug)]
-pub(crate) struct State<P> {
+pub(crate) struct CombinerState<P> {
     policy: P,
     runners: usize,
     /// Whether a runner holds back.
     is_holding: bool,
 }
 
-impl<P> Deref for State<P> {
+impl<P> Deref for CombinerState<P> {
     type Target = P;
 
     fn deref(&self) -> &P {
@@ -115,13 +115,13 @@ impl<P> Deref for State<P> {
     }
 }
 
-impl<P> DerefMut for State<P> {
+impl<P> DerefMut for CombinerState<P> {
     fn deref_mut(&mut self) -> &mut P {
         &mut self.policy
     }
 }
 
-impl<P: Policy> State<P> {
+impl<P: Policy> CombinerState<P> {
     /// Counts another runner, if there is room for one. If it returns `true`, the caller must start that runner.
     pub(crate) fn add_runner(&mut self) -> bool {
         let has_room = self.runners < self.policy.max_runners();
@@ -142,11 +142,11 @@ pub(crate) enum Next<B> {
 
 impl<P: Policy> Combiner<P> {
     pub(crate) fn new(policy: P) -> Self {
-        let state = State { policy, runners: 0, is_holding: false };
+        let state = CombinerState { policy, runners: 0, is_holding: false };
         Self { state: Mutex::new(state), look_again: Notify::new() }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State<P>> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, CombinerState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +165,7 @@ impl<P: Policy> Combiner<P> {
     }
 
     /// Changes the state of the policy. A runner that holds back looks again if the change removed its reason.
-    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State<P>) -> R) -> R {
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut CombinerState<P>) -> R) -> R {
         let mut state = self.state();
         let changed = change(&mut state);
         if state.is_holding && !state.policy.holds_back() {
@@ -199,7 +199,7 @@ pub(crate) struct Runner<'a, P: Policy> {
 }
 
 impl<'a, P: Policy> Runner<'a, P> {
-    /// Creates a runner that [`State::add_runner`] has counted.
+    /// Creates a runner that [`CombinerState::add_runner`] has counted.
     pub(crate) fn new(combiner: &'a Combiner<P>) -> Self {
         Self { combiner, is_counted: true }
     }

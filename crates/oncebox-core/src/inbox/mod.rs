@@ -181,13 +181,13 @@ impl<S: InboxStore> Inbox<S> {
     /// Checks that the store responds and that the last sweep succeeded. The error says which one failed.
     pub async fn health(&self) -> Result<(), Error> {
         let Parts { engine, log, sweeper, .. } = &*self.parts;
-        if let Some(trouble) = log.as_ref().and_then(|log| log.shared.trouble()) {
-            return Err(Error::new(ErrorKind::Unavailable, format!("the workers wait: {trouble}")));
+        if let Some(error) = log.as_ref().and_then(|log| log.shared.last_error()) {
+            return Err(Error::new(ErrorKind::Unavailable, format!("the workers wait: {error}")));
         }
-        if let Some(trouble) = sweeper.trouble() {
+        if let Some(error) = sweeper.last_error() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("cleanup failed; expired markers are kept until it succeeds: {trouble}"),
+                format!("cleanup failed; expired markers are kept until it succeeds: {error}"),
             ));
         }
         engine.store.live_time().await.map(drop)

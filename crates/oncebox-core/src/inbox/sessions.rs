@@ -8,11 +8,11 @@ const SPARE: usize = 5;
 
 /// Counts the consecutive connections with an out-of-date session that one piece of work met.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sessions {
+pub(crate) struct StaleSessions {
     met: usize,
 }
 
-impl Sessions {
+impl StaleSessions {
     /// Counts one more out-of-date session. Returns whether another connection may help; the store has closed this one.
     pub(crate) fn replace(&mut self, capacity: usize, error: &impl Display) -> bool {
         self.met = self.met.saturating_add(1);
@@ -30,10 +30,10 @@ mod tests {
 
     #[test]
     fn a_whole_pool_and_a_few_more_are_replaced() {
-        let mut sessions = Sessions::default();
+        let mut sessions = StaleSessions::default();
         let replaced = (0..100).filter(|_| sessions.replace(8, &"out of date")).count();
         assert_eq!(replaced, 8 + SPARE);
-        assert!(Sessions::default().replace(1, &"out of date"), "the next piece of work begins anew");
-        assert!(Sessions::default().replace(usize::MAX, &"out of date"), "a store without a pool");
+        assert!(StaleSessions::default().replace(1, &"out of date"), "the next piece of work begins anew");
+        assert!(StaleSessions::default().replace(usize::MAX, &"out of date"), "a store without a pool");
     }
 }

@@ -19,18 +19,18 @@ use crate::store::Upkeep;
 pub(crate) struct Sweeper {
     /// `None` in an inbox for operators.
     task: Option<JoinHandle<()>>,
-    troubles: Arc<Troubles>,
+    errors: Arc<SweeperErrors>,
 }
 
 /// Why the last heartbeat and the last sweep failed, if they did. Each failure is over only when the same work succeeds.
 #[derive(Debug, Default)]
-struct Troubles {
-    beat: Trouble,
-    sweep: Trouble,
+struct SweeperErrors {
+    beat: LastError,
+    sweep: LastError,
 }
 
 #[derive(Debug, Default)]
-struct Trouble(Mutex<Option<String>>);
+struct LastError(Mutex<Option<String>>);
 
 impl Sweeper {
     pub(crate) fn start<S: Upkeep>(
@@ -39,14 +39,14 @@ impl Sweeper {
         log: Option<(Prune<S>, Pruning)>,
         observer: Observer,
     ) -> Self {
-        let troubles = Arc::<Troubles>::default();
-        let task = tokio::spawn(run(store, retention, log, observer, troubles.clone()));
-        Self { task: Some(task), troubles }
+        let errors = Arc::<SweeperErrors>::default();
+        let task = tokio::spawn(run(store, retention, log, observer, errors.clone()));
+        Self { task: Some(task), errors }
     }
 
     /// Creates a sweeper that does nothing and sends no heartbeats.
     pub(crate) fn idle() -> Self {
-        Self { task: None, troubles: Arc::default() }
+        Self { task: None, errors: Arc::default() }
     }
 
     /// Ends the task.
@@ -57,8 +57,8 @@ impl Sweeper {
     }
 
     /// The error of the last sweep or heartbeat, if it failed.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.troubles.sweep.text().or_else(|| self.troubles.beat.text())
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.errors.sweep.text().or_else(|| self.errors.beat.text())
     }
 }
 
@@ -73,7 +73,7 @@ async fn run<S: Upkeep>(
     retention: Retention,
     log: Option<(Prune<S>, Pruning)>,
     observer: Observer,
-    troubles: Arc<Troubles>,
+    errors: Arc<SweeperErrors>,
 ) {
     let keep_messages = log.map_or(Duration::ZERO, |(_, pruning)| pruning.keep_messages);
     // The first sweep is due immediately: a process that ends before the first interval sweeps too.
@@ -82,7 +82,7 @@ async fn run<S: Upkeep>(
     loop {
         let beat = store.beat(retention.tolerance()).await;
         let mut is_well = beat.is_ok();
-        troubles.beat.note(beat);
+        errors.beat.note(beat);
         if retention.automatic && Instant::now() >= next_sweep {
             let mut swept = sweep(&store, retention, keep_messages, observer).await.map(drop);
             if let (Ok(()), Some((prune, pruning))) = (&swept, log) {
@@ -91,7 +91,7 @@ async fn run<S: Upkeep>(
             is_well &= swept.is_ok();
             // A sweep that failed is due again at the next attempt.
             next_sweep = Instant::now() + if swept.is_ok() { retention.every } else { Duration::ZERO };
-            troubles.sweep.note(swept);
+            errors.sweep.note(swept);
         }
         let pause = match is_well {
             true => {
@@ -107,7 +107,7 @@ async fn run<S: Upkeep>(
     }
 }
 
-impl Trouble {
+impl LastError {
     fn text(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -170,23 +170,23 @@ mod tests {
 
     #[test]
     fn a_failure_is_over_when_the_same_work_succeeds() {
-        let troubles = Arc::<Troubles>::default();
-        let sweeper = Sweeper { task: None, troubles: troubles.clone() };
-        assert_eq!(sweeper.trouble(), None);
-        troubles.beat.note(failed());
-        troubles.sweep.note(Ok(()));
-        assert_eq!(sweeper.trouble().as_deref(), Some("no connection"), "a sweep is no heartbeat");
-        troubles.sweep.note(failed());
-        troubles.beat.note(Ok(()));
-        assert!(sweeper.trouble().is_some());
-        troubles.sweep.note(Ok(()));
-        assert_eq!(sweeper.trouble(), None);
+        let errors = Arc::<SweeperErrors>::default();
+        let sweeper = Sweeper { task: None, errors: errors.clone() };
+        assert_eq!(sweeper.last_error(), None);
+        errors.beat.note(failed());
+        errors.sweep.note(Ok(()));
+        assert_eq!(sweeper.last_error().as_deref(), Some("no connection"), "a sweep is no heartbeat");
+        errors.sweep.note(failed());
+        errors.beat.note(Ok(()));
+        assert!(sweeper.last_error().is_some());
+        errors.sweep.note(Ok(()));
+        assert_eq!(sweeper.last_error(), None);
     }
 
     #[tokio::test]
     async fn an_inbox_for_operators_has_no_sweeper_to_stop() {
         let sweeper = Sweeper::idle();
         sweeper.stop();
-        assert_eq!(sweeper.trouble(), None);
+        assert_eq!(sweeper.last_error(), None);
     }
 }

@@ -187,7 +187,7 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     assert_eq!(runs, ["before", "survivor", "behind"]);
     let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
-    assert!(letters[0].error.contains("4 processes died"), "{}", letters[0].error);
+    assert!(letters[0].error.contains("4 processes crashed"), "{}", letters[0].error);
     accept_new(&inbox, sample("later")).await;
     assert!(!is_careful(&store, ledger).await, "care has ended");
 

@@ -468,7 +468,7 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     assert_eq!(read(&runs), ["behind"]);
     let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
-    assert!(letters[0].error.contains("3 processes died"), "{}", letters[0].error);
+    assert!(letters[0].error.contains("3 processes crashed"), "{}", letters[0].error);
     assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["poison"]);

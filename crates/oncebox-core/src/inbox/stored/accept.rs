@@ -85,7 +85,7 @@ impl<S: LogStore> Intake<S> {
                 return Err(Rejection::MissingKey.to_error());
             }
         }
-        if handlers.is_none() && self.is_news(&envelope.kind) {
+        if handlers.is_none() && self.is_first_report(&envelope.kind) {
             tracing::warn!(
                 kind = envelope.kind,
                 "unhandled kind: this process has no handler for it, and the message waits in the log"

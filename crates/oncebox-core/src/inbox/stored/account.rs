@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::error::chain;
 use crate::inbox::stored::referee::Referee;
-use crate::inbox::stored::visit::Taken;
-use crate::inbox::stored::work::{MessageEnd, Ran};
+use crate::inbox::stored::visit::TakenBatch;
+use crate::inbox::stored::work::{BatchRun, MessageEnd};
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
 use crate::store::{Account, SetApart, StoredMessage, Unit};
@@ -17,7 +17,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const ERROR_MAX_BYTES: usize = 8 * 1024;
 
 /// The rules for a handler's accounts.
-pub(super) struct Rules<'a> {
+pub(super) struct AccountRules<'a> {
     /// The name that its markers use.
     pub(super) origin: &'a str,
     pub(super) retry: Retry,
@@ -30,35 +30,35 @@ pub(super) struct Rules<'a> {
 
 /// The next state of a failed message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum NextState {
     Retry { due_in: Duration, error: String },
     Dead { error: String },
 }
 
-impl Rules<'_> {
+impl AccountRules<'_> {
     /// Decides whether a message with this number of failures is retried or becomes a dead letter.
-    pub(super) fn fate(&self, failures: u32, outcome: &Outcome) -> Fate {
+    pub(super) fn next_state(&self, failures: u32, outcome: &Outcome) -> NextState {
         match outcome {
             Outcome::Retry { after, cause } if self.retry.allows_another(failures) => {
                 let delay = || self.retry.delay(failures, (self.chance)());
-                Fate::Retry {
+                NextState::Retry {
                     due_in: after.unwrap_or_else(delay).min(LONGEST_WAIT),
                     error: error_text(&**cause),
                 }
             }
-            Outcome::Retry { cause, .. } => Fate::Dead { error: error_text(&**cause) },
-            Outcome::Rejected(rejection) => Fate::Dead {
+            Outcome::Retry { cause, .. } => NextState::Dead { error: error_text(&**cause) },
+            Outcome::Rejected(rejection) => NextState::Dead {
                 error: match rejection.cause() {
                     Some(cause) if matches!(rejection, Rejection::Permanent(_)) => error_text(&*cause),
                     _ => clipped(rejection.to_string()),
                 },
             },
-            other => Fate::Dead { error: other.name().to_owned() },
+            other => NextState::Dead { error: other.name().to_owned() },
         }
     }
 
     /// Creates the account of a batch, and the report of its work.
-    pub(super) fn account(&self, taken: &Taken, ran: &Ran) -> (Account, WorkReport) {
+    pub(super) fn account(&self, taken: &TakenBatch, ran: &BatchRun) -> (Account, WorkReport) {
         let mut account = Account::default();
         let mut report = WorkReport::default();
         for (n, message) in taken.messages.iter().enumerate() {
@@ -84,13 +84,13 @@ impl Rules<'_> {
                     account.apart.push(apart(message, Duration::ZERO));
                     report.parked += 1;
                 }
-                Some(MessageEnd::Failed(outcome)) => match self.fate(failures, outcome) {
-                    Fate::Retry { due_in, error } => {
+                Some(MessageEnd::Failed(outcome)) => match self.next_state(failures, outcome) {
+                    NextState::Retry { due_in, error } => {
                         let error = Some(error);
                         account.apart.push(SetApart { failures, error, ..apart(message, due_in) });
                         report.failed += 1;
                     }
-                    Fate::Dead { error } => {
+                    NextState::Dead { error } => {
                         let error = Some(error);
                         account.dead.push(SetApart { failures, error, ..apart(message, Duration::ZERO) });
                         report.dead += 1;
@@ -200,17 +200,17 @@ pub(super) mod tests {
 
     const SOON: Duration = Duration::from_millis(7);
 
-    fn rules(referee: Referee) -> Rules<'static> {
+    fn rules(referee: Referee) -> AccountRules<'static> {
         let retry = Retry::new().max_attempts(2).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
-        Rules { origin: "h", retry, referee, soon: SOON, chance: || 0 }
+        AccountRules { origin: "h", retry, referee, soon: SOON, chance: || 0 }
     }
 
     fn retry() -> Outcome {
         Outcome::Retry { after: None, cause: cause("failed") }
     }
 
-    fn lane(messages: Vec<StoredMessage>, pos: i64) -> Taken {
-        let mut taken = Taken::tasks(messages, 10);
+    fn lane(messages: Vec<StoredMessage>, pos: i64) -> TakenBatch {
+        let mut taken = TakenBatch::tasks(messages, 10);
         taken.progress = Some(Progress { handler: HandlerId(1), lane: 0, epoch: 0, pos });
         taken
     }
@@ -222,12 +222,15 @@ pub(super) mod tests {
     #[test]
     fn a_failure_is_tried_again_until_its_attempts_are_used_up() {
         let rules = rules(Referee::Log);
-        assert!(matches!(rules.fate(1, &retry()), Fate::Retry { .. }));
-        assert_eq!(rules.fate(2, &retry()), Fate::Dead { error: "failed".into() });
+        assert!(matches!(rules.next_state(1, &retry()), NextState::Retry { .. }));
+        assert_eq!(rules.next_state(2, &retry()), NextState::Dead { error: "failed".into() });
         let later = Outcome::Retry { after: Some(Duration::MAX), cause: cause("later") };
-        assert_eq!(rules.fate(1, &later), Fate::Retry { due_in: LONGEST_WAIT, error: "later".into() });
+        assert_eq!(
+            rules.next_state(1, &later),
+            NextState::Retry { due_in: LONGEST_WAIT, error: "later".into() }
+        );
         let rejected = Outcome::Rejected(Rejection::Permanent(cause("never")));
-        assert_eq!(rules.fate(1, &rejected), Fate::Dead { error: "never".into() });
+        assert_eq!(rules.next_state(1, &rejected), NextState::Dead { error: "never".into() });
     }
 
     #[test]
@@ -241,7 +244,7 @@ pub(super) mod tests {
             MessageEnd::Scheduled,
             MessageEnd::Parked,
         ];
-        let ran = Ran { ended, ..Ran::default() };
+        let ran = BatchRun { ended, ..BatchRun::default() };
         let (account, report) = rules(Referee::Log).account(&lane(messages, 5), &ran);
         assert_eq!(positions(&account.apart), [2, 4, 5]);
         assert_eq!(positions(&account.dead), [3]);
@@ -254,8 +257,8 @@ pub(super) mod tests {
 
     #[test]
     fn tasks_that_did_not_run_are_written_again_and_messages_of_a_lane_stay() {
-        let ran = Ran { ended: vec![MessageEnd::Again], ..Ran::default() };
-        let tasks = Taken::tasks(vec![message(1), message(2)], 10);
+        let ran = BatchRun { ended: vec![MessageEnd::Again], ..BatchRun::default() };
+        let tasks = TakenBatch::tasks(vec![message(1), message(2)], 10);
         let (account, _) = rules(Referee::Log).account(&tasks, &ran);
         assert_eq!(positions(&account.apart), [1, 2]);
         assert_eq!((account.apart[0].due_in, account.apart[1].due_in), (SOON, Duration::ZERO));
@@ -270,7 +273,7 @@ pub(super) mod tests {
         taken.busy = vec![message(5), message(9)];
         let ended =
             vec![MessageEnd::Done(Some(b"r".to_vec())), MessageEnd::Done(None), MessageEnd::Failed(retry())];
-        let ran = Ran { ended, ..Ran::default() };
+        let ran = BatchRun { ended, ..BatchRun::default() };
         let (account, _) = rules(Referee::Marker).account(&taken, &ran);
         let key = |unit: &Unit| unit.key.clone();
         let stored = |pos: &str| Key::from(pos).stored();

@@ -44,13 +44,13 @@ impl Collapsed {
     }
 
     /// Sends the results: the first copy gets the store's result, and the others learn that the message is known.
-    fn tell(self, appended: Vec<Appended>) {
+    fn send_results(self, appended: Vec<Appended>) {
         for ((message, promises), appended) in self.messages.iter().zip(self.promises).zip(appended) {
-            let mut told = appended;
+            let mut result = appended;
             for promise in promises {
-                promise.keep(Ok(told));
+                promise.keep(Ok(result));
                 if let Appended::New(place) = appended {
-                    told = Appended::Known { place: Some(place), fingerprint: Some(message.fingerprint) };
+                    result = Appended::Known { place: Some(place), fingerprint: Some(message.fingerprint) };
                 }
             }
         }
@@ -107,11 +107,11 @@ impl<S: LogStore> Intake<S> {
         let mut parts = VecDeque::from([batch]);
         while let Some(part) = parts.pop_front() {
             match self.append_part(lane, &part.messages).await {
-                Ok(appended) => part.tell(appended),
+                Ok(appended) => part.send_results(appended),
                 Err(_) if mutant!("whole_batch_ack") && part.messages.len() > 1 => {
                     let known = Appended::Known { place: None, fingerprint: None };
                     let known = vec![known; part.messages.len()];
-                    part.tell(known);
+                    part.send_results(known);
                 }
                 // The store refuses one of the messages: halving separates it from the others.
                 Err(error) if part.messages.len() > 1 && Judgement::of::<S>(&error).is_refused() => {
@@ -153,10 +153,10 @@ impl<S: LogStore> Intake<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inbox::combiner::Answer;
+    use crate::inbox::combiner::PendingResult;
     use crate::{Envelope, Headers, Key};
 
-    fn pending(key: Option<&str>, body: &str) -> (Pending, Answer<Appended>) {
+    fn pending(key: Option<&str>, body: &str) -> (Pending, PendingResult<Appended>) {
         let (promise, answer) = promise();
         let message = NewMessage {
             kind: "k".to_owned(),
@@ -172,7 +172,7 @@ mod tests {
         (Pending { message, lane: None, promise }, answer)
     }
 
-    fn collapsed(messages: &[(Option<&str>, &str)]) -> (Collapsed, Vec<Answer<Appended>>) {
+    fn collapsed(messages: &[(Option<&str>, &str)]) -> (Collapsed, Vec<PendingResult<Appended>>) {
         let (batch, answers) = messages.iter().map(|(key, body)| pending(*key, body)).unzip();
         (Collapsed::of(batch), answers)
     }
@@ -195,13 +195,13 @@ mod tests {
         let first = collapsed.messages[0].fingerprint;
         let place = Place { lane: 0, pos: 7 };
         let stored = Appended::Known { place: None, fingerprint: None };
-        collapsed.tell(vec![Appended::New(place), stored]);
-        let mut told = Vec::new();
+        collapsed.send_results(vec![Appended::New(place), stored]);
+        let mut results = Vec::new();
         for answer in answers {
-            told.push(answer.wait().await.unwrap());
+            results.push(answer.wait().await.unwrap());
         }
         let known = Appended::Known { place: Some(place), fingerprint: Some(first) };
-        assert_eq!(told, [Appended::New(place), known, stored]);
+        assert_eq!(results, [Appended::New(place), known, stored]);
     }
 
     #[tokio::test]
@@ -210,7 +210,7 @@ mod tests {
         let [front, back] = collapsed.halves();
         assert_eq!((bodies(&front), bodies(&back)), (vec!["1".into(), "2".into()], vec!["3".into()]));
         back.fail(&Error::new(ErrorKind::Envelope, "refused"));
-        front.tell(vec![Appended::Known { place: None, fingerprint: None }; 2]);
+        front.send_results(vec![Appended::Known { place: None, fingerprint: None }; 2]);
         let mut ends = Vec::new();
         for answer in answers {
             ends.push(answer.wait().await.map(drop).map_err(|error| error.kind()));

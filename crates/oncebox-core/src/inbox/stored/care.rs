@@ -7,82 +7,82 @@ use std::time::Instant;
 
 use crate::Error;
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::visit::{Course, Spot, Visited};
+use crate::inbox::stored::visit::{VisitPlan, VisitResult, VisitTarget};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::Taker;
 
 /// The number of crashes counted against a message before it becomes a dead letter. The crash before the first note counts too.
 pub(super) const CRASHES_MAX: u32 = 3;
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     /// Visits a lane with care, for the duration of one batch.
     pub(super) async fn visit_carefully(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        spot: Spot,
-    ) -> Result<Visited, Error> {
+        target: VisitTarget,
+    ) -> Result<VisitResult, Error> {
         // Nothing else may run in this process, or a crash could be blamed on the wrong message.
         let _alone = self.alone.write().await;
         let started = Instant::now();
-        let course = self.course(handler, spot);
+        let plan = self.plan(handler, target);
         let mut all = WorkReport::default();
         loop {
-            match self.visit_next_carefully(handler, taker, spot, &course).await? {
-                Visited::Worked { report, .. } => all += report,
+            match self.visit_next_carefully(handler, taker, target, &plan).await? {
+                VisitResult::Worked { report, .. } => all += report,
                 unworked if all.is_empty() => return Ok(unworked),
-                Visited::Busy | Visited::Idle => break,
+                VisitResult::Busy | VisitResult::Idle => break,
             }
-            if started.elapsed() >= course.time {
+            if started.elapsed() >= plan.time {
                 break;
             }
         }
         // The next look at the lane decides whether care is still needed.
-        Ok(Visited::Worked { report: all, more: false })
+        Ok(VisitResult::Worked { report: all, more: false })
     }
 
     async fn visit_next_carefully(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        spot: Spot,
-        course: &Course,
-    ) -> Result<Visited, Error> {
+        target: VisitTarget,
+        plan: &VisitPlan,
+    ) -> Result<VisitResult, Error> {
         let store = &self.engine.store;
-        let Some(process) = self.presence.process() else { return Ok(Visited::Idle) };
-        let Some(mut tx) = self.begin_visit(course).await? else { return Ok(Visited::Busy) };
-        let next = self.take_one(&mut tx, taker, spot.what).await;
+        let Some(process) = self.presence.process() else { return Ok(VisitResult::Idle) };
+        let Some(mut tx) = self.begin_visit(plan).await? else { return Ok(VisitResult::Busy) };
+        let next = self.take_one(&mut tx, taker, target.what).await;
         store.rollback(tx).await;
-        let Some(next) = next? else { return Ok(Visited::Busy) };
+        let Some(next) = next? else { return Ok(VisitResult::Busy) };
         let Some(place) = next.first_place() else {
             if next.progress.is_some() {
                 // Only messages of other kinds: no handler runs, so no note is needed.
-                return self.visit_with(handler, taker, spot, course).await;
+                return self.visit_with(handler, taker, target, plan).await;
             }
-            return Ok(Visited::Idle);
+            return Ok(VisitResult::Idle);
         };
         let Some(crashes) = store.note_attempt(taker.handler, place, process.id).await? else {
-            return Ok(Visited::Busy);
+            return Ok(VisitResult::Busy);
         };
-        let course = Course { isolated: true, noted: Some(place), ..self.course(handler, spot) };
+        let plan = VisitPlan { isolated: true, noted: Some(place), ..self.plan(handler, target) };
         if crashes < CRASHES_MAX {
-            let visited = self.visit_with(handler, taker, spot, &course).await?;
-            if matches!(visited, Visited::Busy | Visited::Idle) {
+            let visited = self.visit_with(handler, taker, target, &plan).await?;
+            if matches!(visited, VisitResult::Busy | VisitResult::Idle) {
                 // The message did not run. Without this, a later crash by another message would count against it.
                 store.give_back_attempt(taker.handler, place, process.id).await?;
             }
             return Ok(visited);
         }
         // Two processes crashed before the first note, and `crashes` counts only one of them.
-        let outcome = died(crashes + 1);
-        self.set_apart_unrun(handler, taker, next, outcome, &course).await
+        let outcome = crashed_outcome(crashes + 1);
+        self.record_failure(handler, taker, next, outcome, &plan).await
     }
 }
 
 /// The outcome of a message that crashed its processes.
-pub(super) fn died(crashes: u32) -> Outcome {
-    let text = format!("{crashes} processes died while they handled this message");
+pub(super) fn crashed_outcome(crashes: u32) -> Outcome {
+    let text = format!("{crashes} processes crashed while they handled this message");
     Outcome::Rejected(Rejection::Permanent(cause(text)))
 }

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::visit::Course;
+use crate::inbox::stored::visit::VisitPlan;
 use crate::inbox::stored::work::{
-    MessageEnd, Order, Ran, VisitTrouble, sole_result, trouble_behind, trouble_of_own,
+    BatchRun, HeldKeys, MessageEnd, VisitFailure, failed_undo, own_statement_failure, sole_result,
 };
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::store::StoredMessage;
 
 /// The number of messages that share a savepoint.
@@ -32,7 +32,7 @@ impl Chunk {
     }
 }
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     /// Runs messages with one savepoint for each chunk. If a handler fails, only its chunk is rolled back, and runs again with a
     /// savepoint for each message, to find the failed one.
     pub(super) async fn run_in_chunks(
@@ -40,37 +40,37 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         messages: &[StoredMessage],
-        course: &Course,
+        plan: &VisitPlan,
         started: Instant,
-        mut order: Order,
-    ) -> Result<Ran, VisitTrouble> {
+        mut held_keys: HeldKeys,
+    ) -> Result<BatchRun, VisitFailure> {
         let store = &self.engine.store;
-        let mut ran = Ran::default();
+        let mut ran = BatchRun::default();
         let mut chunk = Chunk { begin: 0, savepoints: 0, open: false };
-        if course.wary {
-            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
+        if plan.recently_failed {
+            store.isolate(tx).await.map_err(VisitFailure::Store)?;
             chunk.opened(0);
         }
         while ran.ended.len() < messages.len() {
             let n = ran.ended.len();
-            if ran.bodies > 0 && (started.elapsed() >= course.time || chunk.savepoints >= SAVEPOINTS_MAX) {
+            if ran.bodies > 0 && (started.elapsed() >= plan.time || chunk.savepoints >= SAVEPOINTS_MAX) {
                 break;
             }
-            let mut trouble = None;
+            let mut problem = None;
             let mut result = None;
             if n - chunk.begin >= CHUNK {
                 let kept = if chunk.open { store.keep(tx, true).await } else { store.isolate(tx).await };
                 match kept {
                     Ok(()) => chunk.opened(n),
-                    Err(error) => trouble = Some(trouble_of_own::<S>(error)?),
+                    Err(error) => problem = Some(own_statement_failure::<S>(error)?),
                 }
             }
-            if trouble.is_none() {
-                match self.make_ready(handler, &messages[n], &mut order) {
+            if problem.is_none() {
+                match self.make_ready(handler, &messages[n], &mut held_keys) {
                     Ok(ready) => {
                         match self.run_body_of(handler, tx, vec![ready]).await {
                             Ok(returned) => result = sole_result(returned),
-                            Err(met) => trouble = Some(met),
+                            Err(met) => problem = Some(met),
                         }
                         ran.bodies += 1;
                     }
@@ -80,14 +80,14 @@ impl<S: LogStore> Lanes<S> {
                     }
                 }
             }
-            match trouble {
+            match problem {
                 None => ran.ended.push(MessageEnd::Done(result)),
-                Some(trouble) if !chunk.open || trouble.ends_the_transaction() => return Err(trouble),
-                Some(trouble) => {
+                Some(problem) if !chunk.open || problem.is_whole_transaction_lost() => return Err(problem),
+                Some(problem) => {
                     let end = messages.len().min(n + 1);
                     let batch = &messages[..end];
                     let whole = self
-                        .take_apart(handler, tx, batch, course, &mut ran, &mut chunk, trouble, &mut order)
+                        .take_apart(handler, tx, batch, plan, &mut ran, &mut chunk, problem, &mut held_keys)
                         .await?;
                     if !whole {
                         return Ok(ran);
@@ -95,12 +95,12 @@ impl<S: LogStore> Lanes<S> {
                 }
             }
         }
-        if course.wary && chunk.open && chunk.begin < ran.ended.len() {
+        if plan.recently_failed && chunk.open && chunk.begin < ran.ended.len() {
             // Releasing the savepoint checks the messages of the last chunk, which no later chunk has checked.
             if let Err(error) = store.keep(tx, false).await {
-                let trouble = trouble_of_own::<S>(error)?;
+                let problem = own_statement_failure::<S>(error)?;
                 let batch = &messages[..ran.ended.len()];
-                self.take_apart(handler, tx, batch, course, &mut ran, &mut chunk, trouble, &mut order)
+                self.take_apart(handler, tx, batch, plan, &mut ran, &mut chunk, problem, &mut held_keys)
                     .await?;
             }
         }
@@ -114,32 +114,32 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         messages: &[StoredMessage],
-        course: &Course,
-        ran: &mut Ran,
+        plan: &VisitPlan,
+        ran: &mut BatchRun,
         chunk: &mut Chunk,
-        trouble: VisitTrouble,
-        order: &mut Order,
-    ) -> Result<bool, VisitTrouble> {
+        problem: VisitFailure,
+        held_keys: &mut HeldKeys,
+    ) -> Result<bool, VisitFailure> {
         let store = &self.engine.store;
         if let Err(error) = store.undo(tx, None, false).await {
-            return Err(trouble_behind::<S>(error, trouble));
+            return Err(failed_undo::<S>(error, problem));
         }
         ran.ended.truncate(chunk.begin);
         let rest = &messages[chunk.begin..];
         let isolated = match rest {
             // A chunk of one message: this is the failed one, and it need not run again.
             [one] => {
-                let ended = self.blame(handler, one, trouble, course, order).into_iter().collect();
-                Ran { ended, ..Ran::default() }
+                let ended = self.blame(handler, one, problem, plan, held_keys).into_iter().collect();
+                BatchRun { ended, ..BatchRun::default() }
             }
-            _ => self.run_isolated_messages(handler, tx, rest, course, Instant::now(), order).await?,
+            _ => self.run_isolated_messages(handler, tx, rest, plan, Instant::now(), held_keys).await?,
         };
         chunk.savepoints += isolated.bodies;
         let whole = isolated.ended.len() == rest.len();
         ran.bodies += isolated.bodies;
         ran.ended.extend(isolated.ended);
         if whole {
-            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
+            store.isolate(tx).await.map_err(VisitFailure::Store)?;
             chunk.opened(ran.ended.len());
         }
         Ok(whole)

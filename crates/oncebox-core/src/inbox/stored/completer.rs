@@ -73,7 +73,7 @@ impl<S: LogStore> Completer<S> {
             let error = match self.engine.store.complete(completions).await {
                 // The lease has not expired, so no other process can have taken over. A missing task was completed by the attempt
                 // whose response was lost.
-                Ok(written) if is_unknown && self.presence.is_sure_of_itself() => {
+                Ok(written) if is_unknown && self.presence.has_valid_lease() => {
                     return Ok(written.into_iter().map(|_| true).collect());
                 }
                 Ok(written) => return Ok(written),

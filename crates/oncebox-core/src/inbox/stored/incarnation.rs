@@ -11,12 +11,12 @@ pub(super) struct Incarnation {
     host: String,
     number: u32,
     run: String,
-    seen: Option<Seen>,
+    seen: Option<ProcessStart>,
 }
 
 /// Distinguishes processes with the same process id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct ProcessStart {
     /// The boot id of the machine and the namespace of its process ids. Each container has its own namespace.
     table: String,
     /// The start time, in clock ticks since boot.
@@ -30,7 +30,7 @@ static THIS: LazyLock<Incarnation> = LazyLock::new(|| {
         host: host(),
         number,
         run: Uuid::now_v7().simple().to_string(),
-        seen: process_table().zip(began).map(|(table, began)| Seen { table, began }),
+        seen: process_table().zip(began).map(|(table, began)| ProcessStart { table, began }),
     }
 });
 
@@ -44,7 +44,7 @@ impl Incarnation {
         let (host, number, run) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
         let table = words.next().map(str::to_owned);
         let began = words.next().and_then(|began| began.parse().ok());
-        let seen = table.zip(began).map(|(table, began)| Seen { table, began });
+        let seen = table.zip(began).map(|(table, began)| ProcessStart { table, began });
         Some(Self { host: host.to_owned(), number, run: run.to_owned(), seen })
     }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.host, self.number, self.run)?;
         match &self.seen {
-            Some(Seen { table, began }) => write!(f, " {table} {began}"),
+            Some(ProcessStart { table, began }) => write!(f, " {table} {began}"),
             None => Ok(()),
         }
     }
@@ -103,12 +103,14 @@ mod tests {
         let Some(seen) = me.seen.clone() else { return };
         let other = Incarnation { run: "other".into(), ..me.clone() };
         assert!(!other.has_ended_beside(me), "another inbox of this very process");
-        let before =
-            Incarnation { seen: Some(Seen { began: seen.began - 1, ..seen.clone() }), ..other.clone() };
+        let before = Incarnation {
+            seen: Some(ProcessStart { began: seen.began - 1, ..seen.clone() }),
+            ..other.clone()
+        };
         assert!(before.has_ended_beside(me), "this process has its id now");
         let gone = Incarnation { number: u32::MAX, ..other.clone() };
         assert!(gone.has_ended_beside(me));
-        let elsewhere = Seen { table: "another container".into(), ..seen };
+        let elsewhere = ProcessStart { table: "another container".into(), ..seen };
         let elsewhere = Incarnation { seen: Some(elsewhere), ..gone };
         assert!(!elsewhere.has_ended_beside(me), "another process table is not visible");
         let unseen = Incarnation { seen: None, ..other };

@@ -38,7 +38,7 @@ impl<S: InboxStore> Intake<S> {
     }
 
     /// Whether an unhandled kind is logged now. Each kind is logged once, up to a maximum number of kinds.
-    pub(super) fn is_news(&self, kind: &str) -> bool {
+    pub(super) fn is_first_report(&self, kind: &str) -> bool {
         let mut unhandled = lock(&self.unhandled);
         !unhandled.contains(kind)
             && unhandled.len() < UNHANDLED_KINDS_MAX

@@ -13,7 +13,7 @@ use crate::inbox::stored::unknown::UnknownCommit;
 use crate::store::HandlerId;
 
 /// Visits lanes: takes messages or tasks, runs their handlers, settles them.
-pub(super) struct Lanes<S: InboxStore> {
+pub(super) struct LaneVisitor<S: InboxStore> {
     pub(super) engine: Arc<Engine<S>>,
     pub(super) log: Arc<LogShared>,
     pub(super) presence: Arc<Presence<S>>,
@@ -23,7 +23,7 @@ pub(super) struct Lanes<S: InboxStore> {
     pub(super) alone: Arc<RwLock<()>>,
 }
 
-impl<S: InboxStore> Lanes<S> {
+impl<S: InboxStore> LaneVisitor<S> {
     pub(super) fn new(engine: Arc<Engine<S>>, log: Arc<LogShared>, presence: Arc<Presence<S>>) -> Self {
         Self { engine, log, presence, unknown: Mutex::default(), alone: Arc::default() }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::inbox::batch_size::BatchSize;
-use crate::inbox::sessions::Sessions;
+use crate::inbox::sessions::StaleSessions;
 use crate::store::Place;
 
 /// The number of positions that a visit searches. It doubles, up to the second number, while none has a message for the
@@ -24,17 +24,22 @@ pub(crate) struct Lessons {
 #[derive(Debug)]
 pub(super) struct LaneLessons {
     /// Whether the handler failed recently. Then a batch starts with savepoints.
-    pub(super) wary: bool,
+    pub(super) recently_failed: bool,
     /// The maximum size of a set. Failures halve it, to find the failed message.
     pub(super) sets: usize,
     pub(super) positions: u32,
     /// Consecutive connections with an out-of-date session.
-    pub(super) sessions: Sessions,
+    pub(super) sessions: StaleSessions,
 }
 
 impl Default for LaneLessons {
     fn default() -> Self {
-        Self { wary: false, sets: usize::MAX, positions: POSITIONS_MIN, sessions: Sessions::default() }
+        Self {
+            recently_failed: false,
+            sets: usize::MAX,
+            positions: POSITIONS_MIN,
+            sessions: StaleSessions::default(),
+        }
     }
 }
 
@@ -76,12 +81,12 @@ mod tests {
     #[test]
     fn a_lane_learns_for_itself() {
         let mut lessons = lessons();
-        lessons.lane(1).wary = true;
+        lessons.lane(1).recently_failed = true;
         lessons.lane(1).halve_sets(10);
-        assert!(!lessons.lane(2).wary);
+        assert!(!lessons.lane(2).recently_failed);
         assert_eq!(lessons.lane(2).sets, usize::MAX);
         assert_eq!(lessons.lane(2).positions, POSITIONS_MIN);
-        assert!(lessons.lane(1).wary);
+        assert!(lessons.lane(1).recently_failed);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) use account::{chance, error_text};
 use detached::DetachedRuns;
 pub(crate) use detached::DetachedSlots;
 use intake::Intake;
-use lanes::Lanes;
+use lanes::LaneVisitor;
 pub(crate) use lessons::Lessons;
 pub use operators::Operators;
 use presence::Presence;
@@ -149,29 +149,29 @@ pub(crate) struct LogShared {
     /// Notified when there may be work.
     pub(crate) wake: Notify,
     /// The error that stops the workers, if there is one.
-    trouble: Mutex<Option<String>>,
+    error: Mutex<Option<String>>,
 }
 
 impl LogShared {
     pub(crate) fn new(settings: StoredSettings, lanes: u16, ids: Vec<HandlerId>) -> Self {
-        Self { settings, lanes, ids, wake: Notify::new(), trouble: Mutex::default() }
+        Self { settings, lanes, ids, wake: Notify::new(), error: Mutex::default() }
     }
 
-    pub(crate) fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+    pub(crate) fn last_error(&self) -> Option<String> {
+        lock(&self.error).clone()
     }
 
     /// Records or clears the error. It logs changes only, so that an outage does not fill the log.
-    fn note_trouble(&self, trouble: Option<String>) {
-        let mut noted = lock(&self.trouble);
-        match (&*noted, &trouble) {
+    fn note_error(&self, error: Option<String>) {
+        let mut noted = lock(&self.error);
+        match (&*noted, &error) {
             (None, Some(text)) => {
                 tracing::error!(error = text, "the workers wait: the store does not answer");
             }
             (Some(_), None) => tracing::info!("the store responds again: the workers go on"),
             _ => {}
         }
-        *noted = trouble;
+        *noted = error;
     }
 }
 
@@ -187,7 +187,7 @@ impl<S: InboxStore> LogParts<S> {
     pub(crate) fn new(engine: &Arc<Engine<S>>, shared: Arc<LogShared>, max_appenders: usize) -> Self {
         let intake = Arc::new(Intake::new(engine.clone(), shared.clone(), max_appenders));
         let presence = Arc::new(Presence::new(engine.clone(), shared.clone()));
-        let lanes = Arc::new(Lanes::new(engine.clone(), shared.clone(), presence.clone()));
+        let lanes = Arc::new(LaneVisitor::new(engine.clone(), shared.clone(), presence.clone()));
         let detached = Arc::new(DetachedRuns::new(lanes.clone()));
         let workers = Workers::new(lanes, detached);
         Self { shared, intake, workers }

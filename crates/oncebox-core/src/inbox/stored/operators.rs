@@ -299,16 +299,16 @@ impl fmt::Debug for Operators {
     }
 }
 
-type Reply<'a, T> = BoxFuture<'a, Result<T, Error>>;
+type StoreFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// A store with a log, as a trait object.
 trait ErasedLog: Send + Sync {
     fn name(&self) -> &'static str;
     fn guarantee(&self) -> Guarantee;
-    fn now_ms(&self) -> Reply<'_, i64>;
-    fn lanes(&self) -> Reply<'_, u16>;
-    fn processes(&self) -> Reply<'_, Vec<Peer>>;
-    fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> Reply<'a, Vec<DeadLetter>>;
+    fn now_ms(&self) -> StoreFuture<'_, i64>;
+    fn lanes(&self) -> StoreFuture<'_, u16>;
+    fn processes(&self) -> StoreFuture<'_, Vec<Peer>>;
+    fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> StoreFuture<'a, Vec<DeadLetter>>;
     fn act<'a>(
         &'a self,
         select: &'a Select,
@@ -316,27 +316,27 @@ trait ErasedLog: Send + Sync {
         operator: &'a str,
         after: Option<(HandlerId, Place)>,
         limit: u32,
-    ) -> Reply<'a, Acted>;
+    ) -> StoreFuture<'a, Acted>;
     fn operate<'a>(
         &'a self,
         handler: &'a str,
         operation: &'a Operation,
         operator: &'a str,
-    ) -> Reply<'a, Option<Affected>>;
-    fn audit(&self, limit: u32) -> Reply<'_, Vec<AuditEntry>>;
-    fn handler_statuses(&self) -> Reply<'_, Vec<HandlerStatus>>;
-    fn pending(&self, handler: HandlerId, limit: u32) -> Reply<'_, Vec<StoredMessage>>;
-    fn messages(&self, lane: u16, behind: i64, limit: u32) -> Reply<'_, Vec<MessageStatus>>;
-    fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> Reply<'a, Option<Place>>;
-    fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> Reply<'a, Vec<Task>>;
-    fn unhandled_kinds(&self) -> Reply<'_, Vec<UnhandledKind>>;
+    ) -> StoreFuture<'a, Option<Affected>>;
+    fn audit(&self, limit: u32) -> StoreFuture<'_, Vec<AuditEntry>>;
+    fn handler_statuses(&self) -> StoreFuture<'_, Vec<HandlerStatus>>;
+    fn pending(&self, handler: HandlerId, limit: u32) -> StoreFuture<'_, Vec<StoredMessage>>;
+    fn messages(&self, lane: u16, behind: i64, limit: u32) -> StoreFuture<'_, Vec<MessageStatus>>;
+    fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> StoreFuture<'a, Option<Place>>;
+    fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> StoreFuture<'a, Vec<Task>>;
+    fn unhandled_kinds(&self) -> StoreFuture<'_, Vec<UnhandledKind>>;
     fn sweep(
         &self,
         retention: Retention,
         keep_messages: Duration,
         observer: Observer,
-    ) -> Reply<'_, SweepReport>;
-    fn prune(&self, pruning: Pruning, observer: Observer) -> Reply<'_, PruneReport>;
+    ) -> StoreFuture<'_, SweepReport>;
+    fn prune(&self, pruning: Pruning, observer: Observer) -> StoreFuture<'_, PruneReport>;
 }
 
 impl<S: LogStore> ErasedLog for S {
@@ -348,24 +348,24 @@ impl<S: LogStore> ErasedLog for S {
         S::GUARANTEE
     }
 
-    fn now_ms(&self) -> Reply<'_, i64> {
+    fn now_ms(&self) -> StoreFuture<'_, i64> {
         Box::pin(async {
             let (_live, now_ms) = self.live_time().await?;
             Ok(now_ms)
         })
     }
 
-    fn lanes(&self) -> Reply<'_, u16> {
+    fn lanes(&self) -> StoreFuture<'_, u16> {
         // A registration without lanes and handlers writes nothing.
         Box::pin(async { Ok(self.register(None, &[]).await?.lanes) })
     }
 
-    fn processes(&self) -> Reply<'_, Vec<Peer>> {
+    fn processes(&self) -> StoreFuture<'_, Vec<Peer>> {
         // No process has the nil id, so all processes are its peers.
         Box::pin(self.peers(ProcessId(Uuid::nil())))
     }
 
-    fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> Reply<'a, Vec<DeadLetter>> {
+    fn dead_letters<'a>(&'a self, select: &'a Select, limit: u32) -> StoreFuture<'a, Vec<DeadLetter>> {
         Box::pin(S::dead_letters(self, select, limit))
     }
 
@@ -376,7 +376,7 @@ impl<S: LogStore> ErasedLog for S {
         operator: &'a str,
         after: Option<(HandlerId, Place)>,
         limit: u32,
-    ) -> Reply<'a, Acted> {
+    ) -> StoreFuture<'a, Acted> {
         Box::pin(S::act(self, select, action, operator, after, limit))
     }
 
@@ -385,35 +385,35 @@ impl<S: LogStore> ErasedLog for S {
         handler: &'a str,
         operation: &'a Operation,
         operator: &'a str,
-    ) -> Reply<'a, Option<Affected>> {
+    ) -> StoreFuture<'a, Option<Affected>> {
         Box::pin(S::operate(self, handler, operation, operator))
     }
 
-    fn audit(&self, limit: u32) -> Reply<'_, Vec<AuditEntry>> {
+    fn audit(&self, limit: u32) -> StoreFuture<'_, Vec<AuditEntry>> {
         Box::pin(S::audit(self, limit))
     }
 
-    fn handler_statuses(&self) -> Reply<'_, Vec<HandlerStatus>> {
+    fn handler_statuses(&self) -> StoreFuture<'_, Vec<HandlerStatus>> {
         Box::pin(S::handler_statuses(self))
     }
 
-    fn pending(&self, handler: HandlerId, limit: u32) -> Reply<'_, Vec<StoredMessage>> {
+    fn pending(&self, handler: HandlerId, limit: u32) -> StoreFuture<'_, Vec<StoredMessage>> {
         Box::pin(S::pending(self, handler, limit))
     }
 
-    fn messages(&self, lane: u16, behind: i64, limit: u32) -> Reply<'_, Vec<MessageStatus>> {
+    fn messages(&self, lane: u16, behind: i64, limit: u32) -> StoreFuture<'_, Vec<MessageStatus>> {
         Box::pin(S::messages(self, lane, behind, limit))
     }
 
-    fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> Reply<'a, Option<Place>> {
+    fn find_message<'a>(&'a self, kind: &'a str, key: &'a Key) -> StoreFuture<'a, Option<Place>> {
         Box::pin(S::find_message(self, kind, key))
     }
 
-    fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> Reply<'a, Vec<Task>> {
+    fn tasks<'a>(&'a self, handler: Option<&'a str>, limit: u32) -> StoreFuture<'a, Vec<Task>> {
         Box::pin(S::tasks(self, handler, limit))
     }
 
-    fn unhandled_kinds(&self) -> Reply<'_, Vec<UnhandledKind>> {
+    fn unhandled_kinds(&self) -> StoreFuture<'_, Vec<UnhandledKind>> {
         Box::pin(S::unhandled_kinds(self))
     }
 
@@ -422,11 +422,11 @@ impl<S: LogStore> ErasedLog for S {
         retention: Retention,
         keep_messages: Duration,
         observer: Observer,
-    ) -> Reply<'_, SweepReport> {
+    ) -> StoreFuture<'_, SweepReport> {
         Box::pin(sweep(self, retention, keep_messages, observer))
     }
 
-    fn prune(&self, pruning: Pruning, observer: Observer) -> Reply<'_, PruneReport> {
+    fn prune(&self, pruning: Pruning, observer: Observer) -> StoreFuture<'_, PruneReport> {
         Box::pin(prune(self, pruning, observer))
     }
 }

@@ -36,24 +36,24 @@ pub(crate) struct Presence<S: InboxStore> {
 
 /// The identity of this process in the store, and what it knows of the others.
 #[derive(Debug, Default)]
-struct Identities(Mutex<State>);
+struct Identities(Mutex<PresenceState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct PresenceState {
     /// The number of guards that keep this process present.
     present: usize,
-    identity: Option<Identity>,
+    identity: Option<ProcessIdentity>,
     /// The other processes, as last read from the store.
     others: Vec<Incarnation>,
-    heart: Option<JoinHandle<()>>,
+    heartbeats: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Identity {
+struct ProcessIdentity {
     id: ProcessId,
     cancel: Cancel,
     /// The time of the last heartbeat that the store confirmed.
-    heard: Instant,
+    last_heartbeat: Instant,
 }
 
 /// The identity of this process for its workers.
@@ -63,7 +63,7 @@ pub(super) struct Process {
 }
 
 impl Identities {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PresenceState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,28 +75,31 @@ impl Identities {
     }
 
     /// Adopts a new identity, and cancels the bodies that run under the previous one: their ends no longer count.
-    fn become_known(&self, id: ProcessId) {
-        let before =
-            self.state().identity.replace(Identity { id, cancel: Cancel::new(), heard: Instant::now() });
+    fn adopt(&self, id: ProcessId) {
+        let before = self.state().identity.replace(ProcessIdentity {
+            id,
+            cancel: Cancel::new(),
+            last_heartbeat: Instant::now(),
+        });
         if let Some(before) = before {
             before.cancel.cancel();
         }
     }
 
     /// Whether the last heartbeat is within the lease, so that no other process can have taken over.
-    fn is_sure_of_itself(&self, lease: Duration) -> bool {
-        self.state().identity.as_ref().is_some_and(|it| it.heard.elapsed() < lease)
+    fn has_valid_lease(&self, lease: Duration) -> bool {
+        self.state().identity.as_ref().is_some_and(|it| it.last_heartbeat.elapsed() < lease)
     }
 
     /// Records a heartbeat that the store confirmed.
-    fn is_heard(&self) {
+    fn note_heartbeat(&self) {
         if let Some(identity) = &mut self.state().identity {
-            identity.heard = Instant::now();
+            identity.last_heartbeat = Instant::now();
         }
     }
 
     /// Cancels running bodies, because other processes may run the same messages.
-    fn give_up(&self) {
+    fn cancel_running(&self) {
         if let Some(identity) = &self.state().identity {
             identity.cancel.cancel();
         }
@@ -106,17 +109,17 @@ impl Identities {
     /// new cancellation. Returns whether running bodies had been cancelled.
     fn recover(&self) -> bool {
         let mut state = self.state();
-        let given_up = state.identity.as_mut().filter(|it| it.cancel.cancellation().is_cancelled());
-        given_up.map(|identity| identity.cancel = Cancel::new()).is_some()
+        let cancelled = state.identity.as_mut().filter(|it| it.cancel.cancellation().is_cancelled());
+        cancelled.map(|identity| identity.cancel = Cancel::new()).is_some()
     }
 
     /// Remembers the other processes.
-    fn know(&self, peers: &[Peer]) {
+    fn remember(&self, peers: &[Peer]) {
         self.state().others = peers.iter().filter_map(|peer| Incarnation::parse(&peer.name)).collect();
     }
 
     /// Whether one of the others has ended on this machine since the last read.
-    fn has_lost_another(&self) -> bool {
+    fn has_another_ended(&self) -> bool {
         let me = Incarnation::of_this_process();
         self.state().others.iter().any(|other| other.has_ended_beside(me))
     }
@@ -124,21 +127,21 @@ impl Identities {
 
 /// The evidence that a process has crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Death {
+enum CrashEvidence {
     /// It is no longer in the process table of this machine.
-    Seen,
+    Exited,
     /// Its lease has expired without a heartbeat.
-    Silent,
+    LeaseExpired,
 }
 
 /// Decides whether a process has crashed. An outage of the store stops all heartbeats, so it does not count: after it, a lease
 /// expires only when this process has been connected for longer than that lease.
-fn death_of(peer: &Peer, me: &Incarnation, listening_since: Option<Instant>) -> Option<Death> {
+fn crash_of(peer: &Peer, me: &Incarnation, connected_since: Option<Instant>) -> Option<CrashEvidence> {
     if Incarnation::parse(&peer.name).is_some_and(|it| it.has_ended_beside(me)) {
-        return Some(Death::Seen);
+        return Some(CrashEvidence::Exited);
     }
-    let has_listened = listening_since.is_none_or(|since| since.elapsed() > peer.lease);
-    (peer.silent_for > peer.lease && has_listened).then_some(Death::Silent)
+    let was_connected = connected_since.is_none_or(|since| since.elapsed() > peer.lease);
+    (peer.silent_for > peer.lease && was_connected).then_some(CrashEvidence::LeaseExpired)
 }
 
 fn beat_every(lease: Duration) -> Duration {
@@ -146,11 +149,11 @@ fn beat_every(lease: Duration) -> Duration {
 }
 
 /// Keeps this process present while it is held.
-pub(super) struct Present<S: LogStore> {
+pub(super) struct PresenceGuard<S: LogStore> {
     presence: Option<Arc<Presence<S>>>,
 }
 
-impl<S: LogStore> Present<S> {
+impl<S: LogStore> PresenceGuard<S> {
     fn of(presence: &Arc<Presence<S>>) -> Self {
         Self { presence: Some(presence.clone()) }
     }
@@ -163,7 +166,7 @@ impl<S: LogStore> Present<S> {
     }
 }
 
-impl<S: LogStore> Drop for Present<S> {
+impl<S: LogStore> Drop for PresenceGuard<S> {
     fn drop(&mut self) {
         if let (Some(presence), Ok(runtime)) = (self.presence.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(async move { presence.leave().await });
@@ -182,38 +185,38 @@ impl<S: InboxStore> Presence<S> {
     }
 
     /// Whether no other process can have taken over, because the last heartbeat is within the lease.
-    pub(super) fn is_sure_of_itself(&self) -> bool {
-        self.me.is_sure_of_itself(self.log.settings.lease)
+    pub(super) fn has_valid_lease(&self) -> bool {
+        self.me.has_valid_lease(self.log.settings.lease)
     }
 }
 
 impl<S: LogStore> Presence<S> {
     /// Makes this process present: registers it and starts its heartbeats.
-    pub(super) async fn join(self: &Arc<Self>) -> Result<Present<S>, Error> {
+    pub(super) async fn join(self: &Arc<Self>) -> Result<PresenceGuard<S>, Error> {
         let _turn = self.turn.lock().await;
         if self.me.state().present == 0 {
             self.enter().await?;
             let presence = self.clone();
-            self.me.state().heart = Some(tokio::spawn(async move { presence.stay_alive().await }));
+            self.me.state().heartbeats = Some(tokio::spawn(async move { presence.send_heartbeats().await }));
         }
         self.me.state().present += 1;
-        Ok(Present::of(self))
+        Ok(PresenceGuard::of(self))
     }
 
     /// The same as [`join`](Self::join), with retries while the store does not respond. `None` if `shutdown` is ready first.
     pub(super) async fn join_with_retry(
         self: &Arc<Self>,
         mut shutdown: impl Future<Output = ()> + Unpin + Send,
-    ) -> Result<Option<Present<S>>, Error> {
+    ) -> Result<Option<PresenceGuard<S>>, Error> {
         let mut retries = Retries::unlimited();
         loop {
             // Not cancelled by `shutdown`: a half-registered process would look crashed to the others later.
             match self.join().await {
                 Err(error) if !Judgement::of::<S>(&error).is_refused() => {
-                    self.log.note_trouble(Some(chain(&error)));
+                    self.log.note_error(Some(chain(&error)));
                 }
                 present => {
-                    self.log.note_trouble(None);
+                    self.log.note_error(None);
                     return present.map(Some);
                 }
             }
@@ -225,11 +228,11 @@ impl<S: LogStore> Presence<S> {
     }
 
     /// Keeps the process present for work that its starter does not wait for. `None` if the process is not present.
-    pub(super) fn stay(self: &Arc<Self>) -> Option<Present<S>> {
+    pub(super) fn stay(self: &Arc<Self>) -> Option<PresenceGuard<S>> {
         let mut state = self.me.state();
         state.identity.as_ref()?;
         state.present += 1;
-        Some(Present::of(self))
+        Some(PresenceGuard::of(self))
     }
 
     async fn leave(&self) {
@@ -241,8 +244,8 @@ impl<S: LogStore> Presence<S> {
                 return;
             }
             state.others.clear();
-            if let Some(heart) = state.heart.take() {
-                heart.abort();
+            if let Some(heartbeats) = state.heartbeats.take() {
+                heartbeats.abort();
             }
             state.identity.take()
         };
@@ -268,7 +271,7 @@ impl<S: LogStore> Presence<S> {
         };
         let entered = match store.enter(&process).await {
             // Crashed processes first: this process may end before its first heartbeat, which would do it otherwise.
-            Ok(()) => self.look_after_others(process.id, None).await,
+            Ok(()) => self.free_crashed(process.id, None).await,
             Err(error) => Err(error),
         };
         if let Err(error) = entered {
@@ -276,33 +279,33 @@ impl<S: LogStore> Presence<S> {
             let _ = store.leave(process.id).await;
             return Err(error);
         }
-        self.me.become_known(process.id);
+        self.me.adopt(process.id);
         Ok(())
     }
 
     /// Sends heartbeats, and frees the tasks of crashed processes.
-    async fn stay_alive(&self) {
+    async fn send_heartbeats(&self) {
         let lease = self.log.settings.lease;
-        let mut heard = Instant::now();
+        let mut last_heartbeat = Instant::now();
         // When the connection to the store came back, if it was lost.
-        let mut listening_since = None;
+        let mut connected_since = None;
         loop {
-            self.wait_for_the_next_beat(&mut listening_since).await;
+            self.wait_for_next_heartbeat(&mut connected_since).await;
             let Some(process) = self.me.process() else { return };
             let beat = timeout(lease / 2, self.engine.store.beat_process(process.id)).await;
-            let silent_for = heard.elapsed();
+            let silent_for = last_heartbeat.elapsed();
             match beat {
                 Ok(Ok(true)) => {
-                    heard = Instant::now();
-                    self.me.is_heard();
+                    last_heartbeat = Instant::now();
+                    self.me.note_heartbeat();
                     if self.me.recover() {
                         self.log.wake.notify_one();
                     }
                     if silent_for > beat_every(lease) * 2 {
                         // The others may have missed heartbeats for the same reason, so they get time for the next one.
-                        listening_since = Some(heard);
+                        connected_since = Some(last_heartbeat);
                     }
-                    self.look_after_others_in_time(process.id, listening_since).await;
+                    self.free_crashed_in_time(process.id, connected_since).await;
                 }
                 Ok(Ok(false)) => {
                     tracing::warn!(
@@ -313,18 +316,18 @@ impl<S: LogStore> Presence<S> {
                             error = chain(&error),
                             "could not register this process again: the store does not respond"
                         );
-                        self.me.give_up();
+                        self.me.cancel_running();
                     }
-                    heard = Instant::now();
-                    listening_since = Some(heard);
+                    last_heartbeat = Instant::now();
+                    connected_since = Some(last_heartbeat);
                 }
-                not_heard => {
+                failed => {
                     // Without a connection this process cannot see the heartbeats of others either.
-                    listening_since = Some(Instant::now());
+                    connected_since = Some(Instant::now());
                     if silent_for > lease {
-                        self.me.give_up();
+                        self.me.cancel_running();
                     }
-                    let error = not_heard.map(|beat| beat.err().map(|error| chain(&error)));
+                    let error = failed.map(|beat| beat.err().map(|error| chain(&error)));
                     tracing::debug!(?error, "a heartbeat failed");
                 }
             }
@@ -332,20 +335,20 @@ impl<S: LogStore> Presence<S> {
     }
 
     /// Waits until the next heartbeat. A process that ends on this machine meanwhile is noticed at once.
-    async fn wait_for_the_next_beat(&self, listening_since: &mut Option<Instant>) {
+    async fn wait_for_next_heartbeat(&self, connected_since: &mut Option<Instant>) {
         let next = Instant::now() + beat_every(self.log.settings.lease);
         while let Some(left) = next.checked_duration_since(Instant::now()) {
             sleep(left.min(GLANCE_EVERY)).await;
             let Some(process) = self.me.process() else { return };
-            if self.me.has_lost_another() {
-                self.look_after_others_in_time(process.id, *listening_since).await;
+            if self.me.has_another_ended() {
+                self.free_crashed_in_time(process.id, *connected_since).await;
             }
         }
     }
 
     /// The same with a time limit. Handlers may use all connections, and the next heartbeat must not wait for one.
-    async fn look_after_others_in_time(&self, me: ProcessId, listening_since: Option<Instant>) {
-        let look = self.look_after_others(me, listening_since);
+    async fn free_crashed_in_time(&self, me: ProcessId, connected_since: Option<Instant>) {
+        let look = self.free_crashed(me, connected_since);
         match timeout(beat_every(self.log.settings.lease), look).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -355,16 +358,16 @@ impl<S: LogStore> Presence<S> {
         }
     }
 
-    async fn look_after_others(&self, me: ProcessId, listening_since: Option<Instant>) -> Result<(), Error> {
+    async fn free_crashed(&self, me: ProcessId, connected_since: Option<Instant>) -> Result<(), Error> {
         let store = &self.engine.store;
         let peers = store.peers(me).await?;
         let this = Incarnation::of_this_process();
-        let (dead, alive): (Vec<Peer>, Vec<Peer>) =
-            peers.into_iter().partition(|peer| death_of(peer, this, listening_since).is_some());
-        self.me.know(&alive);
-        for peer in dead {
-            let is_seen = death_of(&peer, this, listening_since) == Some(Death::Seen);
-            if let Some(tasks) = store.bury_process(peer.id, is_seen).await? {
+        let (crashed, alive): (Vec<Peer>, Vec<Peer>) =
+            peers.into_iter().partition(|peer| crash_of(peer, this, connected_since).is_some());
+        self.me.remember(&alive);
+        for peer in crashed {
+            let has_exited = crash_of(&peer, this, connected_since) == Some(CrashEvidence::Exited);
+            if let Some(tasks) = store.bury_process(peer.id, has_exited).await? {
                 tracing::warn!(process = peer.name, tasks, "a process crashed; its tasks are free");
                 self.log.wake.notify_one();
             }
@@ -392,10 +395,10 @@ mod tests {
     #[test]
     fn a_process_continues_when_its_heartbeats_succeed_again() {
         let presence = Identities::default();
-        presence.become_known(ProcessId(Uuid::from_u128(1)));
+        presence.adopt(ProcessId(Uuid::from_u128(1)));
         assert!(!presence.recover());
         let before = presence.process().unwrap();
-        presence.give_up();
+        presence.cancel_running();
         assert!(presence.process().unwrap().cancellation.is_cancelled());
         assert!(presence.recover());
         let after = presence.process().unwrap();
@@ -411,21 +414,21 @@ mod tests {
         let now = Some(Instant::now());
         let table = [
             (peer("elsewhere 7 x", fresh), None, None),
-            (peer("elsewhere 7 x", silent), None, Some(Death::Silent)),
+            (peer("elsewhere 7 x", silent), None, Some(CrashEvidence::LeaseExpired)),
             // The store received no heartbeats until now.
             (peer("elsewhere 7 x", silent), now, None),
             (peer(&this, fresh), None, None),
             // A stopped process (`SIGSTOP`), for example.
-            (peer(&this, silent), None, Some(Death::Silent)),
-            (peer("by hand", silent), None, Some(Death::Silent)),
+            (peer(&this, silent), None, Some(CrashEvidence::LeaseExpired)),
+            (peer("by hand", silent), None, Some(CrashEvidence::LeaseExpired)),
         ];
-        for (peer, listening_since, expected) in table {
-            assert_eq!(death_of(&peer, me, listening_since), expected, "{peer:?}");
+        for (peer, connected_since, expected) in table {
+            assert_eq!(crash_of(&peer, me, connected_since), expected, "{peer:?}");
         }
         let mut words: Vec<&str> = this.split(' ').collect();
         if words.len() == 5 {
             (words[1], words[2]) = ("4294967295", "gone");
-            assert_eq!(death_of(&peer(&words.join(" "), fresh), me, now), Some(Death::Seen));
+            assert_eq!(crash_of(&peer(&words.join(" "), fresh), me, now), Some(CrashEvidence::Exited));
         }
     }
 }

@@ -187,14 +187,14 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::inbox::combiner::{Answer, Next, Runner, promise};
+    use crate::inbox::combiner::{Next, PendingResult, Runner, promise};
     use crate::{Envelope, Headers};
 
     fn queue(lanes: u16, max_runners: usize) -> Queue {
         Combiner::new(LaneQueues::new(lanes, max_runners))
     }
 
-    fn push(queue: &Queue, lane: Option<u16>) -> (bool, Answer<Appended>) {
+    fn push(queue: &Queue, lane: Option<u16>) -> (bool, PendingResult<Appended>) {
         let (promise, answer) = promise();
         let message = NewMessage {
             kind: "order.paid".to_owned(),
@@ -210,7 +210,7 @@ mod tests {
         (queue.push(Pending { message, lane, promise }), answer)
     }
 
-    fn push_many(queue: &Queue, count: usize) -> Vec<Answer<Appended>> {
+    fn push_many(queue: &Queue, count: usize) -> Vec<PendingResult<Appended>> {
         (0..count).map(|_| push(queue, None).1).collect()
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::account::unit_of_message;
-use crate::inbox::stored::visit::Taken;
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::visit::TakenBatch;
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::store::{Claimed, StoredMessage, Unit};
 use crate::{Error, Mode, observe};
 
@@ -49,7 +49,7 @@ impl Referee {
     }
 }
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     pub(super) fn referee(&self) -> Referee {
         Referee::of(self.engine.mode)
     }
@@ -60,7 +60,7 @@ impl<S: LogStore> Lanes<S> {
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
-        taken: &mut Taken,
+        taken: &mut TakenBatch,
     ) -> Result<(), Error> {
         let referee = self.referee();
         let mut units: Vec<(usize, Unit)> = taken

@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::backoff::Retries;
 use crate::inbox::faults::Judgement;
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::visit::{Course, TASKS_MAX, Taken, Visited, What};
-use crate::inbox::stored::work::{MessageEnd, Ran, VisitTrouble, unstorable};
+use crate::inbox::stored::visit::{TASKS_MAX, TakenBatch, VisitPlan, VisitResult, WorkKind};
+use crate::inbox::stored::work::{BatchRun, MessageEnd, VisitFailure, unstorable};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::inbox::units::BODY_TRANSIENTS_MAX;
 use crate::outcome::Outcome;
 use crate::store::{Account, Place, StoredMessage, Taker};
@@ -20,59 +20,63 @@ use crate::{Error, Failure};
 /// The maximum time for which this process retries a lane that its own broken transaction may still lock.
 const LOCKED_TIME: Duration = Duration::from_secs(5);
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     /// Decides what follows after a rolled-back transaction, and does it.
-    pub(super) async fn learn(
+    pub(super) async fn recover_from(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        taken: Taken,
-        trouble: VisitTrouble,
-        course: &Course,
-    ) -> Result<Visited, Error> {
-        let again = Ok(Visited::Worked { report: WorkReport::default(), more: true });
-        let trouble = match trouble {
+        taken: TakenBatch,
+        problem: VisitFailure,
+        plan: &VisitPlan,
+    ) -> Result<VisitResult, Error> {
+        let again = Ok(VisitResult::Worked { report: WorkReport::default(), more: true });
+        let problem = match problem {
             // This connection worked when the lane was read, so a body that ran since then may have lost it.
-            VisitTrouble::Store(error) if Judgement::of::<S>(&error).is_lost() => {
-                VisitTrouble::Gone(error.into())
+            VisitFailure::Store(error) if Judgement::of::<S>(&error).is_lost() => {
+                VisitFailure::Gone(error.into())
             }
-            VisitTrouble::Store(error) => return Err(error),
-            VisitTrouble::Session(failure) => {
+            VisitFailure::Store(error) => return Err(error),
+            VisitFailure::Session(failure) => {
                 let mut lessons = handler.lessons();
                 let lane = lessons.lane(taker.lane);
                 if lane.sessions.replace(self.engine.store.capacity(), &failure) {
                     return again;
                 }
-                VisitTrouble::Failed(failure)
+                VisitFailure::Failed(failure)
             }
-            trouble => trouble,
+            problem => problem,
         };
-        if taken.messages.len() > 1 && !course.tasks {
+        if taken.messages.len() > 1 && !plan.tasks {
             let mut lessons = handler.lessons();
             // The first time may be an outage or a conflict with another transaction, which no message caused.
-            let is_first = matches!(&trouble, VisitTrouble::Gone(_) | VisitTrouble::Contended(_))
+            let is_first = matches!(&problem, VisitFailure::Gone(_) | VisitFailure::Contended(_))
                 && taken.first_place().is_some_and(|first| lessons.met_transient(first) == 1);
             let lane = lessons.lane(taker.lane);
-            match &trouble {
+            match &problem {
                 // The lost connection may be the transaction's own or another one of the handler. With savepoints the next attempt
                 // shows which: on a lost connection the rollback to a savepoint fails too.
-                VisitTrouble::Contended(failure) if !course.wary && is_gone::<S>(failure) => lane.wary = true,
-                VisitTrouble::Failed(_) | VisitTrouble::Broken(_)
-                    if !course.wary && !handler.handler.takes_sets() =>
+                VisitFailure::Contended(failure)
+                    if !plan.recently_failed && is_connection_lost::<S>(failure) =>
                 {
-                    lane.wary = true;
+                    lane.recently_failed = true
+                }
+                VisitFailure::Failed(_) | VisitFailure::Broken(_)
+                    if !plan.recently_failed && !handler.handler.takes_sets() =>
+                {
+                    lane.recently_failed = true;
                 }
                 _ if is_first => {}
                 _ => lane.halve_sets(taken.messages.len()),
             }
             return again;
         }
-        if let VisitTrouble::Contended(failure) | VisitTrouble::Gone(failure) = &trouble
+        if let VisitFailure::Contended(failure) | VisitFailure::Gone(failure) = &problem
             && let Some(message) = taken.messages.first()
         {
-            let is_ours = matches!(trouble, VisitTrouble::Gone(_));
-            if !is_ours && !course.wary && !course.tasks && is_gone::<S>(failure) {
-                handler.lessons().lane(taker.lane).wary = true;
+            let is_ours = matches!(problem, VisitFailure::Gone(_));
+            if !is_ours && !plan.recently_failed && !plan.tasks && is_connection_lost::<S>(failure) {
+                handler.lessons().lane(taker.lane).recently_failed = true;
                 return again;
             }
             if !self.body_is_to_blame(handler, message) {
@@ -81,8 +85,8 @@ impl<S: LogStore> Lanes<S> {
             }
         }
         // Either the transaction of a single message failed, or one of several tasks broke the transaction of all.
-        let outcome = trouble.outcome(handler);
-        self.set_apart_unrun(handler, taker, taken, outcome, course).await
+        let outcome = problem.outcome(handler);
+        self.record_failure(handler, taker, taken, outcome, plan).await
     }
 
     /// Whether a body met so many transient errors that it counts as failed.
@@ -95,61 +99,61 @@ impl<S: LogStore> Lanes<S> {
     ///
     /// No message may stop its lane. If the data of the failure cannot be stored, the message becomes a dead letter with that
     /// error only.
-    pub(super) async fn set_apart_unrun(
+    pub(super) async fn record_failure(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        broken: Taken,
+        broken: TakenBatch,
         outcome: Outcome,
-        course: &Course,
-    ) -> Result<Visited, Error> {
+        plan: &VisitPlan,
+    ) -> Result<VisitResult, Error> {
         if broken.messages.len() > 1 {
-            return self.visit_tasks_one_by_one(handler, taker, course).await;
+            return self.visit_tasks_one_by_one(handler, taker, plan).await;
         }
         let place = broken.first_place();
-        match self.set_one_apart(handler, taker, place, outcome, course, false).await {
+        match self.try_record_failure(handler, taker, place, outcome, plan, false).await {
             Err(error) if S::is_about_data(&error) => {
                 let outcome = unstorable(&error);
-                self.set_one_apart(handler, taker, place, outcome, course, true).await
+                self.try_record_failure(handler, taker, place, outcome, plan, true).await
             }
             set_apart => set_apart,
         }
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a failure is about")]
-    async fn set_one_apart(
+    async fn try_record_failure(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
         place: Option<Place>,
         outcome: Outcome,
-        course: &Course,
+        plan: &VisitPlan,
         is_bare: bool,
-    ) -> Result<Visited, Error> {
+    ) -> Result<VisitResult, Error> {
         let store = &self.engine.store;
-        let what = if course.tasks { What::Tasks } else { What::Messages };
+        let what = if plan.tasks { WorkKind::Tasks } else { WorkKind::Messages };
         let mut retries = Retries::within(LOCKED_TIME);
         let (mut tx, mut taken) = loop {
-            let mut tx = self.engine.store.begin(course.limits).await?;
+            let mut tx = self.engine.store.begin(plan.limits).await?;
             match self.take_one(&mut tx, taker, what).await? {
                 Some(mut taken) if taken.first_place() == place => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
                         // Another copy has handled the message: skip it.
-                        let account = Account { noted: course.noted, ..Account::default() };
+                        let account = Account { noted: plan.noted, ..Account::default() };
                         self.settle(&mut tx, taker, &account).await?;
                         self.engine.store.finish(tx, taken.progress).await?;
-                        return Ok(Visited::Worked { report: WorkReport::default(), more: true });
+                        return Ok(VisitResult::Worked { report: WorkReport::default(), more: true });
                     }
                     if taken.messages.is_empty() {
                         // Another copy runs the message now.
                         store.rollback(tx).await;
-                        return Ok(Visited::Busy);
+                        return Ok(VisitResult::Busy);
                     }
                     break (tx, taken);
                 }
                 // Messages before this one were handled by other copies: skip them again.
-                Some(mut taken) if taken.first_place().is_some_and(|at| course.tasks || Some(at) < place) => {
+                Some(mut taken) if taken.first_place().is_some_and(|at| plan.tasks || Some(at) < place) => {
                     self.claim_taken(handler, &mut tx, &mut taken).await?;
                     if taken.messages.is_empty() && taken.busy.is_empty() {
                         self.engine.store.finish(tx, taken.progress).await?;
@@ -166,21 +170,21 @@ impl<S: LogStore> Lanes<S> {
                 Some(_) | None => {}
             }
             store.rollback(tx).await;
-            return Ok(Visited::Busy);
+            return Ok(VisitResult::Busy);
         };
         if is_bare {
             taken.messages.iter_mut().for_each(|message| message.attempts = None);
         }
-        let ran = Ran { ended: vec![MessageEnd::Failed(outcome)], bodies: 1, took: Duration::ZERO };
-        let (account, report) = self.account(handler, &taken, &ran, course);
+        let ran = BatchRun { ended: vec![MessageEnd::Failed(outcome)], bodies: 1, took: Duration::ZERO };
+        let (account, report) = self.account(handler, &taken, &ran, plan);
         self.settle(&mut tx, taker, &account).await?;
         self.engine.store.finish(tx, taken.progress).await?;
         if let Some(place) = place {
             handler.lessons().transients.remove(&place);
         }
         self.observe_visit(handler, &taken, &ran, &report);
-        self.tell_of_dead(handler, &taken, &account);
-        Ok(Visited::Worked { report, more: true })
+        self.report_dead_letters(handler, &taken, &account);
+        Ok(VisitResult::Worked { report, more: true })
     }
 
     /// Runs each due task in a transaction of its own.
@@ -188,14 +192,14 @@ impl<S: LogStore> Lanes<S> {
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        course: &Course,
-    ) -> Result<Visited, Error> {
+        plan: &VisitPlan,
+    ) -> Result<VisitResult, Error> {
         let mut all = WorkReport::default();
         let mut tasks = 0;
         let mut retries = Retries::within(LOCKED_TIME);
         while tasks < TASKS_MAX {
-            let mut tx = self.engine.store.begin(course.limits).await?;
-            let taken = self.take_one(&mut tx, taker, What::Tasks).await?;
+            let mut tx = self.engine.store.begin(plan.limits).await?;
+            let taken = self.take_one(&mut tx, taker, WorkKind::Tasks).await?;
             let Some(mut taken) = taken.filter(|taken| !taken.is_empty()) else {
                 self.engine.store.rollback(tx).await;
                 // Before the first task, this process's own broken transaction may still lock the lane.
@@ -207,16 +211,16 @@ impl<S: LogStore> Lanes<S> {
             };
             tasks += 1;
             self.claim_taken(handler, &mut tx, &mut taken).await?;
-            match Box::pin(self.work_on(handler, taker, tx, taken, course)).await? {
-                Visited::Worked { report, .. } => all += report,
-                Visited::Busy | Visited::Idle => break,
+            match Box::pin(self.work_on(handler, taker, tx, taken, plan)).await? {
+                VisitResult::Worked { report, .. } => all += report,
+                VisitResult::Busy | VisitResult::Idle => break,
             }
         }
-        Ok(Visited::Worked { report: all, more: true })
+        Ok(VisitResult::Worked { report: all, more: true })
     }
 }
 
 /// Whether a connection was lost: the transaction's own or another one of the handler.
-fn is_gone<S: LogStore>(failure: &Failure) -> bool {
+fn is_connection_lost<S: LogStore>(failure: &Failure) -> bool {
     Judgement::of::<S>(failure.error()).is_lost()
 }

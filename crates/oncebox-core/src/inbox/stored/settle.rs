@@ -2,18 +2,18 @@
 
 use crate::backoff::Retries;
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::account::{Rules, chance};
-use crate::inbox::stored::visit::{Course, Taken};
-use crate::inbox::stored::work::{MessageEnd, Ran};
+use crate::inbox::stored::account::{AccountRules, chance};
+use crate::inbox::stored::visit::{TakenBatch, VisitPlan};
+use crate::inbox::stored::work::{BatchRun, MessageEnd};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::store::{Account, DeadLetter, FailedAttempt, StoredMessage, Taker};
 use crate::{Error, observe};
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     /// The rules for a handler's accounts.
-    pub(super) fn rules<'a>(&self, handler: &'a Registered<S>) -> Rules<'a> {
-        Rules {
+    pub(super) fn rules<'a>(&self, handler: &'a Registered<S>) -> AccountRules<'a> {
+        AccountRules {
             origin: &handler.origin,
             retry: handler.settings.retry.unwrap_or(self.log.settings.retry),
             referee: self.referee(),
@@ -26,12 +26,12 @@ impl<S: LogStore> Lanes<S> {
     pub(super) fn account(
         &self,
         handler: &Registered<S>,
-        taken: &Taken,
-        ran: &Ran,
-        course: &Course,
+        taken: &TakenBatch,
+        ran: &BatchRun,
+        plan: &VisitPlan,
     ) -> (Account, WorkReport) {
         let (account, report) = self.rules(handler).account(taken, ran);
-        (Account { noted: course.noted, ..account }, report)
+        (Account { noted: plan.noted, ..account }, report)
     }
 
     /// Writes an account, in the transaction of its batch.
@@ -54,8 +54,8 @@ impl<S: LogStore> Lanes<S> {
     pub(super) fn observe_visit(
         &self,
         handler: &Registered<S>,
-        taken: &Taken,
-        ran: &Ran,
+        taken: &TakenBatch,
+        ran: &BatchRun,
         report: &WorkReport,
     ) {
         let observer = self.engine.observer;
@@ -82,15 +82,15 @@ impl<S: LogStore> Lanes<S> {
     }
 
     /// Reports messages that became dead letters.
-    pub(super) fn tell_of_dead(&self, handler: &Registered<S>, taken: &Taken, account: &Account) {
+    pub(super) fn report_dead_letters(&self, handler: &Registered<S>, taken: &TakenBatch, account: &Account) {
         for dead in &account.dead {
             if let Some(message) = taken.messages.iter().find(|message| message.place.pos == dead.pos) {
-                self.tell_of_one_dead(handler, message, dead.failures, dead.error.clone());
+                self.report_dead_letter(handler, message, dead.failures, dead.error.clone());
             }
         }
     }
 
-    pub(super) fn tell_of_one_dead(
+    pub(super) fn report_dead_letter(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
@@ -123,8 +123,8 @@ impl<S: LogStore> Lanes<S> {
             attempts,
         };
         // The hook is user code: a panic in it must not stop the worker, because the dead letter is committed already.
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_dead(&letter)));
-        if told.is_err() {
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_dead(&letter)));
+        if called.is_err() {
             tracing::error!("the on_dead hook panicked");
         }
     }

@@ -1,8 +1,8 @@
 //! Commits with a lost response: noted, and resolved at the next lock of the lane.
 
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::visit::Taken;
-use crate::inbox::stored::{Lanes, LogStore, lock};
+use crate::inbox::stored::visit::TakenBatch;
+use crate::inbox::stored::{LaneVisitor, LogStore, lock};
 use crate::observe;
 use crate::store::Taker;
 
@@ -14,12 +14,12 @@ pub(super) struct UnknownCommit {
     messages: u64,
 }
 
-impl<S: LogStore> Lanes<S> {
-    pub(super) fn note_unknown(
+impl<S: LogStore> LaneVisitor<S> {
+    pub(super) fn note_unknown_commit(
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        taken: &Taken,
+        taken: &TakenBatch,
         messages: usize,
     ) {
         for _ in 0..messages {
@@ -33,7 +33,13 @@ impl<S: LogStore> Lanes<S> {
     }
 
     /// Finds out whether a commit with a lost response succeeded. It needs the lane's lock: then no commit is still in progress.
-    pub(super) fn find_out_unknown(&self, handler: &Registered<S>, taker: Taker<'_>, epoch: i32, from: i64) {
+    pub(super) fn resolve_unknown_commit(
+        &self,
+        handler: &Registered<S>,
+        taker: Taker<'_>,
+        epoch: i32,
+        from: i64,
+    ) {
         let Some(unknown) = lock(&self.unknown).remove(&(taker.handler, taker.lane)) else { return };
         if unknown.epoch == epoch && from >= unknown.reached {
             tracing::info!(handler = &*handler.name, "a commit whose response was lost had succeeded");

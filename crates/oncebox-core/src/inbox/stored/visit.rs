@@ -10,11 +10,11 @@ use crate::Error;
 use crate::backoff::Retries;
 use crate::inbox::faults::{Judgement, Meaning};
 use crate::inbox::registered::Registered;
-use crate::inbox::sessions::Sessions;
+use crate::inbox::sessions::StaleSessions;
 use crate::inbox::stored::lessons::{POSITIONS_MAX, POSITIONS_MIN};
-use crate::inbox::stored::work::{MessageEnd, VisitTrouble, trouble_of_own};
+use crate::inbox::stored::work::{MessageEnd, VisitFailure, own_statement_failure};
 use crate::inbox::stored::worker::WorkReport;
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::store::{Batch, Limits, Place, Progress, StoredMessage, TakeLimits, Taker, TaskLimits};
 
 /// The maximum number of tasks in one visit.
@@ -24,16 +24,16 @@ const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// What to visit: a handler, a lane, and messages or tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Spot {
+pub(crate) struct VisitTarget {
     /// The index of the handler in the inbox.
     pub(super) handler: usize,
     pub(super) lane: u16,
-    pub(super) what: What,
+    pub(super) what: WorkKind,
     /// Whether care is needed, because processes crashed in this lane.
     pub(super) careful: bool,
 }
 
-impl Spot {
+impl VisitTarget {
     /// The handler and lane, which only one visit uses at a time.
     pub(crate) fn lock(self) -> (usize, u16) {
         (self.handler, self.lane)
@@ -42,14 +42,14 @@ impl Spot {
 
 /// The kind of work in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum WorkKind {
     Messages,
     Tasks,
 }
 
 /// The result of a visit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Visited {
+pub(crate) enum VisitResult {
     /// Another worker or process uses the lane.
     Busy,
     /// There was nothing to do.
@@ -61,29 +61,29 @@ pub(crate) enum Visited {
 }
 
 /// The settings of a visit.
-pub(crate) struct Course {
+pub(crate) struct VisitPlan {
     /// Whether these are tasks, which do not wait for each other as the messages of a lane do.
     pub(crate) tasks: bool,
     /// Whether each message has a savepoint.
     pub(crate) isolated: bool,
     /// Whether the handler failed recently. Then the batch starts with savepoints.
-    pub(crate) wary: bool,
+    pub(crate) recently_failed: bool,
     pub(crate) time: Duration,
     pub(crate) limits: Limits,
     /// The only message to run, with a note about it, where care is needed.
     pub(super) noted: Option<Place>,
 }
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     /// Visits a lane once, for a handler that runs in transactions.
-    pub(crate) async fn visit(&self, spot: Spot) -> Result<Visited, Error> {
-        let handler = &self.engine.handlers[spot.handler];
-        let taker = self.taker(handler, spot.lane);
-        if spot.careful {
-            return self.visit_carefully(handler, taker, spot).await;
+    pub(crate) async fn visit(&self, target: VisitTarget) -> Result<VisitResult, Error> {
+        let handler = &self.engine.handlers[target.handler];
+        let taker = self.taker(handler, target.lane);
+        if target.careful {
+            return self.visit_carefully(handler, taker, target).await;
         }
-        let course = self.course(handler, spot);
-        self.visit_with(handler, taker, spot, &course).await
+        let plan = self.plan(handler, target);
+        self.visit_with(handler, taker, target, &plan).await
     }
 
     /// The handler's data that the store needs to take its messages.
@@ -98,8 +98,8 @@ impl<S: LogStore> Lanes<S> {
     }
 
     /// Begins the transaction of a visit; `None` if other transactions use the store's one writer.
-    pub(super) async fn begin_visit(&self, course: &Course) -> Result<Option<S::Tx>, Error> {
-        match self.engine.store.begin(course.limits).await {
+    pub(super) async fn begin_visit(&self, plan: &VisitPlan) -> Result<Option<S::Tx>, Error> {
+        match self.engine.store.begin(plan.limits).await {
             Ok(tx) => Ok(Some(tx)),
             Err(error) if Judgement::of::<S>(&error).is_locked() => Ok(None),
             Err(error) => Err(error),
@@ -111,26 +111,26 @@ impl<S: LogStore> Lanes<S> {
         &self,
         handler: &Registered<S>,
         taker: Taker<'_>,
-        spot: Spot,
-        course: &Course,
-    ) -> Result<Visited, Error> {
+        target: VisitTarget,
+        plan: &VisitPlan,
+    ) -> Result<VisitResult, Error> {
         let _turn = self.engine.worker_turn(handler).await;
-        let Some(mut tx) = self.begin_visit(course).await? else { return Ok(Visited::Busy) };
-        let taken = match (course.noted, spot.what) {
+        let Some(mut tx) = self.begin_visit(plan).await? else { return Ok(VisitResult::Busy) };
+        let taken = match (plan.noted, target.what) {
             (Some(_), what) => self.take_one(&mut tx, taker, what).await,
-            (None, What::Messages) => self.take_messages(handler, &mut tx, taker).await,
-            (None, What::Tasks) => self.take_tasks(handler, &mut tx, taker).await,
+            (None, WorkKind::Messages) => self.take_messages(handler, &mut tx, taker).await,
+            (None, WorkKind::Tasks) => self.take_tasks(handler, &mut tx, taker).await,
         };
         let mut taken = match taken {
             // Another worker was faster: the next message is not the noted one.
-            Ok(Some(taken)) if course.noted.is_some_and(|place| taken.first_place() != Some(place)) => {
+            Ok(Some(taken)) if plan.noted.is_some_and(|place| taken.first_place() != Some(place)) => {
                 self.engine.store.rollback(tx).await;
-                return Ok(Visited::Idle);
+                return Ok(VisitResult::Idle);
             }
             Ok(Some(taken)) => taken,
             Ok(None) => {
                 self.engine.store.rollback(tx).await;
-                return Ok(Visited::Busy);
+                return Ok(VisitResult::Busy);
             }
             Err(error) => {
                 self.engine.store.rollback(tx).await;
@@ -139,32 +139,32 @@ impl<S: LogStore> Lanes<S> {
         };
         if taken.is_empty() {
             self.engine.store.rollback(tx).await;
-            return Ok(Visited::Idle);
+            return Ok(VisitResult::Idle);
         }
         if let Err(error) = self.claim_taken(handler, &mut tx, &mut taken).await {
             self.engine.store.rollback(tx).await;
             // Another copy may have run for longer than a claim waits.
             let judgement = Judgement::of::<S>(&error);
             return match judgement.is_locked() || judgement.is_conflict() {
-                true => Ok(Visited::Busy),
+                true => Ok(VisitResult::Busy),
                 false => Err(error),
             };
         }
-        self.work_on(handler, taker, tx, taken, course).await
+        self.work_on(handler, taker, tx, taken, plan).await
     }
 
-    pub(super) fn course(&self, handler: &Registered<S>, spot: Spot) -> Course {
-        let tasks = spot.what == What::Tasks;
+    pub(super) fn plan(&self, handler: &Registered<S>, target: VisitTarget) -> VisitPlan {
+        let tasks = target.what == WorkKind::Tasks;
         let time = self.log.settings.batch_time.unwrap_or(match self.engine.store.capacity() {
             // All handlers share the one writer, so batches are short.
             1 => Duration::from_millis(50),
             _ => Duration::from_millis(500),
         });
-        Course {
+        VisitPlan {
             tasks,
             // Most tasks have failed before, so each one starts with a savepoint.
             isolated: tasks,
-            wary: handler.lessons().lane(spot.lane).wary,
+            recently_failed: handler.lessons().lane(target.lane).recently_failed,
             time,
             limits: Limits {
                 lock_timeout: self.engine.settings.lock_timeout,
@@ -180,7 +180,7 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-    ) -> Result<Option<Taken>, Error> {
+    ) -> Result<Option<TakenBatch>, Error> {
         let limits = {
             let mut lessons = handler.lessons();
             let size = lessons.size.next();
@@ -194,13 +194,13 @@ impl<S: LogStore> Lanes<S> {
             }
         };
         let Some(batch) = self.engine.store.take(tx, taker, limits).await? else { return Ok(None) };
-        self.find_out_unknown(handler, taker, batch.epoch, batch.from);
+        self.resolve_unknown_commit(handler, taker, batch.epoch, batch.from);
         let positions = match batch.messages.is_empty() {
             true => limits.positions.saturating_mul(2).min(POSITIONS_MAX),
             false => POSITIONS_MIN,
         };
         handler.lessons().lane(taker.lane).positions = positions;
-        Ok(Some(Taken::messages(taker, batch)))
+        Ok(Some(TakenBatch::messages(taker, batch)))
     }
 
     async fn take_tasks(
@@ -208,11 +208,11 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-    ) -> Result<Option<Taken>, Error> {
+    ) -> Result<Option<TakenBatch>, Error> {
         let most = if handler.settings.isolated { 1 } else { TASKS_MAX };
         let messages =
             self.engine.store.take_tasks(tx, taker, TaskLimits { tasks: most, heads_only: false }).await?;
-        Ok(messages.map(|messages| Taken::tasks(messages, most)))
+        Ok(messages.map(|messages| TakenBatch::tasks(messages, most)))
     }
 
     pub(super) async fn work_on(
@@ -220,19 +220,19 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         taker: Taker<'_>,
         mut tx: S::Tx,
-        mut taken: Taken,
-        course: &Course,
-    ) -> Result<Visited, Error> {
+        mut taken: TakenBatch,
+        plan: &VisitPlan,
+    ) -> Result<VisitResult, Error> {
         let store = &self.engine.store;
-        let ran = self.run_messages(handler, &mut tx, &taken.messages, course).await;
+        let ran = self.run_messages(handler, &mut tx, &taken.messages, plan).await;
         let ran = match ran {
             Ok(ran) => ran,
-            Err(trouble) => {
-                match trouble {
-                    VisitTrouble::TimedOut(_) => store.abandon(tx).await,
+            Err(problem) => {
+                match problem {
+                    VisitFailure::TimedOut(_) => store.abandon(tx).await,
                     _ => store.rollback(tx).await,
                 }
-                return self.learn(handler, taker, taken, trouble, course).await;
+                return self.recover_from(handler, taker, taken, problem, plan).await;
             }
         };
         // Messages that did not run stay for the next visit, so the progress must stop before them.
@@ -242,16 +242,16 @@ impl<S: LogStore> Lanes<S> {
             let Some(last) = ran.ended.len().checked_sub(1) else {
                 store.rollback(tx).await;
                 Retries::unlimited().pause().await;
-                return Ok(Visited::Worked { report: WorkReport::default(), more: true });
+                return Ok(VisitResult::Worked { report: WorkReport::default(), more: true });
             };
             if !mutant!("progress_past_the_unreached") {
                 progress.pos = taken.messages[last].place.pos;
             }
         }
-        let (account, report) = self.account(handler, &taken, &ran, course);
+        let (account, report) = self.account(handler, &taken, &ran, plan);
         if let Err(error) = self.settle(&mut tx, taker, &account).await {
             store.rollback(tx).await;
-            let trouble = match S::is_about_data(&error) {
+            let problem = match S::is_about_data(&error) {
                 true => {
                     let error_text = crate::error::chain(&error);
                     tracing::error!(
@@ -259,43 +259,43 @@ impl<S: LogStore> Lanes<S> {
                         error = error_text,
                         "the outcome of a message cannot be stored"
                     );
-                    VisitTrouble::Unstorable(error)
+                    VisitFailure::Unstorable(error)
                 }
                 // A handler may have left the transaction broken.
-                false => trouble_of_own::<S>(error).unwrap_or_else(|trouble| trouble),
+                false => own_statement_failure::<S>(error).unwrap_or_else(|problem| problem),
             };
-            return self.learn(handler, taker, taken, trouble, course).await;
+            return self.recover_from(handler, taker, taken, problem, plan).await;
         }
         if let Err(error) = store.finish(tx, taken.progress).await {
-            let trouble = match Meaning::of::<S>(&error) {
-                Meaning::Broken => VisitTrouble::Broken(error),
+            let problem = match Meaning::of::<S>(&error) {
+                Meaning::Broken => VisitFailure::Broken(error),
                 Meaning::Lost if !mutant!("unknown_commit_is_a_failure_in_lanes") => {
-                    self.note_unknown(handler, taker, &taken, ran.ended.len());
-                    VisitTrouble::Store(error)
+                    self.note_unknown_commit(handler, taker, &taken, ran.ended.len());
+                    VisitFailure::Store(error)
                 }
-                Meaning::Session => VisitTrouble::Session(error.into()),
-                Meaning::Outage => VisitTrouble::Store(error),
+                Meaning::Session => VisitFailure::Session(error.into()),
+                Meaning::Outage => VisitFailure::Store(error),
                 Meaning::Contended => {
                     self.engine.met_contention(handler);
-                    VisitTrouble::Contended(error.into())
+                    VisitFailure::Contended(error.into())
                 }
-                Meaning::Lost | Meaning::Failed => VisitTrouble::Failed(error.into()),
+                Meaning::Lost | Meaning::Failed => VisitFailure::Failed(error.into()),
             };
-            return self.learn(handler, taker, taken, trouble, course).await;
+            return self.recover_from(handler, taker, taken, problem, plan).await;
         }
         handler.batches.state().contention.committed();
         self.observe_visit(handler, &taken, &ran, &report);
-        self.tell_of_dead(handler, &taken, &account);
+        self.report_dead_letters(handler, &taken, &account);
         let mut lessons = handler.lessons();
         if ran.bodies > 0 {
             lessons.size.took(ran.bodies, ran.took);
             lessons.size.clean(ran.bodies);
         }
-        if !course.tasks && ran.bodies > 0 {
+        if !plan.tasks && ran.bodies > 0 {
             let lane = lessons.lane(taker.lane);
-            lane.sessions = Sessions::default();
+            lane.sessions = StaleSessions::default();
             lane.grow_sets();
-            lane.wary = !ran.is_clean();
+            lane.recently_failed = !ran.is_clean();
         }
         for (message, ended) in taken.messages.iter().zip(&ran.ended) {
             // The message runs again soon, so its errors still count.
@@ -303,7 +303,7 @@ impl<S: LogStore> Lanes<S> {
                 lessons.transients.remove(&message.place);
             }
         }
-        Ok(Visited::Worked { report, more: taken.has_more() })
+        Ok(VisitResult::Worked { report, more: taken.has_more() })
     }
 
     /// Takes the next message of a lane, or the next task, alone.
@@ -311,21 +311,21 @@ impl<S: LogStore> Lanes<S> {
         &self,
         tx: &mut S::Tx,
         taker: Taker<'_>,
-        what: What,
-    ) -> Result<Option<Taken>, Error> {
+        what: WorkKind,
+    ) -> Result<Option<TakenBatch>, Error> {
         let store = &self.engine.store;
-        if what == What::Tasks {
+        if what == WorkKind::Tasks {
             let messages = store.take_tasks(tx, taker, TaskLimits { tasks: 1, heads_only: false }).await?;
-            return Ok(messages.map(|messages| Taken::tasks(messages, 1)));
+            return Ok(messages.map(|messages| TakenBatch::tasks(messages, 1)));
         }
         let one = TakeLimits { messages: 1, positions: POSITIONS_MAX, bytes: BYTES_MAX, open_tasks: None };
         let batch = store.take(tx, taker, one).await?;
-        Ok(batch.map(|batch| Taken::messages(taker, batch)))
+        Ok(batch.map(|batch| TakenBatch::messages(taker, batch)))
     }
 }
 
 /// The messages that a visit has taken.
-pub(crate) struct Taken {
+pub(crate) struct TakenBatch {
     pub(super) messages: Vec<StoredMessage>,
     /// Messages with another copy that runs inline.
     pub(super) busy: Vec<StoredMessage>,
@@ -342,7 +342,7 @@ enum Behind {
     Tasks(bool),
 }
 
-impl Taken {
+impl TakenBatch {
     /// Messages of a lane.
     pub(super) fn messages(taker: Taker<'_>, batch: Batch) -> Self {
         let Batch { epoch, from, reached: pos, head, messages } = batch;

@@ -9,11 +9,11 @@ use tracing::Instrument;
 
 use crate::error::chain;
 use crate::handler::{Cancellation, Delivery, EffectId, Returned};
-use crate::inbox::body::{BodyError, timed_out};
+use crate::inbox::body::{BodyFailure, timed_out};
 use crate::inbox::faults::{Meaning, outage};
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::visit::Course;
-use crate::inbox::stored::{Lanes, LogStore};
+use crate::inbox::stored::visit::VisitPlan;
+use crate::inbox::stored::{LaneVisitor, LogStore};
 use crate::outcome::{Outcome, Rejection, cause};
 use crate::store::StoredMessage;
 use crate::{Envelope, Error, Failure, Headers, Key};
@@ -35,7 +35,7 @@ pub(crate) enum MessageEnd {
 
 /// The ends of the messages of a batch. It may be shorter than the batch, if the time was over.
 #[derive(Default)]
-pub(crate) struct Ran {
+pub(crate) struct BatchRun {
     /// One for each message, in their order.
     pub(crate) ended: Vec<MessageEnd>,
     /// The number of bodies that ran, and their total time.
@@ -43,7 +43,7 @@ pub(crate) struct Ran {
     pub(crate) took: Duration,
 }
 
-impl Ran {
+impl BatchRun {
     pub(crate) fn is_clean(&self) -> bool {
         self.ended
             .iter()
@@ -53,12 +53,12 @@ impl Ran {
 
 /// The ordering keys that are held back, for an ordered handler: one of their messages became a task or a dead letter, in this
 /// batch or before.
-pub(crate) struct Order {
+pub(crate) struct HeldKeys {
     is_kept: bool,
     waiting: HashSet<Key>,
 }
 
-impl Order {
+impl HeldKeys {
     pub(crate) fn of<S: LogStore>(handler: &Registered<S>) -> Self {
         Self { is_kept: handler.settings.ordered.is_some(), waiting: HashSet::new() }
     }
@@ -78,7 +78,7 @@ impl Order {
 }
 
 /// Why the transaction of a visit was rolled back.
-pub(crate) enum VisitTrouble {
+pub(crate) enum VisitFailure {
     /// The handler failed.
     Failed(Failure),
     /// The handler broke the transaction that it received.
@@ -97,9 +97,9 @@ pub(crate) enum VisitTrouble {
     Store(Error),
 }
 
-impl VisitTrouble {
+impl VisitFailure {
     /// Whether the whole transaction is lost, so that no savepoint helps.
-    pub(super) fn ends_the_transaction(&self) -> bool {
+    pub(super) fn is_whole_transaction_lost(&self) -> bool {
         matches!(self, Self::TimedOut(_) | Self::Session(_) | Self::Store(_))
     }
 
@@ -118,45 +118,45 @@ impl VisitTrouble {
     }
 }
 
-impl From<BodyError> for VisitTrouble {
-    fn from(error: BodyError) -> Self {
+impl From<BodyFailure> for VisitFailure {
+    fn from(error: BodyFailure) -> Self {
         match error {
-            BodyError::Failed(failure) => Self::Failed(failure),
-            BodyError::Broken(error) => Self::Broken(error),
-            BodyError::TimedOut(limit) => Self::TimedOut(limit),
-            BodyError::Session(failure) => Self::Session(failure),
-            BodyError::Outage(failure) => Self::Store(outage(failure)),
+            BodyFailure::Failed(failure) => Self::Failed(failure),
+            BodyFailure::Broken(error) => Self::Broken(error),
+            BodyFailure::TimedOut(limit) => Self::TimedOut(limit),
+            BodyFailure::Session(failure) => Self::Session(failure),
+            BodyFailure::Outage(failure) => Self::Store(outage(failure)),
             // The lost connection may be another one of the handler. If it is the lane's, the rollback to a savepoint fails too.
-            BodyError::Contended(failure) | BodyError::Lost(failure) => Self::Contended(failure),
+            BodyFailure::Contended(failure) | BodyFailure::Lost(failure) => Self::Contended(failure),
         }
     }
 }
 
 /// A decoded message with its delivery, ready to run.
-pub(crate) struct Ready {
+pub(crate) struct ReadyMessage {
     pub(crate) message: Box<dyn Any + Send>,
     pub(crate) delivery: Delivery,
 }
 
-impl<S: LogStore> Lanes<S> {
+impl<S: LogStore> LaneVisitor<S> {
     /// Runs the handler on messages in order, until the time of the visit is over.
     pub(crate) async fn run_messages(
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
         messages: &[StoredMessage],
-        course: &Course,
-    ) -> Result<Ran, VisitTrouble> {
+        plan: &VisitPlan,
+    ) -> Result<BatchRun, VisitFailure> {
         let span = tracing::info_span!("oncebox.work", handler = &*handler.name, messages = messages.len());
         let started = Instant::now();
-        let mut order = Order::of(handler);
+        let mut held_keys = HeldKeys::of(handler);
         let run = async {
-            match (course.isolated, handler.handler.takes_sets()) {
+            match (plan.isolated, handler.handler.takes_sets()) {
                 (true, _) => {
-                    self.run_isolated_messages(handler, tx, messages, course, started, &mut order).await
+                    self.run_isolated_messages(handler, tx, messages, plan, started, &mut held_keys).await
                 }
                 (false, true) => self.run_set(handler, tx, messages).await,
-                (false, false) => self.run_in_chunks(handler, tx, messages, course, started, order).await,
+                (false, false) => self.run_in_chunks(handler, tx, messages, plan, started, held_keys).await,
             }
         };
         let mut ran = run.instrument(span).await?;
@@ -170,12 +170,12 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         messages: &[StoredMessage],
-    ) -> Result<Ran, VisitTrouble> {
+    ) -> Result<BatchRun, VisitFailure> {
         let mut set = Vec::with_capacity(messages.len());
         let mut ended = Vec::with_capacity(messages.len());
-        let mut order = Order::of(handler);
+        let mut held_keys = HeldKeys::of(handler);
         for message in messages {
-            ended.push(match self.make_ready(handler, message, &mut order) {
+            ended.push(match self.make_ready(handler, message, &mut held_keys) {
                 Ok(ready) => {
                     set.push(ready);
                     MessageEnd::Done(None)
@@ -187,7 +187,7 @@ impl<S: LogStore> Lanes<S> {
         if bodies > 0 {
             self.run_body_of(handler, tx, set).await?;
         }
-        Ok(Ran { ended, bodies, took: Duration::ZERO })
+        Ok(BatchRun { ended, bodies, took: Duration::ZERO })
     }
 
     /// Runs each message with a savepoint. Failed ones are rolled back, and the others stay.
@@ -196,45 +196,45 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         tx: &mut S::Tx,
         messages: &[StoredMessage],
-        course: &Course,
+        plan: &VisitPlan,
         started: Instant,
-        order: &mut Order,
-    ) -> Result<Ran, VisitTrouble> {
+        held_keys: &mut HeldKeys,
+    ) -> Result<BatchRun, VisitFailure> {
         let store = &self.engine.store;
-        let mut ran = Ran::default();
+        let mut ran = BatchRun::default();
         for message in messages {
-            if ran.bodies > 0 && started.elapsed() >= course.time {
+            if ran.bodies > 0 && started.elapsed() >= plan.time {
                 break;
             }
-            let ready = match self.make_ready(handler, message, order) {
+            let ready = match self.make_ready(handler, message, held_keys) {
                 Ok(ready) => ready,
                 Err(ended) => {
                     ran.ended.push(ended);
                     continue;
                 }
             };
-            store.isolate(tx).await.map_err(VisitTrouble::Store)?;
+            store.isolate(tx).await.map_err(VisitFailure::Store)?;
             let kept = match self.run_body_of(handler, tx, vec![ready]).await {
                 Ok(returned) => match store.keep(tx, false).await {
                     Ok(()) => Ok(sole_result(returned)),
-                    Err(error) => Err(trouble_of_own::<S>(error)?),
+                    Err(error) => Err(own_statement_failure::<S>(error)?),
                 },
-                Err(trouble) if trouble.ends_the_transaction() => return Err(trouble),
-                Err(trouble) => Err(trouble),
+                Err(problem) if problem.is_whole_transaction_lost() => return Err(problem),
+                Err(problem) => Err(problem),
             };
             ran.bodies += 1;
-            let trouble = match kept {
+            let problem = match kept {
                 Ok(result) => {
                     ran.ended.push(MessageEnd::Done(result));
                     continue;
                 }
-                Err(trouble) => trouble,
+                Err(problem) => problem,
             };
             // If the rollback to the savepoint fails, the transaction is lost with all its work so far.
             if let Err(error) = store.undo(tx, None, false).await {
-                return Err(trouble_behind::<S>(error, trouble));
+                return Err(failed_undo::<S>(error, problem));
             }
-            match self.blame(handler, message, trouble, course, order) {
+            match self.blame(handler, message, problem, plan, held_keys) {
                 Some(ended) => ran.ended.push(ended),
                 None => return Ok(ran),
             }
@@ -247,20 +247,20 @@ impl<S: LogStore> Lanes<S> {
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
-        trouble: VisitTrouble,
-        course: &Course,
-        order: &mut Order,
+        problem: VisitFailure,
+        plan: &VisitPlan,
+        held_keys: &mut HeldKeys,
     ) -> Option<MessageEnd> {
-        order.hold(message);
-        match trouble {
-            VisitTrouble::Contended(failure) | VisitTrouble::Failed(failure)
+        held_keys.hold(message);
+        match problem {
+            VisitFailure::Contended(failure) | VisitFailure::Failed(failure)
                 if is_transient::<S>(&failure) && !self.body_is_to_blame(handler, message) =>
             {
                 tracing::debug!(error = %failure, "another attempt after a transient error");
                 // In a lane the next messages wait for this one; tasks do not wait for each other.
-                course.tasks.then_some(MessageEnd::Again)
+                plan.tasks.then_some(MessageEnd::Again)
             }
-            trouble => Some(MessageEnd::Failed(trouble.outcome(handler))),
+            problem => Some(MessageEnd::Failed(problem.outcome(handler))),
         }
     }
 
@@ -269,16 +269,16 @@ impl<S: LogStore> Lanes<S> {
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
-        order: &mut Order,
-    ) -> Result<Ready, MessageEnd> {
+        held_keys: &mut HeldKeys,
+    ) -> Result<ReadyMessage, MessageEnd> {
         if !message.due_in.is_zero() {
             return Err(MessageEnd::Scheduled);
         }
-        if order.holds(message) {
+        if held_keys.holds(message) {
             return Err(MessageEnd::Parked);
         }
         self.decode(handler, message, Cancellation::never()).map_err(|rejection| {
-            order.hold(message);
+            held_keys.hold(message);
             MessageEnd::Failed(Outcome::Rejected(rejection))
         })
     }
@@ -289,7 +289,7 @@ impl<S: LogStore> Lanes<S> {
         handler: &Registered<S>,
         message: &StoredMessage,
         cancellation: Cancellation,
-    ) -> Result<Ready, Rejection> {
+    ) -> Result<ReadyMessage, Rejection> {
         let now = Instant::now();
         let envelope = Envelope {
             kind: message.kind.clone(),
@@ -316,17 +316,17 @@ impl<S: LogStore> Lanes<S> {
             cancellation,
             states: self.engine.states.clone(),
         };
-        Ok(Ready { message: prepared.message, delivery })
+        Ok(ReadyMessage { message: prepared.message, delivery })
     }
 
     pub(super) async fn run_body_of(
         &self,
         handler: &Registered<S>,
         tx: &mut S::Tx,
-        ready: Vec<Ready>,
-    ) -> Result<Vec<Returned>, VisitTrouble> {
+        ready: Vec<ReadyMessage>,
+    ) -> Result<Vec<Returned>, VisitFailure> {
         // The time limit starts again for each body.
-        self.engine.store.arm(tx).await.map_err(VisitTrouble::Store)?;
+        self.engine.store.arm(tx).await.map_err(VisitFailure::Store)?;
         let traceparent = match &ready[..] {
             [one] => one.delivery.envelope.headers().get(Headers::TRACEPARENT).map(str::to_owned),
             _ => None,
@@ -335,7 +335,7 @@ impl<S: LogStore> Lanes<S> {
             ready.into_iter().map(|ready| (ready.message, ready.delivery)).unzip();
         let span = tracing::debug_span!("oncebox.unit", handler = &*handler.name, traceparent);
         let ran = self.engine.run_in(tx, handler, messages, &deliveries).instrument(span).await;
-        if let Err(BodyError::Contended(_)) = ran {
+        if let Err(BodyFailure::Contended(_)) = ran {
             self.engine.met_contention(handler);
         }
         Ok(ran?)
@@ -343,13 +343,13 @@ impl<S: LogStore> Lanes<S> {
 }
 
 /// Judges an error of one of the inbox's own statements after handlers; `Err` if the transaction is lost.
-pub(crate) fn trouble_of_own<S: LogStore>(error: Error) -> Result<VisitTrouble, VisitTrouble> {
+pub(crate) fn own_statement_failure<S: LogStore>(error: Error) -> Result<VisitFailure, VisitFailure> {
     match Meaning::of::<S>(&error) {
-        Meaning::Broken => Ok(VisitTrouble::Broken(error)),
-        Meaning::Failed => Ok(VisitTrouble::Failed(error.into())),
-        Meaning::Contended => Ok(VisitTrouble::Contended(error.into())),
-        Meaning::Session => Err(VisitTrouble::Session(error.into())),
-        Meaning::Lost | Meaning::Outage => Err(VisitTrouble::Store(error)),
+        Meaning::Broken => Ok(VisitFailure::Broken(error)),
+        Meaning::Failed => Ok(VisitFailure::Failed(error.into())),
+        Meaning::Contended => Ok(VisitFailure::Contended(error.into())),
+        Meaning::Session => Err(VisitFailure::Session(error.into())),
+        Meaning::Lost | Meaning::Outage => Err(VisitFailure::Store(error)),
     }
 }
 
@@ -364,16 +364,16 @@ pub(crate) fn unstorable_text(error: &Error) -> String {
 }
 
 /// Judges a failed rollback to a savepoint, given the error that caused the rollback.
-pub(super) fn trouble_behind<S: LogStore>(error: Error, trouble: VisitTrouble) -> VisitTrouble {
+pub(super) fn failed_undo<S: LogStore>(error: Error, problem: VisitFailure) -> VisitFailure {
     match Meaning::of::<S>(&error) {
-        Meaning::Broken => VisitTrouble::Broken(error),
-        Meaning::Session => VisitTrouble::Session(error.into()),
-        Meaning::Outage => VisitTrouble::Store(error),
-        Meaning::Lost => match trouble {
-            VisitTrouble::Failed(failure) | VisitTrouble::Contended(failure) => VisitTrouble::Gone(failure),
-            _ => VisitTrouble::Store(error),
+        Meaning::Broken => VisitFailure::Broken(error),
+        Meaning::Session => VisitFailure::Session(error.into()),
+        Meaning::Outage => VisitFailure::Store(error),
+        Meaning::Lost => match problem {
+            VisitFailure::Failed(failure) | VisitFailure::Contended(failure) => VisitFailure::Gone(failure),
+            _ => VisitFailure::Store(error),
         },
-        Meaning::Contended | Meaning::Failed => trouble,
+        Meaning::Contended | Meaning::Failed => problem,
     }
 }
 

@@ -17,10 +17,10 @@ use crate::inbox::InboxStore;
 use crate::inbox::body::panic_text;
 use crate::inbox::engine::Engine;
 use crate::inbox::faults::Judgement;
-use crate::inbox::sessions::Sessions;
+use crate::inbox::sessions::StaleSessions;
 use crate::inbox::stored::detached::DetachedRuns;
-use crate::inbox::stored::lanes::Lanes;
-use crate::inbox::stored::visit::{Spot, Visited, What};
+use crate::inbox::stored::lanes::LaneVisitor;
+use crate::inbox::stored::visit::{VisitResult, VisitTarget, WorkKind};
 use crate::inbox::stored::{LogShared, LogStore};
 use crate::store::Waiting;
 use crate::{Error, ErrorKind};
@@ -79,53 +79,53 @@ impl std::ops::AddAssign for WorkReport {
 
 /// The result of a round of visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Places {
+enum RoundResult {
     /// No lane had work.
-    None,
+    NoWork,
     /// Lanes were visited, but no message could run.
     Idle,
     /// Work was done here, or is in flight in another process.
-    InHand,
+    InFlight,
 }
 
 /// The queue of lanes to visit, and the lanes that are being visited.
 #[derive(Default)]
-struct Plan {
-    queue: VecDeque<Spot>,
+struct VisitQueue {
+    queue: VecDeque<VisitTarget>,
     /// Handlers and lanes that are being visited. Messages and tasks of one lane take turns.
     visited: HashSet<(usize, u16)>,
 }
 
-impl Plan {
-    fn add(&mut self, spots: impl IntoIterator<Item = Spot>) {
-        for spot in spots {
-            if !self.queue.contains(&spot) {
-                self.queue.push_back(spot);
+impl VisitQueue {
+    fn add(&mut self, targets: impl IntoIterator<Item = VisitTarget>) {
+        for target in targets {
+            if !self.queue.contains(&target) {
+                self.queue.push_back(target);
             }
         }
     }
 
     /// Takes the next lane that is not being visited.
-    fn next(&mut self) -> Option<Spot> {
-        let free = self.queue.iter().position(|spot| !self.visited.contains(&spot.lock()))?;
-        let spot = self.queue.remove(free)?;
-        self.visited.insert(spot.lock());
-        Some(spot)
+    fn next(&mut self) -> Option<VisitTarget> {
+        let free = self.queue.iter().position(|target| !self.visited.contains(&target.lock()))?;
+        let target = self.queue.remove(free)?;
+        self.visited.insert(target.lock());
+        Some(target)
     }
 
-    fn left(&mut self, spot: Spot) {
-        self.visited.remove(&spot.lock());
+    fn left(&mut self, target: VisitTarget) {
+        self.visited.remove(&target.lock());
     }
 }
 
 /// Looks for lanes with work and visits them.
 pub(crate) struct Workers<S: InboxStore> {
-    lanes: Arc<Lanes<S>>,
+    lanes: Arc<LaneVisitor<S>>,
     detached: Arc<DetachedRuns<S>>,
 }
 
 impl<S: InboxStore> Workers<S> {
-    pub(super) fn new(lanes: Arc<Lanes<S>>, detached: Arc<DetachedRuns<S>>) -> Self {
+    pub(super) fn new(lanes: Arc<LaneVisitor<S>>, detached: Arc<DetachedRuns<S>>) -> Self {
         Self { lanes, detached }
     }
 
@@ -162,7 +162,7 @@ impl<S: LogStore> Workers<S> {
         background.spawn(measure_lag(self.lanes.clone()));
 
         let workers = self.workers();
-        let mut plan = Plan::default();
+        let mut queue = VisitQueue::default();
         let mut visits = JoinSet::new();
         let mut report = WorkReport::default();
         let mut pause = SHORTEST_PAUSE;
@@ -172,10 +172,10 @@ impl<S: LogStore> Workers<S> {
         let mut busy = 0_u32;
         loop {
             while visits.len() < workers
-                && let Some(spot) = plan.next()
+                && let Some(target) = queue.next()
             {
-                let visit = self.visit(spot);
-                visits.spawn(async move { (spot, visit.await) });
+                let visit = self.visit(target);
+                visits.spawn(async move { (target, visit.await) });
             }
             let has_room = visits.len() < workers;
             // Busy workers still look for work at every polling interval: tasks become due, and other lanes fill.
@@ -185,13 +185,13 @@ impl<S: LogStore> Workers<S> {
                 biased;
                 () = &mut shutdown => break,
                 Some(visited) = visits.join_next(), if !visits.is_empty() => match visited {
-                    Ok((spot, visited)) => {
-                        plan.left(spot);
+                    Ok((target, visited)) => {
+                        queue.left(target);
                         match visited {
-                            Ok(Visited::Worked { report: one, more }) => {
+                            Ok(VisitResult::Worked { report: one, more }) => {
                                 // A visit without any work may have failed because the store does not respond.
                                 if !one.is_empty() {
-                                    log.note_trouble(None);
+                                    log.note_error(None);
                                     retries.reset();
                                     busy = 0;
                                 }
@@ -199,11 +199,11 @@ impl<S: LogStore> Workers<S> {
                                 pause = SHORTEST_PAUSE;
                                 next_look = next_look.min(Instant::now() + pause);
                                 if more {
-                                    plan.add([spot]);
+                                    queue.add([target]);
                                 }
                             }
-                            Ok(Visited::Idle) => {}
-                            Ok(Visited::Busy) => {
+                            Ok(VisitResult::Idle) => {}
+                            Ok(VisitResult::Busy) => {
                                 busy += 1;
                                 if busy == BUSY_VISITS
                                     && let Err(error) = self.check_unchanged().await
@@ -212,7 +212,7 @@ impl<S: LogStore> Workers<S> {
                                 }
                             }
                             Err(error) => {
-                                log.note_trouble(Some(chain(&error)));
+                                log.note_error(Some(chain(&error)));
                                 next_look = Instant::now() + retries.next_pause();
                             }
                         }
@@ -224,16 +224,16 @@ impl<S: LogStore> Workers<S> {
                     next_look = Instant::now();
                     // Messages that arrive right now share this look at the store.
                     tokio::task::yield_now().await;
-                    self.look_into(&mut plan, &mut pause, &mut next_look, &mut retries).await;
+                    self.look_into(&mut queue, &mut pause, &mut next_look, &mut retries).await;
                 }
                 () = sleep_until(look_at) => {
                     looked_at = Instant::now();
-                    self.look_into(&mut plan, &mut pause, &mut next_look, &mut retries).await;
+                    self.look_into(&mut queue, &mut pause, &mut next_look, &mut retries).await;
                 }
             }
         }
         while let Some(visited) = visits.join_next().await {
-            if let Ok((_, Ok(Visited::Worked { report: one, .. }))) = visited {
+            if let Ok((_, Ok(VisitResult::Worked { report: one, .. }))) = visited {
                 report += one;
             }
         }
@@ -253,11 +253,12 @@ impl<S: LogStore> Workers<S> {
         let (mut empty_rounds, mut idle_rounds) = (0, 0);
         let mut retries = Retries::unlimited().with_longest_pause(LONGEST_IDLE_PAUSE);
         loop {
-            let (round, places) = self.work_round().await?;
+            let (round, round_result) = self.work_round().await?;
             // A lane that waits for its own tasks has messages, but none that can run. One idle round may be a coincidence: another
             // process was faster, and left some work.
-            idle_rounds = if places == Places::Idle && round.is_empty() { idle_rounds + 1 } else { 0 };
-            if places == Places::None || idle_rounds == IDLE_ROUNDS {
+            idle_rounds =
+                if round_result == RoundResult::Idle && round.is_empty() { idle_rounds + 1 } else { 0 };
+            if round_result == RoundResult::NoWork || idle_rounds == IDLE_ROUNDS {
                 return Ok(report);
             }
             report += round;
@@ -290,7 +291,7 @@ impl<S: LogStore> Workers<S> {
             if has_changed {
                 return Err(Error::configuration(format!(
                     "the handler {:?} was changed by another process (its mode is {} now, {} here): start this process again, with \
-                     the same kinds, mode and order",
+                     the same kinds, mode and held_keys",
                     handler.name,
                     known.mode.name(),
                     mode.name()
@@ -301,8 +302,8 @@ impl<S: LogStore> Workers<S> {
     }
 
     /// Looks for work once, and visits each lane with work once. If a session is out of date, it uses another connection.
-    async fn work_round(&self) -> Result<(WorkReport, Places), Error> {
-        let mut sessions = Sessions::default();
+    async fn work_round(&self) -> Result<(WorkReport, RoundResult), Error> {
+        let mut sessions = StaleSessions::default();
         loop {
             match self.try_work_round().await {
                 Err(error)
@@ -313,65 +314,70 @@ impl<S: LogStore> Workers<S> {
         }
     }
 
-    async fn try_work_round(&self) -> Result<(WorkReport, Places), Error> {
+    async fn try_work_round(&self) -> Result<(WorkReport, RoundResult), Error> {
         self.engine().refuse_nested()?;
         let _visit = self.engine().doors.enter()?;
         let look = self.engine().store.look(&self.log().ids).await?;
-        let spots: Vec<Spot> = look.waiting.iter().flat_map(|waiting| self.spots(waiting)).collect();
-        if spots.is_empty() {
-            return Ok((WorkReport::default(), Places::None));
+        let targets: Vec<VisitTarget> =
+            look.waiting.iter().flat_map(|waiting| self.targets(waiting)).collect();
+        if targets.is_empty() {
+            return Ok((WorkReport::default(), RoundResult::NoWork));
         }
         let present = self.lanes.presence.join().await?;
-        let mut waiting = spots.into_iter();
-        let mut trouble = None;
+        let mut waiting = targets.into_iter();
+        let mut last_error = None;
         let mut visits = JoinSet::new();
         let mut report = WorkReport::default();
-        let mut places = Places::Idle;
+        let mut round_result = RoundResult::Idle;
         loop {
             while visits.len() < self.workers()
-                && let Some(spot) = waiting.next()
+                && let Some(target) = waiting.next()
             {
-                visits.spawn(self.visit(spot));
+                visits.spawn(self.visit(target));
             }
             match visits.join_next().await {
                 None => break,
-                Some(Ok(Ok(Visited::Idle))) => {}
-                Some(Ok(Ok(Visited::Busy))) => places = Places::InHand,
-                Some(Ok(Ok(Visited::Worked { report: one, .. }))) => {
-                    places = Places::InHand;
+                Some(Ok(Ok(VisitResult::Idle))) => {}
+                Some(Ok(Ok(VisitResult::Busy))) => round_result = RoundResult::InFlight,
+                Some(Ok(Ok(VisitResult::Worked { report: one, .. }))) => {
+                    round_result = RoundResult::InFlight;
                     report += one;
                 }
                 // The session is out of date: the next round uses another connection.
-                Some(Ok(Err(error))) if Judgement::of::<S>(&error).is_session() => places = Places::InHand,
+                Some(Ok(Err(error))) if Judgement::of::<S>(&error).is_session() => {
+                    round_result = RoundResult::InFlight
+                }
                 // One failed visit does not cancel the others; its error is returned at the end.
-                Some(Ok(Err(error))) => trouble = Some(error),
+                Some(Ok(Err(error))) => last_error = Some(error),
                 Some(Err(stopped)) => {
-                    trouble = Some(Error::unavailable("a visit to a lane broke off", stopped));
+                    last_error = Some(Error::unavailable("a visit to a lane broke off", stopped));
                 }
             }
         }
         report += self.detached.idle().await;
         present.leave().await;
-        trouble.map_or(Ok((report, places)), Err)
+        last_error.map_or(Ok((report, round_result)), Err)
     }
 
     /// The visits that a look at the store suggests. Tasks come first, because they have waited longer.
-    fn spots(&self, waiting: &Waiting) -> impl Iterator<Item = Spot> + use<S> {
+    fn targets(&self, waiting: &Waiting) -> impl Iterator<Item = VisitTarget> + use<S> {
         let handler = self.log().ids.iter().position(|id| *id == waiting.handler);
         let Waiting { lane, careful, tasks, messages, .. } = *waiting;
-        let spot = move |what| handler.map(|handler| Spot { handler, lane, what, careful });
-        let tasks = tasks.then(|| spot(What::Tasks)).flatten();
-        tasks.into_iter().chain(messages.then(|| spot(What::Messages)).flatten())
+        let target = move |what| handler.map(|handler| VisitTarget { handler, lane, what, careful });
+        let tasks = tasks.then(|| target(WorkKind::Tasks)).flatten();
+        tasks.into_iter().chain(messages.then(|| target(WorkKind::Messages)).flatten())
     }
 
     /// Visits a lane once. A panic, which would be a bug, becomes an error, so that the lane can be visited again.
-    fn visit(&self, spot: Spot) -> impl Future<Output = Result<Visited, Error>> + Send + use<S> {
+    fn visit(&self, target: VisitTarget) -> impl Future<Output = Result<VisitResult, Error>> + Send + use<S> {
         let (lanes, detached) = (self.lanes.clone(), self.detached.clone());
         let visit = async move {
-            let handler = &lanes.engine.handlers[spot.handler];
+            let handler = &lanes.engine.handlers[target.handler];
             match &handler.detached {
-                Some(slots) => detached.visit(handler, slots, lanes.taker(handler, spot.lane), spot).await,
-                None => lanes.visit(spot).await,
+                Some(slots) => {
+                    detached.visit(handler, slots, lanes.taker(handler, target.lane), target).await
+                }
+                None => lanes.visit(target).await,
             }
         };
         AssertUnwindSafe(visit).catch_unwind().map(|visited| {
@@ -384,7 +390,7 @@ impl<S: LogStore> Workers<S> {
 
     async fn look_into(
         &self,
-        plan: &mut Plan,
+        queue: &mut VisitQueue,
         pause: &mut Duration,
         next_look: &mut Instant,
         retries: &mut Retries,
@@ -392,10 +398,10 @@ impl<S: LogStore> Workers<S> {
         let log = self.log();
         match self.engine().store.look(&log.ids).await {
             Ok(look) => {
-                log.note_trouble(None);
+                log.note_error(None);
                 retries.reset();
-                let found = look.waiting.iter().flat_map(|waiting| self.spots(waiting));
-                plan.add(found);
+                let found = look.waiting.iter().flat_map(|waiting| self.targets(waiting));
+                queue.add(found);
                 // The pause grows until this process does some work. Lanes that other processes work in do not shorten it.
                 *pause = (*pause * 2).min(log.settings.poll_every);
                 let due = look.next_due.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
@@ -403,7 +409,7 @@ impl<S: LogStore> Workers<S> {
                 *next_look = Instant::now() + pause.min(due);
             }
             Err(error) => {
-                log.note_trouble(Some(chain(&error)));
+                log.note_error(Some(chain(&error)));
                 *next_look = Instant::now() + retries.next_pause();
             }
         }
@@ -411,7 +417,7 @@ impl<S: LogStore> Workers<S> {
 }
 
 /// Receives notifications of new messages from other processes. While there is no connection, polling finds the messages.
-async fn listen<S: LogStore>(lanes: Arc<Lanes<S>>) {
+async fn listen<S: LogStore>(lanes: Arc<LaneVisitor<S>>) {
     if !lanes.log.settings.notify {
         return;
     }
@@ -431,7 +437,7 @@ async fn listen<S: LogStore>(lanes: Arc<Lanes<S>>) {
     }
 }
 
-async fn measure_lag<S: LogStore>(lanes: Arc<Lanes<S>>) {
+async fn measure_lag<S: LogStore>(lanes: Arc<LaneVisitor<S>>) {
     let engine = &lanes.engine;
     if !engine.observer.enabled {
         return;

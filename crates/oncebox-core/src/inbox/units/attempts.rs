@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::backoff::{Retries, spread};
 use crate::handler::{Delivery, Returned};
 use crate::inbox::InboxStore;
-use crate::inbox::body::BodyError;
+use crate::inbox::body::BodyFailure;
 use crate::inbox::contention::lock_wait;
 use crate::inbox::engine::Engine;
 use crate::inbox::faults::{Meaning, Obstacle, outage};
 use crate::inbox::permits::Permit;
 use crate::inbox::registered::Registered;
-use crate::inbox::sessions::Sessions;
+use crate::inbox::sessions::StaleSessions;
 use crate::inbox::units::{CopyWait, UnitEnd};
 use crate::observe;
 use crate::outcome::Outcome;
@@ -25,7 +25,7 @@ pub(crate) const BODY_TRANSIENTS_MAX: u32 = 5;
 
 /// What is known about a unit before its next transaction.
 #[derive(Default)]
-pub(super) struct Attempt {
+pub(super) struct AttemptInput {
     /// The decoded message; `None` if an earlier transaction used it.
     pub(super) message: Option<Box<dyn Any + Send>>,
     /// Whether an earlier transaction may have been committed.
@@ -34,7 +34,7 @@ pub(super) struct Attempt {
     pub(super) is_copy: bool,
 }
 
-impl Attempt {
+impl AttemptInput {
     pub(super) fn first(message: Box<dyn Any + Send>) -> Self {
         Self { message: Some(message), ..Self::default() }
     }
@@ -57,14 +57,14 @@ enum Tried {
     BodyTransient(Meaning, Failure),
 }
 
-impl From<BodyError> for Tried {
-    fn from(error: BodyError) -> Self {
+impl From<BodyFailure> for Tried {
+    fn from(error: BodyFailure) -> Self {
         match error {
-            BodyError::Contended(failure) => Self::BodyTransient(Meaning::Contended, failure),
-            BodyError::Session(failure) => Self::BodyTransient(Meaning::Session, failure),
-            BodyError::Lost(failure) => Self::BodyTransient(Meaning::Lost, failure),
-            BodyError::Outage(failure) => Self::Infrastructure(outage(failure)),
-            BodyError::Failed(_) | BodyError::Broken(_) | BodyError::TimedOut(_) => {
+            BodyFailure::Contended(failure) => Self::BodyTransient(Meaning::Contended, failure),
+            BodyFailure::Session(failure) => Self::BodyTransient(Meaning::Session, failure),
+            BodyFailure::Lost(failure) => Self::BodyTransient(Meaning::Lost, failure),
+            BodyFailure::Outage(failure) => Self::Infrastructure(outage(failure)),
+            BodyFailure::Failed(_) | BodyFailure::Broken(_) | BodyFailure::TimedOut(_) => {
                 Self::Ended(error.outcome().into())
             }
         }
@@ -97,13 +97,13 @@ impl<S: InboxStore> Attempts<S> {
         handler: &Registered<S>,
         delivery: &Delivery,
         unit: Option<&Unit>,
-        Attempt { message: mut decoded, mut commit_unknown, mut is_copy }: Attempt,
+        AttemptInput { message: mut decoded, mut commit_unknown, mut is_copy }: AttemptInput,
         wait: &CopyWait,
     ) -> Result<UnitEnd, Error> {
         let engine = &self.engine;
         let mut retries = Retries::within(engine.settings.store_timeout);
         let mut body_transients = 0;
-        let mut sessions = Sessions::default();
+        let mut sessions = StaleSessions::default();
         loop {
             // The body consumes its message, so each further attempt decodes another one.
             let message = match decoded.take() {
@@ -231,10 +231,10 @@ impl<S: InboxStore> Attempts<S> {
             Ok(returned) => returned,
             Err(error) => {
                 match error {
-                    BodyError::TimedOut(_) => store.abandon(tx).await,
+                    BodyFailure::TimedOut(_) => store.abandon(tx).await,
                     _ => store.rollback(tx).await,
                 }
-                if let BodyError::Failed(_) = error {
+                if let BodyFailure::Failed(_) = error {
                     handler.batches.took(1, took);
                 }
                 return error.into();
@@ -277,7 +277,7 @@ impl<S: InboxStore> Attempts<S> {
             }
             Meaning::Lost => Tried::CommitUnknown(error),
             Meaning::Outage => Tried::Infrastructure(error),
-            _ => BodyError::behind::<S>(error).into(),
+            _ => BodyFailure::behind::<S>(error).into(),
         }
     }
 }

@@ -22,9 +22,9 @@ use crate::inbox::combiner::promise;
 use crate::inbox::engine::Engine;
 use crate::inbox::permits::Permit;
 use crate::inbox::registered::Registered;
-use crate::inbox::units::attempts::{Attempt, Attempts};
-use crate::inbox::units::slots::{Batches, Job, Slot};
-use crate::inbox::units::transaction::{BatchTrouble, Sharing};
+use crate::inbox::units::attempts::{AttemptInput, Attempts};
+use crate::inbox::units::slots::{Batches, Job, TransactionSlot};
+use crate::inbox::units::transaction::{BatchFailure, Sharing};
 use crate::inbox::units::{CopyWait, UnitEnd};
 use crate::outcome::Outcome;
 use crate::store::Unit;
@@ -63,7 +63,7 @@ impl<S: InboxStore> Batching<S> {
         wait: CopyWait,
     ) -> Result<UnitEnd, Error> {
         if handler.runs_alone() {
-            let attempt = Attempt::first(message);
+            let attempt = AttemptInput::first(message);
             return self.attempts.run(handler, delivery, Some(unit), attempt, &wait).await;
         }
         let (promise, answer) = promise();
@@ -75,16 +75,16 @@ impl<S: InboxStore> Batching<S> {
             attempts: 0,
             promise,
         };
-        let Some((mut slot, job)) = Slot::or_queue(self, handler.index, job).await else {
+        let Some((mut slot, job)) = TransactionSlot::or_queue(self, handler.index, job).await else {
             return answer.wait().await;
         };
-        let attempt = Attempt { message: job.message, ..Attempt::default() };
+        let attempt = AttemptInput { message: job.message, ..AttemptInput::default() };
         slot.hold(self.look_and_try(handler, delivery, unit, attempt, &wait)).await
     }
 
     /// Runs waiting units until the queue is empty.
     pub(super) async fn run_waiting(self: &Arc<Self>, handler: usize) {
-        let mut slot = Slot::new(self, handler);
+        let mut slot = TransactionSlot::new(self, handler);
         let handler = &self.engine.handlers[handler];
         while slot.goes_on() {
             // The permit comes first, so that units that arrive during this wait join the batch.
@@ -114,50 +114,50 @@ impl<S: InboxStore> Batching<S> {
             parts.push_back((jobs, Sharing::Together));
         }
         while let Some((mut part, sharing)) = parts.pop_front() {
-            let trouble = match part.len() {
+            let problem = match part.len() {
                 0 => continue,
-                1 => BatchTrouble::Other,
+                1 => BatchFailure::Other,
                 _ => match self.try_batch(handler, &mut part, sharing, &permit).await {
                     Ok(ended) => {
                         self.answer(handler, part, ended);
                         continue;
                     }
-                    Err(trouble) => {
+                    Err(problem) => {
                         tracing::debug!(
-                            ?trouble,
+                            ?problem,
                             ?sharing,
                             units = part.len(),
                             "a batch failed and was rolled back"
                         );
-                        trouble
+                        problem
                     }
                 },
             };
-            if trouble == BatchTrouble::Contended {
+            if problem == BatchFailure::Contended {
                 self.engine.met_contention(handler);
                 tries = part.iter().map(|job| job.attempts).max().unwrap_or_default() + 1;
                 if tries < BATCH_ATTEMPTS {
                     part.iter_mut().for_each(|job| job.attempts += 1);
                     handler.batches.put_back(part);
                 } else {
-                    alone.extend(part.into_iter().map(|job| (job, Attempt::default())));
+                    alone.extend(part.into_iter().map(|job| (job, AttemptInput::default())));
                 }
-            } else if trouble == BatchTrouble::Handler && handler.handler.takes_sets() {
+            } else if problem == BatchFailure::Handler && handler.handler.takes_sets() {
                 let half = part.len().div_ceil(2);
                 parts.extend(in_parts(part, half).map(|half| (half, Sharing::Together)));
-            } else if trouble == BatchTrouble::Handler && sharing == Sharing::Together {
+            } else if problem == BatchFailure::Handler && sharing == Sharing::Together {
                 handler.batches.state().isolating = true;
                 parts.extend(in_parts(part, ISOLATED_MAX).map(|part| (part, Sharing::Isolated)));
             } else {
                 if part.len() > 1 {
-                    handler.batches.state().size.trouble();
+                    handler.batches.state().size.failed();
                 }
-                let commit_unknown = trouble == BatchTrouble::CommitUnknown;
+                let commit_unknown = problem == BatchFailure::CommitUnknown;
                 if commit_unknown {
                     part.iter()
                         .for_each(|_| self.engine.observer.count(observe::COMMITS_UNKNOWN, &handler.name));
                 }
-                let attempt = || Attempt { commit_unknown, ..Attempt::default() };
+                let attempt = || AttemptInput { commit_unknown, ..AttemptInput::default() };
                 alone.extend(part.into_iter().map(|job| (job, attempt())));
             }
         }
@@ -184,12 +184,21 @@ impl<S: InboxStore> Batching<S> {
             match ended {
                 Some(ended) => job.promise.keep(Ok(ended)),
                 // Another process runs this unit. It waits in a task of its own, so that the batch does not wait with it.
-                None => drop(self.spawn_alone(handler, job, Attempt { is_copy: true, ..Attempt::default() })),
+                None => drop(self.spawn_alone(
+                    handler,
+                    job,
+                    AttemptInput { is_copy: true, ..AttemptInput::default() },
+                )),
             }
         }
     }
 
-    fn spawn_alone(self: &Arc<Self>, handler: &Registered<S>, job: Job, attempt: Attempt) -> JoinHandle<()> {
+    fn spawn_alone(
+        self: &Arc<Self>,
+        handler: &Registered<S>,
+        job: Job,
+        attempt: AttemptInput,
+    ) -> JoinHandle<()> {
         let (batching, handler) = (self.clone(), handler.index);
         tokio::spawn(async move { batching.run_alone(handler, job, attempt).await })
     }
@@ -214,10 +223,10 @@ impl<S: InboxStore> Batching<S> {
     }
 
     /// Runs one unit of the queue in a transaction of its own, until its caller is dropped.
-    async fn run_alone(&self, handler: usize, job: Job, attempt: Attempt) {
+    async fn run_alone(&self, handler: usize, job: Job, attempt: AttemptInput) {
         let handler = &self.engine.handlers[handler];
         let Job { unit, delivery, message, wait, mut promise, .. } = job;
-        let attempt = Attempt { message, ..attempt };
+        let attempt = AttemptInput { message, ..attempt };
         let ended = tokio::select! {
             ended = self.look_and_try(handler, &delivery, &unit, attempt, &wait) => ended,
             () = promise.abandoned() => return,
@@ -232,7 +241,7 @@ impl<S: InboxStore> Batching<S> {
         handler: &Registered<S>,
         delivery: &Delivery,
         unit: &Unit,
-        attempt: Attempt,
+        attempt: AttemptInput,
         wait: &CopyWait,
     ) -> Result<UnitEnd, Error> {
         // After a commit with a lost response, a marker may be this unit's own. Only the transaction tells `Done` from `Duplicate`.

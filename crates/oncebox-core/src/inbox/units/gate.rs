@@ -28,86 +28,86 @@ impl<S: InboxStore> Units<S> {
     ) -> Result<UnitEnd, Error> {
         loop {
             match self.gate.enter(&unit) {
-                Entry::First(pass) => {
+                Admission::Run(pass) => {
                     let ended = if handler.detached.is_some() {
                         self.queue_detached(handler, delivery, Some(&unit)).await?
                     } else {
                         let ended = self.batching.run(handler, delivery, &unit, message, wait).await?;
                         self.spill_failed(handler, delivery, Some(&unit), ended).await
                     };
-                    pass.tell(&ended);
+                    pass.notify(&ended);
                     return Ok(ended);
                 }
-                Entry::Copy(copy) => match copy.wait(wait.left()).await {
-                    Waited::Told(first) => {
-                        if let Some(ended) = first.means_for(&unit, self.engine.settings.key_reuse) {
+                Admission::Wait(copy) => match copy.wait(wait.left()).await {
+                    Waited::Ended(first) => {
+                        if let Some(ended) = first.end_of_copy(&unit, self.engine.settings.key_reuse) {
                             return Ok(ended);
                         }
                     }
-                    Waited::Gone => {}
-                    Waited::TimeIsUp => return Ok(Outcome::Busy.into()),
+                    Waited::Dropped => {}
+                    Waited::TimedOut => return Ok(Outcome::Busy.into()),
                 },
             }
         }
     }
 }
 
-type Identity = (String, String, StoredKey);
-type News = watch::Receiver<Option<First>>;
+type UnitId = (String, String, StoredKey);
+type FirstEndReceiver = watch::Receiver<Option<FirstEnd>>;
 
 /// The units that run in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    running: Mutex<HashMap<Identity, News>>,
+    running: Mutex<HashMap<UnitId, FirstEndReceiver>>,
 }
 
 /// The end of the first copy, for the copies that waited.
 #[derive(Clone, Debug)]
-pub(crate) struct First {
+pub(crate) struct FirstEnd {
     ended: UnitEnd,
     fingerprint: Option<Fingerprint>,
 }
 
 /// The gate's decision about a unit.
-pub(crate) enum Entry<'g> {
+pub(crate) enum Admission<'g> {
     /// Run: no other copy runs in this process.
-    First(Pass<'g>),
+    Run(Pass<'g>),
     /// Wait: another copy runs.
-    Copy(Waiter),
+    Wait(Waiter),
 }
 
 /// Held by the copy that runs.
 pub(crate) struct Pass<'g> {
     gate: &'g Gate,
-    identity: Identity,
+    identity: UnitId,
     fingerprint: Option<Fingerprint>,
-    news: watch::Sender<Option<First>>,
+    news: watch::Sender<Option<FirstEnd>>,
 }
 
 /// Held by a copy that waits.
-pub(crate) struct Waiter(News);
+pub(crate) struct Waiter(FirstEndReceiver);
 
 impl Gate {
-    pub(crate) fn enter(&self, unit: &Unit) -> Entry<'_> {
+    pub(crate) fn enter(&self, unit: &Unit) -> Admission<'_> {
         let identity = (unit.handler.clone(), unit.kind.clone(), unit.key.clone());
         let mut running = self.running();
         if let Some(news) = running.get(&identity) {
-            return Entry::Copy(Waiter(news.clone()));
+            return Admission::Wait(Waiter(news.clone()));
         }
         let (news, listener) = watch::channel(None);
         running.insert(identity.clone(), listener);
-        Entry::First(Pass { gate: self, identity, fingerprint: unit.fingerprint, news })
+        Admission::Run(Pass { gate: self, identity, fingerprint: unit.fingerprint, news })
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<Identity, News>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<UnitId, FirstEndReceiver>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pass<'_> {
     /// Notifies the waiting copies of the end. If the pass is dropped without this, one of them runs next.
-    pub(crate) fn tell(&self, ended: &UnitEnd) {
-        self.news.send_replace(Some(First { ended: ended.clone(), fingerprint: self.fingerprint }));
+    pub(crate) fn notify(&self, ended: &UnitEnd) {
+        self.news.send_replace(Some(FirstEnd { ended: ended.clone(), fingerprint: self.fingerprint }));
     }
 }
 
@@ -120,29 +120,29 @@ impl Drop for Pass<'_> {
 /// The result of a wait.
 pub(crate) enum Waited {
     /// The first copy ended in this way.
-    Told(First),
+    Ended(FirstEnd),
     /// The first copy was dropped before it ended.
-    Gone,
+    Dropped,
     /// The first copy still runs, and the waiting time is over.
-    TimeIsUp,
+    TimedOut,
 }
 
 impl Waiter {
     pub(crate) async fn wait(mut self, max: Duration) -> Waited {
         match tokio::time::timeout(max, self.0.wait_for(Option::is_some)).await {
             Ok(Ok(first)) => match &*first {
-                Some(first) => Waited::Told(first.clone()),
-                None => Waited::Gone,
+                Some(first) => Waited::Ended(first.clone()),
+                None => Waited::Dropped,
             },
-            Ok(Err(_gone)) => Waited::Gone,
-            Err(_elapsed) => Waited::TimeIsUp,
+            Ok(Err(_gone)) => Waited::Dropped,
+            Err(_elapsed) => Waited::TimedOut,
         }
     }
 }
 
-impl First {
+impl FirstEnd {
     /// The end of a copy, given the end of the first one; `None` if the copy must run the check itself.
-    pub(crate) fn means_for(self, unit: &Unit, key_reuse: KeyReuse) -> Option<UnitEnd> {
+    pub(crate) fn end_of_copy(self, unit: &Unit, key_reuse: KeyReuse) -> Option<UnitEnd> {
         let same_body = self.fingerprint == unit.fingerprint;
         let outcome = match (self.ended.outcome, same_body) {
             (Outcome::Done | Outcome::Queued | Outcome::Duplicate, true) => Outcome::Duplicate,
@@ -190,8 +190,8 @@ mod tests {
             (Outcome::Rejected(Rejection::MissingKey), "one", Some("rejected")),
         ];
         for (outcome, body, expected) in table {
-            let first = First { ended: outcome.clone().into(), fingerprint: unit("one").fingerprint };
-            let means = first.means_for(&unit(body), KeyReuse::Skip);
+            let first = FirstEnd { ended: outcome.clone().into(), fingerprint: unit("one").fingerprint };
+            let means = first.end_of_copy(&unit(body), KeyReuse::Skip);
             assert_eq!(means.map(|ended| ended.outcome.name()), expected, "{outcome:?} {body}");
         }
     }
@@ -199,17 +199,17 @@ mod tests {
     #[tokio::test]
     async fn a_copy_runs_next_when_the_first_one_is_dropped() {
         let gate = Gate::default();
-        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("no copy runs") };
-        let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
-        assert!(matches!(copy.wait(Duration::from_millis(1)).await, Waited::TimeIsUp));
-        let Entry::Copy(copy) = gate.enter(&unit("two")) else { panic!("the body does not matter") };
+        let Admission::Run(pass) = gate.enter(&unit("one")) else { panic!("no copy runs") };
+        let Admission::Wait(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
+        assert!(matches!(copy.wait(Duration::from_millis(1)).await, Waited::TimedOut));
+        let Admission::Wait(copy) = gate.enter(&unit("two")) else { panic!("the body does not matter") };
         drop(pass);
-        assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Gone));
-        let Entry::First(pass) = gate.enter(&unit("one")) else { panic!("the first one was dropped") };
-        let Entry::Copy(copy) = gate.enter(&unit("one")) else { panic!("a copy runs") };
-        pass.tell(&Outcome::Done.into());
+        assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Dropped));
+        let Admission::Run(pass) = gate.enter(&unit("one")) else { panic!("the first one was dropped") };
+        let Admission::Wait(copy) = gate.enter(&unit("one")) else { panic!("a copy runs") };
+        pass.notify(&Outcome::Done.into());
         drop(pass);
-        assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Told(_)));
+        assert!(matches!(copy.wait(Duration::from_secs(60)).await, Waited::Ended(_)));
         assert!(gate.running().is_empty());
     }
 }

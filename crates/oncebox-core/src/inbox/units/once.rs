@@ -7,11 +7,11 @@ use serde::de::DeserializeOwned;
 
 use crate::backoff::Retries;
 use crate::handler::AsyncFunc;
-use crate::inbox::body::{Stopped, timed_out};
+use crate::inbox::body::{BodyStopped, timed_out};
 use crate::inbox::faults::{Judgement, Meaning};
 use crate::inbox::permits::Permit;
 use crate::inbox::units::attempts::no_answer;
-use crate::inbox::units::gate::{Entry, Waited};
+use crate::inbox::units::gate::{Admission, Waited};
 use crate::inbox::units::{CopyWait, UnitEnd, Units};
 use crate::inbox::{Inbox, InboxStore, unit_of};
 use crate::outcome::{Outcome, Rejection};
@@ -67,18 +67,18 @@ impl<S: InboxStore> Inbox<S> {
         let wait = CopyWait::new(settings.in_flight, settings.lock_timeout);
         let _pass = loop {
             match units.gate.enter(&unit) {
-                Entry::First(pass) => break pass,
+                Admission::Run(pass) => break pass,
                 // However the first copy ended, the marker has the result.
-                Entry::Copy(copy) => {
-                    if let Waited::TimeIsUp = copy.wait(wait.left()).await {
+                Admission::Wait(copy) => {
+                    if let Waited::TimedOut = copy.wait(wait.left()).await {
                         return Err(busy(handler).into());
                     }
                 }
             }
         };
         let (mut tx, permit) = match units.claim_or_wait(&unit, &wait).await? {
-            Claim::Ours(tx, permit) => (tx, permit),
-            Claim::Known(result) => return Ok(Once::Replayed(read_result(handler, result)?)),
+            OnceClaim::Ours(tx, permit) => (tx, permit),
+            OnceClaim::Known(result) => return Ok(Once::Replayed(read_result(handler, result)?)),
         };
 
         let store = &engine.store;
@@ -89,8 +89,8 @@ impl<S: InboxStore> Inbox<S> {
                 store.rollback(tx).await;
                 return Err(error);
             }
-            Err(Stopped::Panicked(panic)) => std::panic::resume_unwind(panic),
-            Err(Stopped::TimedOut) => {
+            Err(BodyStopped::Panicked(panic)) => std::panic::resume_unwind(panic),
+            Err(BodyStopped::TimedOut) => {
                 store.abandon(tx).await;
                 let message = timed_out(settings.handler_timeout).to_string();
                 return Err(Error::new(ErrorKind::Handler, message).into());
@@ -111,8 +111,8 @@ impl<S: InboxStore> Inbox<S> {
                 // The commit may have succeeded. Another claim finds out, because it waits for a commit that is still in progress.
                 let wait = CopyWait::new(settings.in_flight, settings.lock_timeout);
                 match units.claim_or_wait(&unit, &wait).await? {
-                    Claim::Known(_) => Ok(Once::Fresh(value)),
-                    Claim::Ours(tx, _permit) => {
+                    OnceClaim::Known(_) => Ok(Once::Fresh(value)),
+                    OnceClaim::Ours(tx, _permit) => {
                         store.rollback(tx).await;
                         Err(error.into())
                     }
@@ -170,7 +170,7 @@ impl<S: InboxStore> Inbox<S> {
 
 impl<S: InboxStore> Units<S> {
     /// Claims a unit. It waits for another copy until the waiting time is over.
-    async fn claim_or_wait(&self, unit: &Unit, wait: &CopyWait) -> Result<Claim<'_, S::Tx>, Error> {
+    async fn claim_or_wait(&self, unit: &Unit, wait: &CopyWait) -> Result<OnceClaim<'_, S::Tx>, Error> {
         let engine = &self.engine;
         let mut is_copy = false;
         let mut retries = Retries::within(engine.settings.store_timeout);
@@ -203,23 +203,23 @@ impl<S: InboxStore> Units<S> {
         mut tx: S::Tx,
         unit: &Unit,
         permit: Permit<'a>,
-    ) -> Result<Claim<'a, S::Tx>, Error> {
+    ) -> Result<OnceClaim<'a, S::Tx>, Error> {
         let store = &self.engine.store;
         match store.claim(&mut tx, std::slice::from_ref(unit)).await?.pop() {
             Some(Claimed::Fresh) => {
                 store.arm(&mut tx).await?;
-                Ok(Claim::Ours(tx, permit))
+                Ok(OnceClaim::Ours(tx, permit))
             }
             Some(Claimed::Known(marker)) => {
                 store.rollback(tx).await;
-                Ok(Claim::Known(marker.result))
+                Ok(OnceClaim::Known(marker.result))
             }
             Some(Claimed::Busy) | None => Err(no_answer::<S>()),
         }
     }
 }
 
-enum Claim<'a, Tx> {
+enum OnceClaim<'a, Tx> {
     Ours(Tx, Permit<'a>),
     Known(Option<Vec<u8>>),
 }

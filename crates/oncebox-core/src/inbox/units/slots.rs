@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use crate::handler::Delivery;
 use crate::inbox::InboxStore;
 use crate::inbox::batch_size::BatchSize;
-use crate::inbox::combiner::{Combiner, Policy, Promise, Runner, State};
+use crate::inbox::combiner::{Combiner, CombinerState, Policy, Promise, Runner};
 use crate::inbox::contention::Contention;
 use crate::inbox::units::batch::Batching;
 use crate::inbox::units::{CopyWait, UnitEnd};
@@ -117,7 +117,7 @@ impl Batches {
         Self(Combiner::new(Slots::new(max_batch, max_in_flight, cores)))
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State<Slots>> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, CombinerState<Slots>> {
         self.0.state()
     }
 
@@ -160,7 +160,7 @@ impl Batches {
 }
 
 /// A transaction in flight. Dropping it starts waiting units in the background.
-pub(crate) struct Slot<'a, S: InboxStore> {
+pub(crate) struct TransactionSlot<'a, S: InboxStore> {
     batching: &'a Arc<Batching<S>>,
     handler: usize,
     runner: Runner<'a, Slots>,
@@ -168,7 +168,7 @@ pub(crate) struct Slot<'a, S: InboxStore> {
     units: usize,
 }
 
-impl<'a, S: InboxStore> Slot<'a, S> {
+impl<'a, S: InboxStore> TransactionSlot<'a, S> {
     /// Creates the slot of a runner that was counted already.
     pub(crate) fn new(batching: &'a Arc<Batching<S>>, handler: usize) -> Self {
         let runner = Runner::new(&batching.batches(handler).0);
@@ -236,7 +236,7 @@ impl<'a, S: InboxStore> Slot<'a, S> {
     }
 }
 
-impl<S: InboxStore> Drop for Slot<'_, S> {
+impl<S: InboxStore> Drop for TransactionSlot<'_, S> {
     fn drop(&mut self) {
         self.give_back_units();
         self.runner.step_aside();
@@ -248,13 +248,13 @@ impl<S: InboxStore> Drop for Slot<'_, S> {
 mod tests {
     use super::*;
     use crate::handler::{Cancellation, EffectId};
-    use crate::inbox::combiner::{Answer, promise};
+    use crate::inbox::combiner::{PendingResult, promise};
     use crate::policy::InFlight;
     use crate::{Envelope, Key};
 
     const CORES: usize = 2;
 
-    fn job() -> (Job, Answer<UnitEnd>) {
+    fn job() -> (Job, PendingResult<UnitEnd>) {
         let (promise, answer) = promise();
         let unit = Unit {
             handler: "h".into(),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     /// Pushes units. Returns the number that got a slot; the others queue.
-    fn push(batches: &Batches, count: usize) -> (usize, Vec<Answer<UnitEnd>>) {
+    fn push(batches: &Batches, count: usize) -> (usize, Vec<PendingResult<UnitEnd>>) {
         let (jobs, answers): (Vec<_>, Vec<_>) = (0..count).map(|_| job()).unzip();
         (jobs.into_iter().filter_map(|job| batches.slot_or_queue(job)).count(), answers)
     }

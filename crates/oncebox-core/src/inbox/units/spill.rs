@@ -38,7 +38,7 @@ pub(crate) struct Spilling<S: InboxStore> {
 }
 
 /// Why a message is moved to the log.
-enum Why {
+enum SpillReason {
     /// Its handler is detached and runs from the log only.
     Detached,
     /// The handler failed.
@@ -58,7 +58,7 @@ impl<S: InboxStore> Units<S> {
                 "this inbox has no log for the messages of detached handlers: call .mode(Mode::inline()) on its builder",
             ));
         };
-        match spilling.spill(handler, &delivery.envelope, unit, Why::Detached).await {
+        match spilling.spill(handler, &delivery.envelope, unit, SpillReason::Detached).await {
             Err(error) if error.kind() == ErrorKind::Envelope => {
                 Ok(Outcome::Rejected(Rejection::BadEnvelope(cause(error))).into())
             }
@@ -98,10 +98,10 @@ impl<S: InboxStore> Spilling<S> {
     }
 
     /// Why a message is moved to the log; `None` if it is not.
-    fn why(&self, handler: &Registered<S>, outcome: &Outcome) -> Option<Why> {
+    fn why(&self, handler: &Registered<S>, outcome: &Outcome) -> Option<SpillReason> {
         let retry = handler.settings.retry.unwrap_or(self.log.settings.retry);
         match outcome {
-            Outcome::Retry { after, cause } => Some(Why::Failed {
+            Outcome::Retry { after, cause } => Some(SpillReason::Failed {
                 due_in: after.unwrap_or_else(|| retry.delay(1, chance())),
                 error: error_text(&**cause),
                 is_dead: !retry.allows_another(1),
@@ -113,7 +113,7 @@ impl<S: InboxStore> Spilling<S> {
                     Rejection::Permanent(_) => error_text(&**cause),
                     _ => rejection.to_string(),
                 };
-                Some(Why::Failed { due_in: Duration::ZERO, error, is_dead: true })
+                Some(SpillReason::Failed { due_in: Duration::ZERO, error, is_dead: true })
             }
             _ => None,
         }
@@ -124,7 +124,7 @@ impl<S: InboxStore> Spilling<S> {
         handler: &Registered<S>,
         envelope: &Envelope,
         unit: Option<&Unit>,
-        why: Why,
+        why: SpillReason,
     ) -> Result<UnitEnd, Error> {
         let mut spill = self.to_spill(handler, envelope, unit, why);
         let settings = &self.engine.settings;
@@ -162,7 +162,13 @@ impl<S: InboxStore> Spilling<S> {
         })
     }
 
-    fn to_spill(&self, handler: &Registered<S>, envelope: &Envelope, unit: Option<&Unit>, why: Why) -> Spill {
+    fn to_spill(
+        &self,
+        handler: &Registered<S>,
+        envelope: &Envelope,
+        unit: Option<&Unit>,
+        why: SpillReason,
+    ) -> Spill {
         let prepared = self.engine.prepare(handler, envelope).ok();
         let key = unit
             .map(|unit| unit.key.clone())
@@ -173,8 +179,8 @@ impl<S: InboxStore> Spilling<S> {
             None => LaneChoice::Prefer(u16::from(spread()) % self.log.lanes.max(1)),
         };
         let (failures, due_in, error, is_dead) = match why {
-            Why::Detached => (0, Duration::ZERO, None, false),
-            Why::Failed { due_in, error, is_dead } => (1, due_in, Some(error), is_dead),
+            SpillReason::Detached => (0, Duration::ZERO, None, false),
+            SpillReason::Failed { due_in, error, is_dead } => (1, due_in, Some(error), is_dead),
         };
         Spill {
             handler: self.log.ids[handler.index],

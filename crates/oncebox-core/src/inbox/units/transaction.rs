@@ -8,7 +8,7 @@ use crate::backoff::spread;
 use crate::handler::Delivery;
 use crate::handler::Returned;
 use crate::inbox::InboxStore;
-use crate::inbox::body::BodyError;
+use crate::inbox::body::BodyFailure;
 use crate::inbox::contention::lock_wait;
 use crate::inbox::faults::Meaning;
 use crate::inbox::permits::Permit;
@@ -31,7 +31,7 @@ pub(super) enum Sharing {
 }
 
 /// A transaction with the claimed units of a batch.
-struct Claim<Tx> {
+struct ClaimedBatch<Tx> {
     tx: Tx,
     units: Vec<Unit>,
     /// The indexes of the units that run.
@@ -42,7 +42,7 @@ struct Claim<Tx> {
 
 /// Why a batch was rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BatchTrouble {
+pub(super) enum BatchFailure {
     /// The handler failed on a unit, or on the whole set.
     Handler,
     /// The transaction conflicted with others.
@@ -55,13 +55,13 @@ pub(super) enum BatchTrouble {
 }
 
 /// Judges what an error of one body means for the whole batch.
-impl From<BodyError> for BatchTrouble {
-    fn from(error: BodyError) -> Self {
+impl From<BodyFailure> for BatchFailure {
+    fn from(error: BodyFailure) -> Self {
         match error {
-            BodyError::Failed(_) | BodyError::Broken(_) => Self::Handler,
-            BodyError::Contended(_) => Self::Contended,
-            BodyError::TimedOut(_) => Self::TimedOut,
-            BodyError::Lost(_) | BodyError::Session(_) | BodyError::Outage(_) => Self::Other,
+            BodyFailure::Failed(_) | BodyFailure::Broken(_) => Self::Handler,
+            BodyFailure::Contended(_) => Self::Contended,
+            BodyFailure::TimedOut(_) => Self::TimedOut,
+            BodyFailure::Lost(_) | BodyFailure::Session(_) | BodyFailure::Outage(_) => Self::Other,
         }
     }
 }
@@ -74,7 +74,7 @@ impl<S: InboxStore> Batching<S> {
         jobs: &mut [Job],
         sharing: Sharing,
         permit: &Permit<'_>,
-    ) -> Result<Vec<Option<UnitEnd>>, BatchTrouble> {
+    ) -> Result<Vec<Option<UnitEnd>>, BatchFailure> {
         let store = &self.engine.store;
         let units = jobs.iter().map(|job| job.unit.clone()).collect();
         let tries = jobs.iter().map(|job| job.attempts).max().unwrap_or_default();
@@ -92,16 +92,16 @@ impl<S: InboxStore> Batching<S> {
             Sharing::Isolated => self.run_isolated(handler, jobs, &mut claim).await,
         };
         let took = started.elapsed();
-        let Claim { mut tx, units, fresh, ended } = claim;
+        let ClaimedBatch { mut tx, units, fresh, ended } = claim;
         match ran {
             Ok(()) => {}
-            Err(BatchTrouble::TimedOut) => {
+            Err(BatchFailure::TimedOut) => {
                 store.abandon(tx).await;
-                return Err(BatchTrouble::TimedOut);
+                return Err(BatchFailure::TimedOut);
             }
-            Err(trouble) => {
+            Err(problem) => {
                 store.rollback(tx).await;
-                return Err(trouble);
+                return Err(problem);
             }
         }
 
@@ -116,11 +116,11 @@ impl<S: InboxStore> Batching<S> {
             && (store.guard(&mut tx).await.is_err() || store.record_results(&mut tx, &results).await.is_err())
         {
             store.rollback(tx).await;
-            return Err(BatchTrouble::Other);
+            return Err(BatchFailure::Other);
         }
         self.engine.commit(tx).await.map_err(|error| match Meaning::of::<S>(&error) {
-            Meaning::Lost => BatchTrouble::CommitUnknown,
-            _ => BodyError::behind::<S>(error).into(),
+            Meaning::Lost => BatchFailure::CommitUnknown,
+            _ => BodyFailure::behind::<S>(error).into(),
         })?;
         handler.batches.took(fresh.len(), took);
         handler.batches.state().size.clean(fresh.len());
@@ -134,19 +134,19 @@ impl<S: InboxStore> Batching<S> {
         handler: &Registered<S>,
         units: Vec<Unit>,
         lock_wait: Duration,
-    ) -> Result<Claim<S::Tx>, BatchTrouble> {
+    ) -> Result<ClaimedBatch<S::Tx>, BatchFailure> {
         let store = &self.engine.store;
         let limits = Limits {
             lock_timeout: CLAIM_WAIT,
             body_lock_timeout: Some(lock_wait),
             handler_timeout: self.engine.handler_timeout(handler),
         };
-        let mut tx = self.engine.store.begin(limits).await.map_err(|_error| BatchTrouble::Other)?;
+        let mut tx = self.engine.store.begin(limits).await.map_err(|_error| BatchFailure::Other)?;
         let claimed = match store.claim(&mut tx, &units).await {
             Ok(claimed) if claimed.len() == units.len() && store.arm(&mut tx).await.is_ok() => claimed,
             Ok(_) | Err(_) => {
                 store.rollback(tx).await;
-                return Err(BatchTrouble::Other);
+                return Err(BatchFailure::Other);
             }
         };
         let fresh = (0..units.len()).filter(|&n| claimed[n].is_fresh()).collect();
@@ -159,7 +159,7 @@ impl<S: InboxStore> Batching<S> {
                 Claimed::Busy => None,
             })
             .collect();
-        Ok(Claim { tx, units, fresh, ended })
+        Ok(ClaimedBatch { tx, units, fresh, ended })
     }
 
     /// Runs a batch without savepoints.
@@ -167,8 +167,8 @@ impl<S: InboxStore> Batching<S> {
         &self,
         handler: &Registered<S>,
         jobs: &mut [Job],
-        claim: &mut Claim<S::Tx>,
-    ) -> Result<(), BatchTrouble> {
+        claim: &mut ClaimedBatch<S::Tx>,
+    ) -> Result<(), BatchFailure> {
         let fresh = &claim.fresh;
         let mut messages = Vec::with_capacity(fresh.len());
         for &n in fresh {
@@ -189,10 +189,10 @@ impl<S: InboxStore> Batching<S> {
         &self,
         handler: &Registered<S>,
         jobs: &mut [Job],
-        claim: &mut Claim<S::Tx>,
-    ) -> Result<(), BatchTrouble> {
+        claim: &mut ClaimedBatch<S::Tx>,
+    ) -> Result<(), BatchFailure> {
         let store = &self.engine.store;
-        let broken_off = |_error| BatchTrouble::Other;
+        let broken_off = |_error| BatchFailure::Other;
         store.isolate(&mut claim.tx).await.map_err(broken_off)?;
         let mut clean = true;
         for (done, &n) in claim.fresh.iter().enumerate() {
@@ -204,7 +204,7 @@ impl<S: InboxStore> Batching<S> {
             let kept = match ran {
                 Ok(returned) => {
                     let kept = store.keep(&mut claim.tx, next).await;
-                    kept.map(|()| returned).map_err(BodyError::behind::<S>)
+                    kept.map(|()| returned).map_err(BodyFailure::behind::<S>)
                 }
                 Err(error) => Err(error),
             };
@@ -214,7 +214,7 @@ impl<S: InboxStore> Batching<S> {
                     claim.ended[n] = Some(UnitEnd { outcome: Outcome::Done, result, shared: false });
                     continue;
                 }
-                Err(error @ (BodyError::Failed(_) | BodyError::Broken(_))) => error.outcome(),
+                Err(error @ (BodyFailure::Failed(_) | BodyFailure::Broken(_))) => error.outcome(),
                 Err(error) => return Err(error.into()),
             };
             clean = false;
@@ -235,20 +235,20 @@ impl<S: InboxStore> Batching<S> {
         jobs: &mut [Job],
         units: &[usize],
         tx: &mut S::Tx,
-    ) -> Result<Result<Vec<Returned>, BodyError>, BatchTrouble> {
+    ) -> Result<Result<Vec<Returned>, BodyFailure>, BatchFailure> {
         tokio::select! {
             ended = self.engine.run_in(tx, handler, messages, deliveries) => Ok(ended),
-            () = any_gone(jobs, units) => Err(BatchTrouble::Other),
+            () = any_caller_dropped(jobs, units) => Err(BatchFailure::Other),
         }
     }
 
     /// Takes the decoded message of a unit, or decodes it again for a body that runs again.
-    fn decoded(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, BatchTrouble> {
+    fn decoded(&self, handler: &Registered<S>, job: &mut Job) -> Result<Box<dyn Any + Send>, BatchFailure> {
         if let Some(message) = job.message.take() {
             return Ok(message);
         }
         let prepared = self.engine.prepare(handler, &job.delivery.envelope);
-        prepared.map(|prepared| prepared.message).map_err(|_rejection| BatchTrouble::Other)
+        prepared.map(|prepared| prepared.message).map_err(|_rejection| BatchFailure::Other)
     }
 
     fn observe_batch(&self, handler: &Registered<S>, units: usize, took: Duration) {
@@ -263,7 +263,7 @@ impl<S: InboxStore> Batching<S> {
 
 /// Returns when one of the callers is dropped. Its unit must not be committed without a caller, and the other units can run
 /// without it.
-async fn any_gone(jobs: &mut [Job], fresh: &[usize]) {
+async fn any_caller_dropped(jobs: &mut [Job], fresh: &[usize]) {
     std::future::poll_fn(|cx| match fresh.iter().any(|&n| jobs[n].promise.poll_abandoned(cx).is_ready()) {
         true => Poll::Ready(()),
         false => Poll::Pending,

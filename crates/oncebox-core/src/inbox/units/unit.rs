@@ -13,7 +13,7 @@ use crate::inbox::body::panic_text;
 use crate::inbox::engine::Engine;
 use crate::inbox::registered::Registered;
 use crate::inbox::resolve::resolve;
-use crate::inbox::units::attempts::Attempt;
+use crate::inbox::units::attempts::AttemptInput;
 use crate::inbox::units::{CopyWait, UnitEnd, Units};
 use crate::limits::{check_envelope, check_order_by};
 use crate::observe;
@@ -56,7 +56,7 @@ impl<S: InboxStore> Units<S> {
             Some(unit) => self.pass_the_gate(handler, &delivery, unit, message, wait).await,
             None if handler.detached.is_some() => self.queue_detached(handler, &delivery, None).await,
             None => {
-                let first = Attempt::first(message);
+                let first = AttemptInput::first(message);
                 let ended = self.attempts.run(handler, &delivery, None, first, &wait).await?;
                 Ok(self.spill_failed(handler, &delivery, None, ended).await)
             }

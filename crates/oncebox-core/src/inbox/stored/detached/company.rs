@@ -12,25 +12,25 @@ use crate::store::StoredMessage;
 /// Whether messages run with others or alone, from before their lease until their end is recorded. A crash counts against every
 /// message that runs at that time, so a message that may have crashed a process already runs alone.
 #[derive(Clone)]
-pub(super) enum Company {
-    Others(#[allow(dead_code, reason = "held")] Arc<OwnedRwLockReadGuard<()>>),
-    Nobody(#[allow(dead_code, reason = "held")] Arc<OwnedRwLockWriteGuard<()>>),
+pub(super) enum Isolation {
+    WithOthers(#[allow(dead_code, reason = "held")] Arc<OwnedRwLockReadGuard<()>>),
+    Alone(#[allow(dead_code, reason = "held")] Arc<OwnedRwLockWriteGuard<()>>),
 }
 
-impl Company {
+impl Isolation {
     /// Whether a message may run in this way.
-    pub(super) fn suits(&self, message: &StoredMessage) -> bool {
+    pub(super) fn allows(&self, message: &StoredMessage) -> bool {
         match self {
-            Self::Others(_) => message.crashes == 0,
-            Self::Nobody(_) => message.crashes > 0,
+            Self::WithOthers(_) => message.crashes == 0,
+            Self::Alone(_) => message.crashes > 0,
         }
     }
 }
 
 /// Marks that a suspect waits or runs: a message that may crash the process. Dropping it allows the next suspect.
-pub(super) struct Suspect<S: LogStore>(pub(super) Arc<DetachedRuns<S>>);
+pub(super) struct SuspectGuard<S: LogStore>(pub(super) Arc<DetachedRuns<S>>);
 
-impl<S: LogStore> Drop for Suspect<S> {
+impl<S: LogStore> Drop for SuspectGuard<S> {
     fn drop(&mut self) {
         self.0.has_suspect.store(false, Ordering::Release);
         self.0.lanes.log.wake.notify_one();

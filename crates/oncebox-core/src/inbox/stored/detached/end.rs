@@ -8,8 +8,8 @@ use crate::backoff::Retries;
 use crate::error::chain;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
-use crate::inbox::stored::account::{Fate, apart, unit_of_message};
-use crate::inbox::stored::visit::{Spot, What};
+use crate::inbox::stored::account::{NextState, apart, unit_of_message};
+use crate::inbox::stored::visit::{VisitTarget, WorkKind};
 use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
@@ -37,17 +37,17 @@ impl<S: LogStore> DetachedRuns<S> {
             }
             Err(outcome) => {
                 observer.count(observe::FAILED, name);
-                let fate = match (fence, self.lanes.rules(handler).fate(failures, &outcome)) {
+                let next_state = match (fence, self.lanes.rules(handler).next_state(failures, &outcome)) {
                     // No fence means at-most-once: a retry is not allowed.
-                    (None, Fate::Retry { error, .. }) => Fate::Dead { error },
-                    (_, fate) => fate,
+                    (None, NextState::Retry { error, .. }) => NextState::Dead { error },
+                    (_, next_state) => next_state,
                 };
-                match fate {
-                    Fate::Retry { due_in, error } => {
+                match next_state {
+                    NextState::Retry { due_in, error } => {
                         report.failed = 1;
                         End::Retry { failures, due_in, error: Some(error) }
                     }
-                    Fate::Dead { error } => {
+                    NextState::Dead { error } => {
                         report.dead = 1;
                         dead = Some(error.clone());
                         End::Dead { failures, error }
@@ -111,7 +111,7 @@ impl<S: LogStore> DetachedRuns<S> {
         }
         if let Some(error) = dead {
             observer.count(observe::DEAD, name);
-            self.lanes.tell_of_one_dead(handler, &message, failures, Some(error));
+            self.lanes.report_dead_letter(handler, &message, failures, Some(error));
         }
         report
     }
@@ -142,12 +142,12 @@ impl<S: LogStore> DetachedRuns<S> {
         failures: u32,
         error: &str,
     ) -> Result<bool, Error> {
-        let what = What::Tasks;
-        let spot = Spot { handler: handler.index, lane: message.place.lane, what, careful: false };
-        let course = self.lanes.course(handler, spot);
+        let what = WorkKind::Tasks;
+        let target = VisitTarget { handler: handler.index, lane: message.place.lane, what, careful: false };
+        let plan = self.lanes.plan(handler, target);
         let taker = self.lanes.taker(handler, message.place.lane);
         let store = &self.lanes.engine.store;
-        let mut tx = self.lanes.engine.store.begin(course.limits).await?;
+        let mut tx = self.lanes.engine.store.begin(plan.limits).await?;
         let dead = SetApart { failures, error: Some(error.to_owned()), ..apart(message, Duration::ZERO) };
         // The marker was set to done before the run. Set back, it lets an operator run the message again.
         let spilled = spilled_marker(handler, message).into_iter().collect();

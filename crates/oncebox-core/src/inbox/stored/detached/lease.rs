@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::company::{Company, Suspect};
+use super::company::{Isolation, SuspectGuard};
 use super::{DetachedRuns, DetachedSlots};
 use crate::Error;
 use crate::error::chain;
@@ -14,10 +14,10 @@ use crate::inbox::faults::Judgement;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::account::apart;
-use crate::inbox::stored::care::{CRASHES_MAX, died};
+use crate::inbox::stored::care::{CRASHES_MAX, crashed_outcome};
 use crate::inbox::stored::presence::Process;
-use crate::inbox::stored::visit::{Spot, Taken, Visited, What};
-use crate::inbox::stored::work::{MessageEnd, Order, Ran};
+use crate::inbox::stored::visit::{TakenBatch, VisitResult, VisitTarget, WorkKind};
+use crate::inbox::stored::work::{BatchRun, HeldKeys, MessageEnd};
 use crate::inbox::stored::worker::WorkReport;
 use crate::store::{
     Account, Completion, End, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
@@ -28,11 +28,11 @@ const POSITIONS: u32 = 1 << 16;
 const BYTES: u64 = 8 * 1024 * 1024;
 
 /// A transaction with leases, ready to commit.
-struct Landing {
+struct LeaseCommit {
     index: usize,
     lane: u16,
-    taken: Taken,
-    ran: Ran,
+    taken: TakenBatch,
+    ran: BatchRun,
     account: Account,
     report: WorkReport,
     leases: Vec<SetApart>,
@@ -40,7 +40,7 @@ struct Landing {
 }
 
 /// The messages that one transaction leased.
-pub(super) struct Leased {
+pub(super) struct LeasedMessages {
     pub(super) messages: Vec<StoredMessage>,
     /// `None` for at-most-once messages, which count as handled before they run.
     pub(super) fence: Option<Fence>,
@@ -53,33 +53,33 @@ impl<S: LogStore> DetachedRuns<S> {
         handler: &Registered<S>,
         slots: &DetachedSlots,
         taker: Taker<'_>,
-        spot: Spot,
-    ) -> Result<Visited, Error> {
-        if spot.careful {
+        target: VisitTarget,
+    ) -> Result<VisitResult, Error> {
+        if target.careful {
             // Tasks of detached handlers count their crashes themselves, so the lane needs no care.
             self.lanes.engine.store.end_care(taker.handler, taker.lane).await?;
         }
         // A message that may crash the process runs alone, or waits to run alone.
-        let Ok(others) = self.lanes.alone.clone().try_read_owned() else { return Ok(Visited::Idle) };
-        let company = Company::Others(Arc::new(others));
-        self.lease_beside(handler, slots, taker, spot, company).await
+        let Ok(others) = self.lanes.alone.clone().try_read_owned() else { return Ok(VisitResult::Idle) };
+        let isolation = Isolation::WithOthers(Arc::new(others));
+        self.lease_while_present(handler, slots, taker, target, isolation).await
     }
 
     /// Leases and starts one message that may have crashed a process, as soon as nothing else runs here.
-    fn lease_suspect(self: &Arc<Self>, handler: &Registered<S>, taker: Taker<'_>, spot: Spot) {
+    fn lease_suspect(self: &Arc<Self>, handler: &Registered<S>, taker: Taker<'_>, target: VisitTarget) {
         if self.has_suspect.swap(true, Ordering::AcqRel) {
             return;
         }
-        let suspect = Suspect(self.clone());
+        let suspect = SuspectGuard(self.clone());
         let (index, lane) = (handler.index, taker.lane);
         let (alone, body) = (self.lanes.alone.clone(), self.bodies.begin());
         tokio::spawn(async move {
-            let company = Company::Nobody(Arc::new(alone.write_owned().await));
+            let isolation = Isolation::Alone(Arc::new(alone.write_owned().await));
             let runs = &suspect.0;
             let handler = &runs.lanes.engine.handlers[index];
             if let Some(slots) = &handler.detached {
                 let taker = runs.lanes.taker(handler, lane);
-                let leased = runs.lease_beside(handler, slots, taker, spot, company).await;
+                let leased = runs.lease_while_present(handler, slots, taker, target, isolation).await;
                 if let Err(error) = leased {
                     tracing::debug!(
                         error = chain(&error),
@@ -91,17 +91,17 @@ impl<S: LogStore> DetachedRuns<S> {
         });
     }
 
-    async fn lease_beside(
+    async fn lease_while_present(
         self: &Arc<Self>,
         handler: &Registered<S>,
         slots: &DetachedSlots,
         taker: Taker<'_>,
-        spot: Spot,
-        company: Company,
-    ) -> Result<Visited, Error> {
+        target: VisitTarget,
+        isolation: Isolation,
+    ) -> Result<VisitResult, Error> {
         // The process may have signed off meanwhile. It must not lease messages then.
-        let Some(present) = self.lanes.presence.stay() else { return Ok(Visited::Idle) };
-        let visited = self.lease_and_start(handler, slots, taker, spot, company).await;
+        let Some(present) = self.lanes.presence.stay() else { return Ok(VisitResult::Idle) };
+        let visited = self.lease_and_start(handler, slots, taker, target, isolation).await;
         present.leave().await;
         visited
     }
@@ -111,40 +111,40 @@ impl<S: LogStore> DetachedRuns<S> {
         handler: &Registered<S>,
         slots: &DetachedSlots,
         taker: Taker<'_>,
-        spot: Spot,
-        company: Company,
-    ) -> Result<Visited, Error> {
-        let Some(process) = self.lanes.presence.process() else { return Ok(Visited::Idle) };
+        target: VisitTarget,
+        isolation: Isolation,
+    ) -> Result<VisitResult, Error> {
+        let Some(process) = self.lanes.presence.process() else { return Ok(VisitResult::Idle) };
         let mut permits = Vec::new();
         while let Ok(permit) = slots.free.clone().try_acquire_owned() {
             permits.push(permit);
         }
         if permits.is_empty() || process.cancellation.is_cancelled() {
-            return Ok(Visited::Idle);
+            return Ok(VisitResult::Idle);
         }
         let room = u32::try_from(permits.len()).unwrap_or(u32::MAX);
-        let course = self.lanes.course(handler, spot);
-        let Some(mut tx) = self.lanes.begin_visit(&course).await? else { return Ok(Visited::Busy) };
-        let mut taken = match self.take_to_lease(&mut tx, slots, taker, spot.what, room).await {
+        let plan = self.lanes.plan(handler, target);
+        let Some(mut tx) = self.lanes.begin_visit(&plan).await? else { return Ok(VisitResult::Busy) };
+        let mut taken = match self.take_to_lease(&mut tx, slots, taker, target.what, room).await {
             Ok(Some(taken)) if !taken.is_empty() => taken,
             other => {
                 self.lanes.engine.store.rollback(tx).await;
-                return Ok(if other?.is_some() { Visited::Idle } else { Visited::Busy });
+                return Ok(if other?.is_some() { VisitResult::Idle } else { VisitResult::Busy });
             }
         };
         if slots.settings.out_of_process {
             taken.messages.iter_mut().for_each(|message| message.crashes = 0);
         }
-        let (ran, leases) = self.sort_out(handler, &taken, &company);
+        let (ran, leases) = self.choose_leases(handler, &taken, &isolation);
         let is_suspect = |message: &StoredMessage| (1..CRASHES_MAX).contains(&message.crashes);
-        if matches!(company, Company::Others(_)) && taken.messages.iter().any(is_suspect) {
-            self.lease_suspect(handler, taker, spot);
+        if matches!(isolation, Isolation::WithOthers(_)) && taken.messages.iter().any(is_suspect) {
+            self.lease_suspect(handler, taker, target);
         }
         if ran.ended.iter().all(|ended| matches!(ended, MessageEnd::Again)) && taken.progress.is_none() {
             self.lanes.engine.store.rollback(tx).await;
-            return Ok(Visited::Idle);
+            return Ok(VisitResult::Idle);
         }
-        let (mut account, mut report) = self.lanes.account(handler, &taken, &ran, &course);
+        let (mut account, mut report) = self.lanes.account(handler, &taken, &ran, &plan);
         // Messages that were put back did not run, so they need no delay.
         for (message, _) in
             taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, MessageEnd::Again))
@@ -173,7 +173,7 @@ impl<S: LogStore> DetachedRuns<S> {
             // The lease of this process expired. Its next heartbeat finds out and registers it again.
             Ok(None) => {
                 self.lanes.engine.store.rollback(tx).await;
-                return Ok(Visited::Idle);
+                return Ok(VisitResult::Idle);
             }
             Err(error) => {
                 self.lanes.engine.store.rollback(tx).await;
@@ -181,37 +181,45 @@ impl<S: LogStore> DetachedRuns<S> {
             }
         };
         // A task of its own, so that a cancelled caller does not stop it: a leased message must run.
-        let landing =
-            Landing { index: handler.index, lane: taker.lane, taken, ran, account, report, leases, fence };
+        let commit = LeaseCommit {
+            index: handler.index,
+            lane: taker.lane,
+            taken,
+            ran,
+            account,
+            report,
+            leases,
+            fence,
+        };
         let (runs, present) = (self.clone(), self.lanes.presence.stay());
-        let landed = tokio::spawn(async move {
-            let landed = runs.land(tx, landing, &process, permits, &company).await;
+        let committed = tokio::spawn(async move {
+            let committed = runs.commit_and_start(tx, commit, &process, permits, &isolation).await;
             if let Some(present) = present {
                 present.leave().await;
             }
-            landed
+            committed
         });
-        landed.await.unwrap_or_else(|stopped| Err(Error::unavailable("leasing broke off", stopped)))
+        committed.await.unwrap_or_else(|stopped| Err(Error::unavailable("leasing broke off", stopped)))
     }
 
     /// Commits the leases, and starts their messages.
-    async fn land(
+    async fn commit_and_start(
         self: &Arc<Self>,
         tx: S::Tx,
-        landing: Landing,
+        commit: LeaseCommit,
         process: &Process,
         permits: Vec<OwnedSemaphorePermit>,
-        company: &Company,
-    ) -> Result<Visited, Error> {
-        let Landing { index, lane, taken, ran, account, report, leases, fence } = landing;
+        isolation: &Isolation,
+    ) -> Result<VisitResult, Error> {
+        let LeaseCommit { index, lane, taken, ran, account, report, leases, fence } = commit;
         let handler = &self.lanes.engine.handlers[index];
         if let Err(error) = self.lanes.engine.store.finish(tx, taken.progress).await {
             if let Some(fence) = fence.filter(|_| Judgement::of::<S>(&error).is_lost()) {
-                self.let_go(self.lanes.taker(handler, lane), &leases, fence);
+                self.release_leases(self.lanes.taker(handler, lane), &leases, fence);
             }
             return Err(error);
         }
-        self.lanes.tell_of_dead(handler, &taken, &account);
+        self.lanes.report_dead_letters(handler, &taken, &account);
         let more = taken.has_more();
         let is_leased = |ended: &MessageEnd| matches!(ended, MessageEnd::Done(_));
         let messages: Vec<StoredMessage> = taken
@@ -220,8 +228,8 @@ impl<S: LogStore> DetachedRuns<S> {
             .zip(&ran.ended)
             .filter_map(|(message, ended)| is_leased(ended).then_some(message))
             .collect();
-        self.start(handler, process, Leased { messages, fence }, permits, company);
-        Ok(Visited::Worked { report, more })
+        self.start(handler, process, LeasedMessages { messages, fence }, permits, isolation);
+        Ok(VisitResult::Worked { report, more })
     }
 
     async fn take_to_lease(
@@ -229,14 +237,14 @@ impl<S: LogStore> DetachedRuns<S> {
         tx: &mut S::Tx,
         slots: &DetachedSlots,
         taker: Taker<'_>,
-        what: What,
+        what: WorkKind,
         room: u32,
-    ) -> Result<Option<Taken>, Error> {
+    ) -> Result<Option<TakenBatch>, Error> {
         let store = &self.lanes.engine.store;
-        if what == What::Tasks {
+        if what == WorkKind::Tasks {
             let limits = TaskLimits { tasks: room, heads_only: true };
             let messages = store.take_tasks(tx, taker, limits).await?;
-            return Ok(messages.map(|messages| Taken::tasks(messages, room)));
+            return Ok(messages.map(|messages| TakenBatch::tasks(messages, room)));
         }
         let limits = TakeLimits {
             messages: room,
@@ -245,27 +253,32 @@ impl<S: LogStore> DetachedRuns<S> {
             open_tasks: (!slots.settings.at_most_once).then_some(slots.settings.open_tasks),
         };
         let batch = store.take(tx, taker, limits).await?;
-        Ok(batch.map(|batch| Taken::messages(taker, batch)))
+        Ok(batch.map(|batch| TakenBatch::messages(taker, batch)))
     }
 
     /// Decides which messages run now and which wait. Only one message of each ordering key runs at a time.
-    fn sort_out(&self, handler: &Registered<S>, taken: &Taken, company: &Company) -> (Ran, Vec<SetApart>) {
-        let mut order = Order::of(handler);
-        let mut ran = Ran::default();
+    fn choose_leases(
+        &self,
+        handler: &Registered<S>,
+        taken: &TakenBatch,
+        isolation: &Isolation,
+    ) -> (BatchRun, Vec<SetApart>) {
+        let mut held_keys = HeldKeys::of(handler);
+        let mut ran = BatchRun::default();
         let mut leases = Vec::new();
         for message in &taken.messages {
             ran.ended.push(if !message.due_in.is_zero() {
                 MessageEnd::Scheduled
-            } else if order.holds(message) {
+            } else if held_keys.holds(message) {
                 MessageEnd::Parked
             } else if message.crashes >= CRASHES_MAX {
-                order.hold(message);
-                MessageEnd::Failed(died(message.crashes))
-            } else if !company.suits(message) || (message.crashes > 0 && !leases.is_empty()) {
-                order.hold(message);
+                held_keys.hold(message);
+                MessageEnd::Failed(crashed_outcome(message.crashes))
+            } else if !isolation.allows(message) || (message.crashes > 0 && !leases.is_empty()) {
+                held_keys.hold(message);
                 MessageEnd::Again
             } else {
-                order.hold(message);
+                held_keys.hold(message);
                 leases.push(apart(message, Duration::ZERO));
                 MessageEnd::Done(None)
             });
@@ -274,7 +287,7 @@ impl<S: LogStore> DetachedRuns<S> {
     }
 
     /// Releases leases after a commit with a lost response. It is unknown whether they exist.
-    fn let_go(&self, taker: Taker<'_>, leases: &[SetApart], fence: Fence) {
+    fn release_leases(&self, taker: Taker<'_>, leases: &[SetApart], fence: Fence) {
         for lease in leases {
             let place = Place { lane: taker.lane, pos: lease.pos };
             let end = End::Retry { failures: lease.failures, due_in: Duration::ZERO, error: None };

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::handler::Detachment;
 use crate::inbox::InboxStore;
 use crate::inbox::stored::completer::Completer;
-use crate::inbox::stored::lanes::Lanes;
+use crate::inbox::stored::lanes::LaneVisitor;
 use crate::inbox::stored::worker::WorkReport;
 
 /// The concurrency limit of one detached handler.
@@ -35,7 +35,7 @@ impl DetachedSlots {
 
 /// Leases messages of detached handlers, runs them, and records their ends.
 pub(super) struct DetachedRuns<S: InboxStore> {
-    lanes: Arc<Lanes<S>>,
+    lanes: Arc<LaneVisitor<S>>,
     completer: Arc<Completer<S>>,
     bodies: Arc<Bodies>,
     /// Whether a message that may crash the process waits to run alone, or runs.
@@ -43,7 +43,7 @@ pub(super) struct DetachedRuns<S: InboxStore> {
 }
 
 impl<S: InboxStore> DetachedRuns<S> {
-    pub(super) fn new(lanes: Arc<Lanes<S>>) -> Self {
+    pub(super) fn new(lanes: Arc<LaneVisitor<S>>) -> Self {
         let completer = Arc::new(Completer::new(lanes.engine.clone(), lanes.presence.clone()));
         Self { lanes, completer, bodies: Arc::default(), has_suspect: AtomicBool::new(false) }
     }

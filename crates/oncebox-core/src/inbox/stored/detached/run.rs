@@ -7,9 +7,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tracing::Instrument;
 
 use super::DetachedRuns;
-use super::company::Company;
-use super::lease::Leased;
-use crate::inbox::body::BodyError;
+use super::company::Isolation;
+use super::lease::LeasedMessages;
+use crate::inbox::body::BodyFailure;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::presence::Process;
@@ -75,20 +75,20 @@ impl<S: LogStore> DetachedRuns<S> {
         self: &Arc<Self>,
         handler: &Registered<S>,
         process: &Process,
-        leased: Leased,
+        leased: LeasedMessages,
         permits: Vec<OwnedSemaphorePermit>,
-        company: &Company,
+        isolation: &Isolation,
     ) {
         for (message, permit) in leased.messages.into_iter().zip(permits) {
             let (runs, index, fence) = (self.clone(), handler.index, leased.fence);
-            let (cancellation, company) = (process.cancellation.clone(), company.clone());
+            let (cancellation, isolation) = (process.cancellation.clone(), isolation.clone());
             let mut body = self.bodies.begin();
             let present = self.lanes.presence.stay();
             tokio::spawn(async move {
                 let handler = &runs.lanes.engine.handlers[index];
                 let ended = runs.run(handler, &message, cancellation).await;
                 body.report += runs.end(handler, message, fence, ended).await;
-                drop((permit, company));
+                drop((permit, isolation));
                 if let Some(present) = present {
                     present.leave().await;
                 }
@@ -117,7 +117,7 @@ impl<S: LogStore> DetachedRuns<S> {
         let started = Instant::now();
         let ended = engine.run_detached(handler, vec![ready.message], &deliveries).instrument(span).await;
         engine.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
-        let returned = ended.map_err(BodyError::outcome)?;
+        let returned = ended.map_err(BodyFailure::outcome)?;
         Ok(returned.into_iter().next().and_then(|one| one.result))
     }
 }
