@@ -88,6 +88,7 @@ impl BatchSize {
     /// Records the handler time of this number of units.
     pub(crate) fn took(&mut self, units: usize, time: Duration) {
         let per_unit = time / u32::try_from(units.max(1)).unwrap_or(u32::MAX);
+        // The last batch counts a quarter: quick to adapt, but one slow batch does not change the size much.
         self.handle_time = (self.handle_time * 3 + per_unit) / 4;
     }
 
@@ -98,6 +99,7 @@ impl BatchSize {
             self.clean = 0;
             self.limit = (self.limit * 2).min(self.max);
             if self.limit == self.max {
+                // At full size again: earlier failures are no longer relevant.
                 self.clean_to_grow = CLEAN_UNITS_TO_GROW;
             }
         }

@@ -94,6 +94,7 @@ impl<S: InboxStore> Engine<S> {
     ) -> Result<Vec<Returned>, BodyFailure> {
         let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
+        // The grace lets the server's own timeout come first: its error names the statement.
         let ran = self.within(limit.saturating_add(TIMEOUT_GRACE), body).await;
         // After a panic or a timeout the state of the connection is unknown, so the store must not use it.
         if let Ok(ended) = &ran {
@@ -115,6 +116,7 @@ impl<S: InboxStore> Engine<S> {
     ) -> Result<Vec<Returned>, BodyFailure> {
         let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, None);
+        // No grace: there is no statement that a server could end first.
         judge::<S>(&handler.settings, self.within(limit, body).await, deliveries.len(), limit)
     }
 
@@ -151,6 +153,7 @@ fn judge<S: Store>(
             Err(BodyFailure::Failed(text.into()))
         }
         Ok(Err(failure)) => {
+            // The handler's own rules come first: it may know that a transient error is permanent.
             let failure = settings.judge(failure);
             Err(BodyFailure::with(Meaning::of_failure::<S>(&failure), failure))
         }
@@ -181,7 +184,7 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
 fn not_lent() -> Error {
     Error::new(
         ErrorKind::Transaction,
-        "the handler left a nested transaction open, or put another connection in the place of the one that it was lent",
+        "the handler left a nested transaction open, or put another connection in the place of the one that it received",
     )
 }
 

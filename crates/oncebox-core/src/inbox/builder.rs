@@ -160,6 +160,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         H: Handler<S, Marker>,
         Marker: 'static,
     {
+        // One order for equal sets of kinds, so that the registration in the database does not change without need.
         kinds.sort();
         kinds.dedup();
         self.handlers.push(Registered {
@@ -291,9 +292,11 @@ impl<S: InboxStore> InboxBuilder<S> {
         self.store.check().await?;
         let capacity = self.store.capacity();
         let limit = self.settings.max_in_flight.unwrap_or(capacity.saturating_sub(INLINE_SPARE));
+        // More permits than connections would only move the wait into the pool, which has a time limit of its own.
         let permits = Permits::new(limit.min(capacity));
         let handlers = self.handlers.len().max(1);
         for handler in &mut self.handlers {
+            // An equal share for each handler, so that one handler's slots cannot use all permits.
             handler.batches = Batches::new(self.settings.max_batch, permits.limit() / handlers);
             let size = BatchSize::new(self.stored.work_batch, 1);
             handler.lessons = Mutex::new(Lessons::new(match self.stored.batch_time {
@@ -312,6 +315,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         }
         let observer = Observer { enabled: self.metrics };
         observer.describe();
+        // Registered kinds reserve their metric labels first, because senders can use any number of other kinds.
         observer.expect(by_kind.keys());
         for (handler, origin) in self.handlers.iter_mut().zip(layout.origins) {
             handler.origin = origin.into();
@@ -320,6 +324,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             let (lanes, keep_messages) = (layout.lanes, self.stored.keep_messages);
             (log.prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
         });
+        // Heartbeats count as live time for retention, and an operator's tool handles no messages.
         let sweeper = match self.for_operators {
             true => Sweeper::idle(),
             false => Sweeper::start(self.store.clone(), self.settings.retention, pruning, observer),

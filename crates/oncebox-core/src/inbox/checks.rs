@@ -66,13 +66,14 @@ impl<S: InboxStore> Checks<'_, S> {
                     "has concurrency or max_open_tasks 0: nothing would ever run"
                 }
                 (true, Some(detached)) if detached.at_most_once && handler.settings.ordered.is_some() => {
-                    "is ordered and at_most_once: what counts as handled before it runs holds nobody back. Leave one of them out"
+                    "is ordered and at_most_once: an at-most-once message counts as handled before it runs, so it cannot hold back \
+                     the next one. Leave one of them out"
                 }
                 (true, Some(_)) if !self.mode.allows_detached() => {
                     "is detached, and mixed is for handlers in a transaction: register it in the other mode under another name"
                 }
                 _ if handler.settings.ordered.is_some() && !self.mode.keeps_order() => {
-                    "is ordered, which needs the log: what is delivered inline comes in any order. Call .stored() on the builder"
+                    "is ordered, which needs the log: inline deliveries arrive in any order. Call .stored() on the builder"
                 }
                 _ => continue,
             };

@@ -32,6 +32,7 @@ pub(crate) struct Promise<R>(oneshot::Sender<Result<R, Error>>);
 impl<R> Promise<R> {
     /// Sends the result to the caller, if it still waits.
     pub(crate) fn keep(self, result: Result<R, Error>) {
+        // An error means that the caller was dropped, which is allowed.
         let _ = self.0.send(result);
     }
 
@@ -57,6 +58,7 @@ pub(crate) struct PendingResult<R>(oneshot::Receiver<Result<R, Error>>);
 
 impl<R> PendingResult<R> {
     pub(crate) async fn wait(self) -> Result<R, Error> {
+        // A promise is dropped without a result only if the runner's task is dropped, as at the shutdown of the runtime.
         self.0.await.unwrap_or_else(|gone| Err(Error::unavailable("the runtime is shutting down", gone)))
     }
 }
@@ -168,6 +170,7 @@ impl<P: Policy> Combiner<P> {
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut CombinerState<P>) -> R) -> R {
         let mut state = self.state();
         let changed = change(&mut state);
+        // Only one runner holds back at a time, so waking one is enough.
         if state.is_holding && !state.policy.holds_back() {
             self.look_again.notify_one();
         }
@@ -206,6 +209,7 @@ impl<'a, P: Policy> Runner<'a, P> {
 
     /// Takes the calls of its next transaction; `None` if the runner has ended.
     pub(crate) async fn next(&mut self) -> Option<P::Batch> {
+        // At most one timeout for each batch: after it, even a small batch runs.
         let mut may_hold_back = true;
         loop {
             match self.look(may_hold_back) {
@@ -226,6 +230,7 @@ impl<'a, P: Policy> Runner<'a, P> {
         }
         let batch = state.policy.take();
         if batch.is_none() {
+            // `take` makes the subtraction happen once, although `drop` follows.
             state.runners -= usize::from(std::mem::take(&mut self.is_counted));
         }
         batch.map_or(Next::Done, Next::Run)

@@ -64,6 +64,7 @@ impl Meaning {
     /// The meaning of an error of the inbox's own statement or commit, after a body.
     pub(crate) fn of<S: Store>(error: &Error) -> Self {
         match error.kind() {
+            // The inbox found this itself, so the store's classification of the cause does not matter.
             ErrorKind::Transaction => Self::Broken,
             _ => Self::of_judgement(Judgement::of::<S>(error)),
         }
@@ -84,6 +85,7 @@ impl Meaning {
             Fault::Session => Self::Session,
             Fault::Outage => Self::Outage,
             Fault::Transient | Fault::LockTimeout => Self::Contended,
+            // After a body has started, a statement timeout means that the handler is too slow.
             Fault::StatementTimeout | Fault::Other => Self::Failed,
         }
     }
@@ -104,6 +106,7 @@ impl Obstacle {
     pub(crate) fn of<S: Store>(error: Error) -> Self {
         match Judgement::of::<S>(&error).0 {
             Fault::LockTimeout => Self::Locked,
+            // No body has run, so even a statement timeout can only be the store's.
             Fault::Connection
             | Fault::Session
             | Fault::Outage

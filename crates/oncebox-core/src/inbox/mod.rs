@@ -75,11 +75,13 @@ impl<S: InboxStore> Inbox<S> {
         engine.refuse_nested()?;
         let _visit = engine.doors.enter()?;
         engine.refuse_stored()?;
+        // Not an error: a source often carries kinds that this program does not need, and must not block on them.
         let Some(handlers) = engine.by_kind.get(envelope.kind()) else {
             tracing::warn!(kind = envelope.kind(), "unhandled kind");
             engine.observer.unhandled(envelope.kind());
             return Ok(Report::default());
         };
+        // Shared, so that several handlers do not copy the body.
         let envelope = Arc::new(envelope);
         let runs = handlers.iter().map(|&n| {
             let handler = &engine.handlers[n];
@@ -89,6 +91,7 @@ impl<S: InboxStore> Inbox<S> {
                 Ok::<_, Error>((handler.name.clone(), ended.outcome))
             }
         });
+        // All handlers run to their end before an error returns: one handler's outage must not cancel the others.
         let outcomes = join_all(runs).await.into_iter().collect::<Result<Vec<_>, Error>>()?;
         Ok(Report::new(outcomes))
     }
@@ -118,6 +121,7 @@ impl<S: InboxStore> Inbox<S> {
     ) -> Result<u64, Error> {
         self.refuse_stored_marks()?;
         let registered = self.parts.engine.registered(handler)?;
+        // A key counts for one kind only, so the kind must be unambiguous.
         let [kind] = &registered.kinds[..] else {
             return Err(Error::configuration(format!(
                 "the handler {handler:?} takes several kinds: use import_processed_kind and name one"
@@ -197,6 +201,7 @@ impl<S: InboxStore> Inbox<S> {
     /// Dropping an inbox without this loses nothing either: transactions in flight roll back, and their messages are delivered
     /// again.
     pub async fn close(&self) {
+        // The sweeper stops last, so that live time counts until all calls have ended.
         self.parts.engine.doors.close().await;
         self.parts.sweeper.stop();
     }
@@ -335,7 +340,8 @@ impl<S: InboxStore> Engine<S> {
         match self.mode.reads_log() {
             true => Ok(()),
             false => Err(Error::configuration(
-                "this inbox handles messages inline: call process(). Its log is for what is set apart",
+                "this inbox handles messages inline: call process(). Its log is for scheduled retries, dead letters and detached \
+                 handlers",
             )),
         }
     }
@@ -352,6 +358,7 @@ fn checked_keys<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Result<Vec<S
         Ok(key.stored())
     });
     let mut keys = keys.collect::<Result<Vec<StoredKey>, Error>>()?;
+    // Sorted like all claims, so that an import and a batch cannot deadlock.
     keys.sort();
     keys.dedup();
     Ok(keys)

@@ -29,7 +29,7 @@ impl<S: InboxStore> Engine<S> {
             return Err(Error::new(
                 ErrorKind::Nested,
                 "a handler called its own inbox: it holds the transaction that the call would wait for. Use claim() on \
-                 the connection that the handler was lent, or call after the handler has returned",
+                 the connection that the handler received, or call after the handler has returned",
             ));
         }
         Ok(())

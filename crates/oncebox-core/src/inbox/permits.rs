@@ -49,6 +49,7 @@ impl Permit<'_> {
 
 impl Permits {
     pub(crate) fn new(limit: usize) -> Self {
+        // A store without a limit reports `usize::MAX`, and a semaphore panics above its maximum.
         let limit = limit.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             limit,

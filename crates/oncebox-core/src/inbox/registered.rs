@@ -43,6 +43,7 @@ impl<S: InboxStore> Registered<S> {
 
     /// What visits to its lanes have learned.
     pub(crate) fn lessons(&self) -> MutexGuard<'_, Lessons> {
+        // Lessons only affect speed, so they are used even after a panic under the lock.
         self.lessons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn resolve_stored(prepared: Option<&Prepared>, envelope: &Envelope) -
 fn delivery_key(headers: &Headers) -> Option<Key> {
     let id = headers.get(Headers::MESSAGE_ID).filter(|id| !id.is_empty())?;
     let part = |text: &str| Piece::Part(Cow::Owned(text.as_bytes().to_vec()));
+    // Parts are escaped, so a `:` inside a source cannot make two different pairs equal.
     compose(&[part(headers.get(Headers::SOURCE)?), Piece::Literal(":"), part(id)])
 }
 

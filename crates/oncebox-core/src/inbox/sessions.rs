@@ -15,6 +15,7 @@ pub(crate) struct StaleSessions {
 impl StaleSessions {
     /// Counts one more out-of-date session. Returns whether another connection may help; the store has closed this one.
     pub(crate) fn replace(&mut self, capacity: usize, error: &impl Display) -> bool {
+        // Saturating, because a store without a limit has the capacity `usize::MAX`.
         self.met = self.met.saturating_add(1);
         let may_help = self.met <= capacity.saturating_add(SPARE);
         if may_help {

@@ -85,6 +85,7 @@ impl<S: LogStore> Intake<S> {
                 return Err(Rejection::MissingKey.to_error());
             }
         }
+        // Accepted all the same: another process, or a later version of this one, may handle this kind.
         if handlers.is_none() && self.is_first_report(&envelope.kind) {
             tracing::warn!(
                 kind = envelope.kind,

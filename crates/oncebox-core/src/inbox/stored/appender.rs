@@ -58,6 +58,7 @@ impl Collapsed {
 
     fn fail(self, error: &Error) {
         for promise in self.promises.into_iter().flatten() {
+            // An error cannot be cloned, so each caller gets one with the same kind and text.
             promise.keep(Err(Error::new(error.kind(), chain(error))));
         }
     }
@@ -140,7 +141,7 @@ impl<S: LogStore> Intake<S> {
                 Ok(appended) if appended.len() == messages.len() => return Ok(appended),
                 Ok(_) => Error::new(
                     ErrorKind::Unavailable,
-                    format!("the store {} did not answer for every message", S::NAME),
+                    format!("the store {} did not return a result for every message", S::NAME),
                 ),
                 Err(error) => error,
             };

@@ -58,6 +58,7 @@ impl<S: LogStore> LaneVisitor<S> {
             }
             let mut problem = None;
             let mut result = None;
+            // Savepoints cost time, so a batch without recent failures opens its first one only after a full chunk.
             if n - chunk.begin >= CHUNK {
                 let kept = if chunk.open { store.keep(tx, true).await } else { store.isolate(tx).await };
                 match kept {
@@ -82,6 +83,7 @@ impl<S: LogStore> LaneVisitor<S> {
             }
             match problem {
                 None => ran.ended.push(MessageEnd::Done(result)),
+                // Without a savepoint nothing can be kept: the whole batch rolls back.
                 Some(problem) if !chunk.open || problem.is_whole_transaction_lost() => return Err(problem),
                 Some(problem) => {
                     let end = messages.len().min(n + 1);
@@ -129,7 +131,8 @@ impl<S: LogStore> LaneVisitor<S> {
         let isolated = match rest {
             // A chunk of one message: this is the failed one, and it need not run again.
             [one] => {
-                let ended = self.blame(handler, one, problem, plan, held_keys).into_iter().collect();
+                let ended =
+                    self.end_after_rollback(handler, one, problem, plan, held_keys).into_iter().collect();
                 BatchRun { ended, ..BatchRun::default() }
             }
             _ => self.run_isolated_messages(handler, tx, rest, plan, Instant::now(), held_keys).await?,

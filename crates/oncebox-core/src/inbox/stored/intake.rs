@@ -54,6 +54,7 @@ impl<S: LogStore> Intake<S> {
         }
         let intake = self.clone();
         tokio::spawn(async move {
+            // The wait collects the messages of several transactions into one announcement.
             sleep(ANNOUNCE_EVERY).await;
             // Reset before the call: a message that is appended during it needs another announcement.
             intake.announcing.store(false, Ordering::Release);

@@ -62,6 +62,7 @@ impl Lessons {
 
 impl LaneLessons {
     pub(super) fn halve_sets(&mut self, failed: usize) {
+        // Half of the failed set, not of the limit: the set may have been much smaller than the limit.
         self.sets = (failed / 2).max(1);
     }
 

@@ -125,6 +125,7 @@ impl StoredSettings {
     /// The number of workers for a store with this capacity. By default they use at most half of it: accepting and upkeep need
     /// connections too.
     pub(crate) fn workers_of(&self, capacity: usize) -> usize {
+        // A store with one connection still needs one worker.
         self.workers.unwrap_or_else(|| WORKERS.min(capacity / 2)).max(1)
     }
 }
@@ -166,7 +167,7 @@ impl LogShared {
         let mut noted = lock(&self.error);
         match (&*noted, &error) {
             (None, Some(text)) => {
-                tracing::error!(error = text, "the workers wait: the store does not answer");
+                tracing::error!(error = text, "the workers wait: the store does not respond");
             }
             (Some(_), None) => tracing::info!("the store responds again: the workers go on"),
             _ => {}

@@ -117,6 +117,7 @@ impl Operators {
                 format!("the body has {bytes} bytes, the limit is {max}"),
             ));
         }
+        // Two are enough to see that the selection is not a single one.
         match &self.dead_letters(select, 2).await?[..] {
             [] => Ok(0),
             // Select exactly this one: another message may become a dead letter meanwhile.

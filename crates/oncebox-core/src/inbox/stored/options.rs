@@ -25,6 +25,7 @@ impl<S: LogStore> InboxBuilder<S> {
     /// Detached handlers run from the log in every mode.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        // Also for an inline mode: the messages of detached handlers and spilled ones need the log.
         self.log = Some(LogAccess::new());
         self
     }

@@ -263,6 +263,7 @@ impl<S: LogStore> Presence<S> {
     async fn enter(&self) -> Result<(), Error> {
         let store = &self.engine.store;
         let process = NewProcess {
+            // A new id each time: a process whose lease expired must not continue under its old fences.
             id: ProcessId(Uuid::now_v7()),
             name: Incarnation::of_this_process().to_string(),
             handlers: self.log.ids.clone(),
@@ -292,6 +293,7 @@ impl<S: LogStore> Presence<S> {
         loop {
             self.wait_for_next_heartbeat(&mut connected_since).await;
             let Some(process) = self.me.process() else { return };
+            // Half of the lease, so that a stuck connection leaves time for another heartbeat before the lease expires.
             let beat = timeout(lease / 2, self.engine.store.beat_process(process.id)).await;
             let silent_for = last_heartbeat.elapsed();
             match beat {

@@ -52,6 +52,7 @@ pub(crate) async fn prune<S: LogStore>(
     let (live, _now_ms) = store.live_time().await?;
     if let Some(before_ms) = cutoff(live.clone(), keep_messages) {
         for lane in 0..lanes {
+            // Each transaction covers a bounded range, so that a long lane does not cause a long transaction.
             let mut behind = Some(0);
             while let Some(from) = behind {
                 let pruned = store.prune(lane, from, POSITIONS, before_ms).await?;
@@ -65,6 +66,7 @@ pub(crate) async fn prune<S: LogStore>(
         loop {
             let deleted = store.sweep_accepted(before_ms, retention.batch).await?;
             report.markers += deleted;
+            // A batch that is not full was the last one.
             if deleted < u64::from(retention.batch) {
                 break;
             }

@@ -76,10 +76,12 @@ impl LaneQueues {
             let lane = &mut self.lanes[usize::from(number)];
             let (mut messages, mut bytes) = (Vec::new(), 0);
             fill(&mut messages, &mut bytes, &mut lane.queue);
+            // All callers of this lane were dropped.
             if messages.is_empty() {
                 continue;
             }
             lane.in_flight = true;
+            // Room that is left costs nothing: messages without a fixed lane use it.
             fill(&mut messages, &mut bytes, &mut self.any);
             return Some(LaneBatch { lane: LaneChoice::Only(number), messages });
         }

@@ -81,6 +81,7 @@ impl<S: LogStore> LaneVisitor<S> {
         for (n, claimed) in numbers.into_iter().zip(claimed) {
             match claimed {
                 Claimed::Fresh => {}
+                // An inline copy was first, so this one is a duplicate.
                 Claimed::Known(_) => {
                     self.engine.observer.count(observe::DUPLICATES, &handler.name);
                     known.insert(n);

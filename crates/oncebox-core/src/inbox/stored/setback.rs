@@ -59,7 +59,7 @@ impl<S: LogStore> LaneVisitor<S> {
                 VisitFailure::Contended(failure)
                     if !plan.recently_failed && is_connection_lost::<S>(failure) =>
                 {
-                    lane.recently_failed = true
+                    lane.recently_failed = true;
                 }
                 VisitFailure::Failed(_) | VisitFailure::Broken(_)
                     if !plan.recently_failed && !handler.handler.takes_sets() =>
@@ -80,6 +80,7 @@ impl<S: LogStore> LaneVisitor<S> {
                 return again;
             }
             if !self.body_is_to_blame(handler, message) {
+                // The pause lets a conflicting transaction end.
                 Retries::unlimited().pause().await;
                 return again;
             }
@@ -211,6 +212,7 @@ impl<S: LogStore> LaneVisitor<S> {
             };
             tasks += 1;
             self.claim_taken(handler, &mut tx, &mut taken).await?;
+            // Boxed, because `work_on` may call this function again.
             match Box::pin(self.work_on(handler, taker, tx, taken, plan)).await? {
                 VisitResult::Worked { report, .. } => all += report,
                 VisitResult::Busy | VisitResult::Idle => break,

@@ -41,6 +41,7 @@ impl<S: LogStore> LaneVisitor<S> {
         taker: Taker<'_>,
         account: &Account,
     ) -> Result<(), Error> {
+        // A clean batch of a lane needs no rows of its own: its progress says that it is done.
         if account.is_empty() {
             return Ok(());
         }

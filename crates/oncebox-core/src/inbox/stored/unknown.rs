@@ -40,7 +40,9 @@ impl<S: LogStore> LaneVisitor<S> {
         epoch: i32,
         from: i64,
     ) {
+        // Removed in every case: this visit decides the question once and for all.
         let Some(unknown) = lock(&self.unknown).remove(&(taker.handler, taker.lane)) else { return };
+        // A replay starts a new epoch and moves the progress back, so positions of two epochs are not comparable.
         if unknown.epoch == epoch && from >= unknown.reached {
             tracing::info!(handler = &*handler.name, "a commit whose response was lost had succeeded");
             for _ in 0..unknown.messages {

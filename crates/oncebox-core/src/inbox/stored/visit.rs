@@ -195,6 +195,7 @@ impl<S: LogStore> LaneVisitor<S> {
         };
         let Some(batch) = self.engine.store.take(tx, taker, limits).await? else { return Ok(None) };
         self.resolve_unknown_commit(handler, taker, batch.epoch, batch.from);
+        // Long searches skip messages of other kinds quickly; the first message found ends them.
         let positions = match batch.messages.is_empty() {
             true => limits.positions.saturating_mul(2).min(POSITIONS_MAX),
             false => POSITIONS_MIN,
@@ -241,6 +242,7 @@ impl<S: LogStore> LaneVisitor<S> {
         {
             let Some(last) = ran.ended.len().checked_sub(1) else {
                 store.rollback(tx).await;
+                // The first message must run again and blocks its lane. Without a pause this would be a tight loop.
                 Retries::unlimited().pause().await;
                 return Ok(VisitResult::Worked { report: WorkReport::default(), more: true });
             };

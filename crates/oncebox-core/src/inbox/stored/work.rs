@@ -125,6 +125,7 @@ impl From<BodyFailure> for VisitFailure {
             BodyFailure::Broken(error) => Self::Broken(error),
             BodyFailure::TimedOut(limit) => Self::TimedOut(limit),
             BodyFailure::Session(failure) => Self::Session(failure),
+            // An outage spends no attempt: the visit ends with an error, and its messages run again.
             BodyFailure::Outage(failure) => Self::Store(outage(failure)),
             // The lost connection may be another one of the handler. If it is the lane's, the rollback to a savepoint fails too.
             BodyFailure::Contended(failure) | BodyFailure::Lost(failure) => Self::Contended(failure),
@@ -203,6 +204,7 @@ impl<S: LogStore> LaneVisitor<S> {
         let store = &self.engine.store;
         let mut ran = BatchRun::default();
         for message in messages {
+            // One body always runs, or a slow lane would make no progress.
             if ran.bodies > 0 && started.elapsed() >= plan.time {
                 break;
             }
@@ -234,7 +236,7 @@ impl<S: LogStore> LaneVisitor<S> {
             if let Err(error) = store.undo(tx, None, false).await {
                 return Err(failed_undo::<S>(error, problem));
             }
-            match self.blame(handler, message, problem, plan, held_keys) {
+            match self.end_after_rollback(handler, message, problem, plan, held_keys) {
                 Some(ended) => ran.ended.push(ended),
                 None => return Ok(ran),
             }
@@ -243,7 +245,7 @@ impl<S: LogStore> LaneVisitor<S> {
     }
 
     /// Decides the end of a message that was rolled back to its savepoint; `None` if the rest of the batch must wait for it.
-    pub(super) fn blame(
+    pub(super) fn end_after_rollback(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
@@ -299,7 +301,9 @@ impl<S: LogStore> LaneVisitor<S> {
             order_by: message.order_by.clone(),
             occurred_at: message.occurred_at,
             due_at: message.due_at,
+            // Counted in the database, so that a restart does not reset it.
             attempt: message.failures + 1,
+            // Shortly after boot an `Instant` may not reach back that far.
             arrived: now.checked_sub(message.waited).unwrap_or(now),
         };
         let prepared = self.engine.prepare(handler, &envelope)?;
@@ -311,6 +315,7 @@ impl<S: LogStore> LaneVisitor<S> {
             handler: handler.name.clone(),
             envelope: Arc::new(envelope),
             key: message.key.clone(),
+            // The same at each attempt, so that the handler can pass it on as an idempotency key.
             effect_id,
             is_replay: message.replay,
             cancellation,

@@ -182,6 +182,7 @@ impl<S: LogStore> Workers<S> {
             let look_at =
                 if has_room { next_look } else { next_look.max(looked_at + log.settings.poll_every) };
             tokio::select! {
+                // Shutdown first, even if visits are always ready.
                 biased;
                 () = &mut shutdown => break,
                 Some(visited) = visits.join_next(), if !visits.is_empty() => match visited {
@@ -205,6 +206,7 @@ impl<S: LogStore> Workers<S> {
                             Ok(VisitResult::Idle) => {}
                             Ok(VisitResult::Busy) => {
                                 busy += 1;
+                                // Equal, not greater, so that a permanent change is logged once.
                                 if busy == BUSY_VISITS
                                     && let Err(error) = self.check_unchanged().await
                                 {
@@ -345,7 +347,7 @@ impl<S: LogStore> Workers<S> {
                 }
                 // The session is out of date: the next round uses another connection.
                 Some(Ok(Err(error))) if Judgement::of::<S>(&error).is_session() => {
-                    round_result = RoundResult::InFlight
+                    round_result = RoundResult::InFlight;
                 }
                 // One failed visit does not cancel the others; its error is returned at the end.
                 Some(Ok(Err(error))) => last_error = Some(error),
@@ -404,6 +406,7 @@ impl<S: LogStore> Workers<S> {
                 queue.add(found);
                 // The pause grows until this process does some work. Lanes that other processes work in do not shorten it.
                 *pause = (*pause * 2).min(log.settings.poll_every);
+                // At least 1 ms: a task that is due but locked would cause a tight loop.
                 let due = look.next_due.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
                 let pause = if mutant!("notify_is_the_only_wake_up") { MEASURE_EVERY * 60 } else { *pause };
                 *next_look = Instant::now() + pause.min(due);

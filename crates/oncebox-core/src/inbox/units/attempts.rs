@@ -122,6 +122,7 @@ impl<S: InboxStore> Attempts<S> {
                 handler_timeout: engine.handler_timeout(handler),
             };
             let tried = self.try_once(handler, delivery, unit, message, limits).await;
+            // Before any pause below: a waiting unit must not hold a permit.
             drop(permit);
             match tried {
                 Tried::Ended(UnitEnd { outcome: Outcome::Duplicate, result, .. }) if commit_unknown => {
@@ -231,6 +232,7 @@ impl<S: InboxStore> Attempts<S> {
             Ok(returned) => returned,
             Err(error) => {
                 match error {
+                    // A statement may still run on this connection, so it is closed and not reused.
                     BodyFailure::TimedOut(_) => store.abandon(tx).await,
                     _ => store.rollback(tx).await,
                 }

@@ -35,6 +35,7 @@ impl<S: InboxStore> Units<S> {
                         let ended = self.batching.run(handler, delivery, &unit, message, wait).await?;
                         self.spill_failed(handler, delivery, Some(&unit), ended).await
                     };
+                    // After the commit or the spill, so that a copy never reports an end that may still fail.
                     pass.notify(&ended);
                     return Ok(ended);
                 }
@@ -113,6 +114,7 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
+        // Fields drop after this: a copy that wakes up finds the entry removed and can run.
         self.gate.running().remove(&self.identity);
     }
 }
@@ -200,7 +202,7 @@ mod tests {
     async fn a_copy_runs_next_when_the_first_one_is_dropped() {
         let gate = Gate::default();
         let Admission::Run(pass) = gate.enter(&unit("one")) else { panic!("no copy runs") };
-        let Admission::Wait(copy) = gate.enter(&unit("one")) else { panic!("somebody is there") };
+        let Admission::Wait(copy) = gate.enter(&unit("one")) else { panic!("a copy runs") };
         assert!(matches!(copy.wait(Duration::from_millis(1)).await, Waited::TimedOut));
         let Admission::Wait(copy) = gate.enter(&unit("two")) else { panic!("the body does not matter") };
         drop(pass);

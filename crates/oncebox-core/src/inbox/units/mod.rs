@@ -43,6 +43,7 @@ pub(crate) struct UnitEnd {
 impl UnitEnd {
     /// The end of a unit whose marker exists.
     fn known(unit: &Unit, marker: Marker, key_reuse: KeyReuse) -> Self {
+        // Imported markers and manual claims have no fingerprint, so their key cannot be checked for reuse.
         let reused = matches!((unit.fingerprint, marker.fingerprint), (Some(new), Some(old)) if new != old);
         let outcome = match (reused, key_reuse) {
             (false, _) => Outcome::Duplicate,

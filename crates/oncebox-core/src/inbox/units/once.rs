@@ -85,12 +85,15 @@ impl<S: InboxStore> Inbox<S> {
         let value = match engine.run_closure(body(S::connection(&mut tx))).await {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
+                // The error has the caller's own type, so the store cannot inspect it.
                 store.body_ended(&mut tx, Err(&Unseen));
                 store.rollback(tx).await;
                 return Err(error);
             }
+            // The caller's own closure panicked, so the panic continues in the caller. Dropping `tx` rolls it back.
             Err(BodyStopped::Panicked(panic)) => std::panic::resume_unwind(panic),
             Err(BodyStopped::TimedOut) => {
+                // Its statement may still run, so the connection is closed and not reused.
                 store.abandon(tx).await;
                 let message = timed_out(settings.handler_timeout).to_string();
                 return Err(Error::new(ErrorKind::Handler, message).into());
@@ -99,6 +102,7 @@ impl<S: InboxStore> Inbox<S> {
         let result = serde_json::to_vec(&value).map_err(|error| {
             Error::new(ErrorKind::Codec, "the closure's result has no JSON form").with_source(error)
         })?;
+        // The closure may have ended the transaction itself. Then the result would not commit with the marker.
         if let Err(error) = store.guard(&mut tx).await {
             store.rollback(tx).await;
             return Err(error.into());
@@ -180,6 +184,7 @@ impl<S: InboxStore> Units<S> {
             };
             let limits = Limits {
                 lock_timeout: wait.claim_timeout(is_copy, engine.permits.limit()),
+                // The closure runs at most once per call, so it cannot run again after a lock timeout.
                 body_lock_timeout: None,
                 handler_timeout: engine.settings.handler_timeout,
             };

@@ -130,6 +130,7 @@ impl Batches {
     /// empty queue and end.
     fn slot_or_queue(&self, job: Job) -> Option<Job> {
         let mut state = self.state();
+        // Counted first: the policy decides about another runner by the number of units including this one.
         state.running += 1;
         if state.add_runner() {
             return Some(job);
@@ -227,6 +228,7 @@ impl<'a, S: InboxStore> TransactionSlot<'a, S> {
 
     /// Starts waiting units in the background, if there are any and a slot is free.
     fn run_others(&self) {
+        // `drop` may run outside of a runtime, when nothing can be spawned.
         if let Ok(runtime) = Handle::try_current()
             && self.batching.batches(self.handler).0.needs_runner()
         {

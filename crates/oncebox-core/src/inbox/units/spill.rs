@@ -78,6 +78,7 @@ impl<S: InboxStore> Units<S> {
             return ended;
         };
         let Some(why) = spilling.why(handler, &ended.outcome) else { return ended };
+        // Counted here, because the outcome becomes `Queued` and the caller no longer sees the failure.
         self.engine.observe_failure(handler, &ended.outcome);
         match spilling.spill(handler, &delivery.envelope, unit, why).await {
             Ok(spilled) => spilled,
@@ -149,6 +150,7 @@ impl<S: InboxStore> Spilling<S> {
         Ok(match spilled {
             Spilled::New(_) => {
                 self.engine.observer.count(observe::SPILLED, &handler.name);
+                // The workers of this process find it at once, without polling.
                 self.log.wake.notify_one();
                 Outcome::Queued.into()
             }

@@ -82,6 +82,7 @@ impl<S: InboxStore> Batching<S> {
         let lock_wait = lock_wait(transaction, permit.has_turn(), tries, spread());
         let mut claim = self.claim_batch(handler, units, lock_wait).await?;
         handler.batches.state().duplicates |= claim.fresh.len() < jobs.len();
+        // Duplicates and copies only: there is nothing to commit.
         if claim.fresh.is_empty() {
             store.rollback(claim.tx).await;
             return Ok(claim.ended);
@@ -137,6 +138,7 @@ impl<S: InboxStore> Batching<S> {
     ) -> Result<ClaimedBatch<S::Tx>, BatchFailure> {
         let store = &self.engine.store;
         let limits = Limits {
+            // Short, because a key that another process holds would block all units of the batch.
             lock_timeout: CLAIM_WAIT,
             body_lock_timeout: Some(lock_wait),
             handler_timeout: self.engine.handler_timeout(handler),
@@ -217,11 +219,13 @@ impl<S: InboxStore> Batching<S> {
                 Err(error @ (BodyFailure::Failed(_) | BodyFailure::Broken(_))) => error.outcome(),
                 Err(error) => return Err(error.into()),
             };
+            // `undo` also deletes the unit's marker, which was claimed before the savepoint.
             clean = false;
             let unit = Some(&claim.units[n]).filter(|_| !mutant!("failed_unit_keeps_its_marker"));
             store.undo(&mut claim.tx, unit, next).await.map_err(broken_off)?;
             claim.ended[n] = Some(ended.into());
         }
+        // A clean batch shows that the handler succeeds again, so the next batch needs no savepoints.
         handler.batches.state().isolating = !clean;
         Ok(())
     }
@@ -238,6 +242,7 @@ impl<S: InboxStore> Batching<S> {
     ) -> Result<Result<Vec<Returned>, BodyFailure>, BatchFailure> {
         tokio::select! {
             ended = self.engine.run_in(tx, handler, messages, deliveries) => Ok(ended),
+            // The whole batch rolls back, because the dropped unit's writes cannot be separated from the others.
             () = any_caller_dropped(jobs, units) => Err(BatchFailure::Other),
         }
     }
@@ -254,6 +259,7 @@ impl<S: InboxStore> Batching<S> {
     fn observe_batch(&self, handler: &Registered<S>, units: usize, took: Duration) {
         let observer = self.engine.observer;
         observer.batch(&handler.name, units);
+        // The units ran in one call or one transaction, so each gets an equal share of its time.
         let each = took / u32::try_from(units.max(1)).unwrap_or(u32::MAX);
         for _ in 0..units {
             observer.time(observe::HANDLE_SECONDS, &handler.name, each);

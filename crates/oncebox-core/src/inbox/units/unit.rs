@@ -69,6 +69,7 @@ impl<S: InboxStore> Units<S> {
         check_envelope(&envelope, engine.settings.max_body_bytes)?;
         let prepared = engine.prepare(handler, &envelope)?;
         check_order_by(envelope.order_by().or(prepared.order_by.as_ref()))?;
+        // After decoding, because the key may come from the fields of the message.
         let key = resolve(&prepared, &envelope);
         if let Some(Err(error)) = key.as_ref().map(name::check_key) {
             return Err(Rejection::BadKey(cause(error)));
@@ -89,6 +90,7 @@ impl<S: InboxStore> Units<S> {
         });
         let effect_id = match &key {
             Some(key) => EffectId::of(&handler.origin, envelope.kind(), key),
+            // Without a key two deliveries cannot be recognized as the same message.
             None => EffectId::unique(),
         };
         let delivery = Delivery {
@@ -148,6 +150,7 @@ impl<S: InboxStore> Engine<S> {
         envelope: &Envelope,
     ) -> Result<Prepared, Rejection> {
         let prepare = || handler.handler.prepare(envelope, &self.selectors);
+        // Codecs and selectors are user code outside of the body's own panic handling.
         catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|panic| {
             let text = format!("panicked while decoding: {}", panic_text(&*panic));
             Err(Rejection::Undecodable(cause(text)))

@@ -24,6 +24,7 @@ impl CopyWait {
     pub(crate) fn new(in_flight: InFlight, lock_timeout: Duration) -> Self {
         let max = match in_flight {
             InFlight::Wait { max } => max,
+            // The claim still waits a moment: see `lock_timeout`.
             InFlight::Busy => Duration::ZERO,
         };
         Self { since: Instant::now(), max, lock_timeout }

@@ -62,7 +62,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 self.completer.complete(completion).await
             }
             None => match &dead {
-                Some(error) => self.bury_until_answered(handler, &message, failures, error).await,
+                Some(error) => self.write_dead_letter_with_retry(handler, &message, failures, error).await,
                 None => Ok(true),
             },
         };
@@ -79,7 +79,7 @@ impl<S: LogStore> DetachedRuns<S> {
                             .complete(Completion { handler: handler_id, place: message.place, fence, end })
                             .await
                     }
-                    None => self.bury_until_answered(handler, &message, failures, &error).await,
+                    None => self.write_dead_letter_with_retry(handler, &message, failures, &error).await,
                 }
             }
             written => written,
@@ -94,6 +94,7 @@ impl<S: LogStore> DetachedRuns<S> {
                     pos = message.place.pos,
                     "LeaseLost: the lease of this process expired while it ran a message, and another process runs it"
                 );
+                // The run under the newer lease reports its own end.
                 return WorkReport { lease_lost: 1, ..WorkReport::default() };
             }
             Err(error) => {
@@ -117,7 +118,7 @@ impl<S: LogStore> DetachedRuns<S> {
     }
 
     /// Writes a dead letter. It retries for the store timeout or the lease, whichever is longer.
-    async fn bury_until_answered(
+    async fn write_dead_letter_with_retry(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,
@@ -127,15 +128,15 @@ impl<S: LogStore> DetachedRuns<S> {
         let mut retries =
             Retries::within(self.lanes.engine.settings.store_timeout.max(self.lanes.log.settings.lease));
         loop {
-            match self.bury_unleased(handler, message, failures, error).await {
-                Ok(buried) => return Ok(buried),
+            match self.write_dead_letter(handler, message, failures, error).await {
+                Ok(written) => return Ok(written),
                 Err(error) => retries.after::<S>(error).await?,
             }
         }
     }
 
     /// Writes the dead letter of an at-most-once message, in one attempt.
-    async fn bury_unleased(
+    async fn write_dead_letter(
         &self,
         handler: &Registered<S>,
         message: &StoredMessage,

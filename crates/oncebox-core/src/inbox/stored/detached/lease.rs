@@ -116,6 +116,7 @@ impl<S: LogStore> DetachedRuns<S> {
     ) -> Result<VisitResult, Error> {
         let Some(process) = self.lanes.presence.process() else { return Ok(VisitResult::Idle) };
         let mut permits = Vec::new();
+        // Slots come first: a message is leased only if it can run at once.
         while let Ok(permit) = slots.free.clone().try_acquire_owned() {
             permits.push(permit);
         }
@@ -132,6 +133,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 return Ok(if other?.is_some() { VisitResult::Idle } else { VisitResult::Busy });
             }
         };
+        // The work happens elsewhere, so a crash of this process says nothing about the message.
         if slots.settings.out_of_process {
             taken.messages.iter_mut().for_each(|message| message.crashes = 0);
         }
@@ -214,6 +216,7 @@ impl<S: LogStore> DetachedRuns<S> {
         let LeaseCommit { index, lane, taken, ran, account, report, leases, fence } = commit;
         let handler = &self.lanes.engine.handlers[index];
         if let Err(error) = self.lanes.engine.store.finish(tx, taken.progress).await {
+            // Only a lost response leaves the leases in doubt; after other errors they do not exist.
             if let Some(fence) = fence.filter(|_| Judgement::of::<S>(&error).is_lost()) {
                 self.release_leases(self.lanes.taker(handler, lane), &leases, fence);
             }
@@ -242,6 +245,7 @@ impl<S: LogStore> DetachedRuns<S> {
     ) -> Result<Option<TakenBatch>, Error> {
         let store = &self.lanes.engine.store;
         if what == WorkKind::Tasks {
+            // Leased tasks run concurrently, so only the first task of each ordering key may be leased.
             let limits = TaskLimits { tasks: room, heads_only: true };
             let messages = store.take_tasks(tx, taker, limits).await?;
             return Ok(messages.map(|messages| TakenBatch::tasks(messages, room)));
