@@ -89,12 +89,12 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
 const KINDS_MAX: usize = 1_000;
 const OTHER_KINDS: &str = "(other)";
 
-static KINDS: Kinds = Kinds(RwLock::new(BTreeSet::new()));
+static KINDS: MetricKinds = MetricKinds(RwLock::new(BTreeSet::new()));
 
 /// The kinds with a label of their own.
-struct Kinds(RwLock<BTreeSet<String>>);
+struct MetricKinds(RwLock<BTreeSet<String>>);
 
-impl Kinds {
+impl MetricKinds {
     fn label<'a>(&self, kind: &'a str) -> &'a str {
         // The block ends the read lock, before `reserve` takes the write lock.
         {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn senders_cannot_create_an_unlimited_number_of_labels() {
-        let kinds = Kinds(RwLock::new(BTreeSet::new()));
+        let kinds = MetricKinds(RwLock::new(BTreeSet::new()));
         for n in 0..KINDS_MAX {
             let kind = format!("kind-{n}");
             assert_eq!(kinds.label(&kind), kind);

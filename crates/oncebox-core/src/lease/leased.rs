@@ -43,13 +43,13 @@ impl<L: TestTime> TestTime for Leased<L> {
 /// The connection parameter of handlers of a leased store.
 #[derive(Debug)]
 pub struct Lease {
-    held: Vec<Held>,
+    held: Vec<HeldLease>,
     limits: Limits,
     ends: Instant,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     unit: Unit,
     fence: Fence,
     result: Option<Vec<u8>>,
@@ -83,7 +83,7 @@ pub struct LeaseTx<L: Leases> {
 }
 
 impl<L: Leases> LeaseTx<L> {
-    fn take_held(&mut self) -> Vec<Held> {
+    fn take_held(&mut self) -> Vec<HeldLease> {
         std::mem::take(&mut self.lease.held)
     }
 }
@@ -108,7 +108,7 @@ impl<L: Leases> Drop for LeaseTx<L> {
     }
 }
 
-async fn release<L: Leases>(leases: &L, held: Vec<Held>) {
+async fn release<L: Leases>(leases: &L, held: Vec<HeldLease>) {
     for held in held {
         if let Err(error) = leases.release(&held.unit, held.fence).await {
             tracing::warn!(%error, "could not release a lease; it expires by itself");
@@ -218,7 +218,7 @@ impl<L: Leases> Claims for Leased<L> {
         loop {
             match self.leases.claim(unit, length).await? {
                 LeaseClaim::Ours(fence) => {
-                    lease.held.push(Held { unit: unit.clone(), fence, result: None });
+                    lease.held.push(HeldLease { unit: unit.clone(), fence, result: None });
                     lease.ends = Instant::now() + length;
                     return Ok(Claimed::Fresh);
                 }

@@ -26,18 +26,18 @@ impl MemoryStore {
 /// The lease protocol of [`MemoryStore`].
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryLeases>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct MemoryLeases {
     table: Mutex<Table>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: HashMap<Id, Entry>,
+    entries: HashMap<Id, LeaseEntry>,
     last_fence: Fence,
     /// The time by which tests have moved the clock.
     travelled: Duration,
@@ -46,7 +46,7 @@ struct Table {
 type Id = (String, String, StoredKey);
 
 #[derive(Debug)]
-enum Entry {
+enum LeaseEntry {
     Leased { fence: Fence, ends: Instant, arrived: SystemTime },
     Done(Marker),
 }
@@ -104,14 +104,14 @@ impl Leases for Memory {
         let mut table = self.table();
         let now = table.now();
         match table.entries.get(&id_of(unit)) {
-            Some(Entry::Done(marker)) => return Ok(LeaseClaim::Known(marker.clone())),
-            Some(Entry::Leased { ends, .. }) if *ends > now => return Ok(LeaseClaim::Held),
-            Some(Entry::Leased { .. }) | None => {}
+            Some(LeaseEntry::Done(marker)) => return Ok(LeaseClaim::Known(marker.clone())),
+            Some(LeaseEntry::Leased { ends, .. }) if *ends > now => return Ok(LeaseClaim::Held),
+            Some(LeaseEntry::Leased { .. }) | None => {}
         }
         table.last_fence.0 += 1;
         let fence = table.last_fence;
         let arrived = table.wall_clock() - unit.waited;
-        table.entries.insert(id_of(unit), Entry::Leased { fence, ends: now + lease, arrived });
+        table.entries.insert(id_of(unit), LeaseEntry::Leased { fence, ends: now + lease, arrived });
         Ok(LeaseClaim::Ours(fence))
     }
 
@@ -119,7 +119,7 @@ impl Leases for Memory {
         let mut table = self.table();
         let processed_at = table.wall_clock();
         let id = id_of(unit);
-        let Some(Entry::Leased { fence: held, arrived, .. }) = table.entries.get(&id) else {
+        let Some(LeaseEntry::Leased { fence: held, arrived, .. }) = table.entries.get(&id) else {
             return Ok(false);
         };
         if *held != fence {
@@ -130,7 +130,7 @@ impl Leases for Memory {
             result: result.map(<[u8]>::to_vec),
             ..marker(&id, *arrived, processed_at)
         };
-        table.entries.insert(id, Entry::Done(done));
+        table.entries.insert(id, LeaseEntry::Done(done));
         drop(table);
         self.shared.changed.notify_waiters();
         Ok(true)
@@ -139,7 +139,7 @@ impl Leases for Memory {
     async fn release(&self, unit: &Unit, fence: Fence) -> Result<(), Error> {
         let mut table = self.table();
         let id = id_of(unit);
-        if matches!(table.entries.get(&id), Some(Entry::Leased { fence: held, .. }) if *held == fence) {
+        if matches!(table.entries.get(&id), Some(LeaseEntry::Leased { fence: held, .. }) if *held == fence) {
             table.entries.remove(&id);
         }
         drop(table);
@@ -153,7 +153,7 @@ impl Leases for Memory {
         // Listen first, look second: otherwise a change between the two would be missed.
         changed.as_mut().enable();
         let ends = match self.table().entries.get(&id_of(unit)) {
-            Some(Entry::Leased { ends, .. }) => *ends,
+            Some(LeaseEntry::Leased { ends, .. }) => *ends,
             _ => return,
         };
         let left = ends.saturating_duration_since(self.table().now());
@@ -162,7 +162,7 @@ impl Leases for Memory {
 
     async fn marker(&self, unit: &Unit) -> Result<Option<Marker>, Error> {
         Ok(match self.table().entries.get(&id_of(unit)) {
-            Some(Entry::Done(marker)) => Some(marker.clone()),
+            Some(LeaseEntry::Done(marker)) => Some(marker.clone()),
             _ => None,
         })
     }
@@ -175,7 +175,7 @@ impl Leases for Memory {
             let id = (handler.to_owned(), kind.to_owned(), key.clone());
             if let Vacant(entry) = table.entries.entry(id) {
                 let done = marker(entry.key(), now, now);
-                entry.insert(Entry::Done(done));
+                entry.insert(LeaseEntry::Done(done));
                 new += 1;
             }
         }
@@ -192,7 +192,7 @@ impl Leases for Memory {
             .entries
             .iter()
             .filter(
-                |(_, entry)| matches!(entry, Entry::Done(marker) if millis(marker.processed_at) < before_ms),
+                |(_, entry)| matches!(entry, LeaseEntry::Done(marker) if millis(marker.processed_at) < before_ms),
             )
             .take(limit as usize)
             .map(|(id, _)| id.clone())

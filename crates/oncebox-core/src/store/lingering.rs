@@ -13,9 +13,9 @@ const LINGER: Duration = Duration::from_millis(5);
 /// in its pool.
 ///
 /// All clones are one.
-pub struct Lingering<T>(Arc<Mutex<State<T>>>);
+pub struct Lingering<T>(Arc<Mutex<LingeringState<T>>>);
 
-struct State<T> {
+struct LingeringState<T> {
     waiting: Vec<(T, Instant)>,
     /// Whether a task drops those that are not taken.
     is_watched: bool,
@@ -24,10 +24,10 @@ struct State<T> {
 impl<T: Send + 'static> Lingering<T> {
     /// With nothing kept yet.
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(State { waiting: Vec::new(), is_watched: false })))
+        Self(Arc::new(Mutex::new(LingeringState { waiting: Vec::new(), is_watched: false })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, LingeringState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
