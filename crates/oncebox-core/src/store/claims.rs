@@ -27,9 +27,11 @@ impl Unit {
     pub fn lock_id(&self) -> i64 {
         let mut hash = Sha256::new();
         for part in [self.handler.as_bytes(), self.kind.as_bytes(), self.key.as_bytes()] {
+            // The length first: otherwise "ab" and "c" would share a number with "a" and "bc".
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
+        // Eight bytes: an advisory lock of PostgreSQL is named by a `bigint`.
         let mut first = [0; 8];
         first.copy_from_slice(&hash.finalize()[..8]);
         i64::from_be_bytes(first)

@@ -35,6 +35,7 @@ impl FailedAttempt {
     /// time.
     pub fn with_room(json: &str) -> Cow<'_, str> {
         let mut history = Self::read(json);
+        // Most histories are not full, and need no second copy.
         if make_room(&mut history) { Cow::Owned(Self::write(&history)) } else { Cow::Borrowed(json) }
     }
 
@@ -51,6 +52,7 @@ impl FailedAttempt {
             })
         };
         let entries: Vec<serde_json::Value> = serde_json::from_str(json).unwrap_or_default();
+        // A history is information only: entries that cannot be read are left out, and the message still runs.
         entries.into_iter().filter_map(read).collect()
     }
 
@@ -77,6 +79,7 @@ fn make_room(history: &mut Vec<FailedAttempt>) -> bool {
     }
     let removed = history.drain(FIRST..FIRST + excess);
     let omitted = removed.fold(0_u32, |omitted, one| omitted.saturating_add(one.omitted).saturating_add(1));
+    // The entry behind the gap counts it, so that the total stays right.
     if let Some(next) = history.get_mut(FIRST) {
         next.omitted = next.omitted.saturating_add(omitted);
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-/// How long something lingers.
+/// The time for which something lingers.
+// Long enough for the next transaction of a busy handler; short, because the pool belongs to the application.
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Keeps connections, or transactions that were begun ahead, for 5 ms. After that they are dropped: an unused connection belongs
@@ -33,14 +34,17 @@ impl<T: Send + 'static> Lingering<T> {
 
     /// The one that was kept last, if any is left.
     pub fn take(&self) -> Option<T> {
+        // The newest: under less load the older ones are not used, expire, and return to their pool.
         self.state().waiting.pop().map(|(kept, _)| kept)
     }
 
     /// Keeps one for a while. Outside of a runtime it is dropped at once.
     pub fn keep(&self, kept: T) {
+        // Without a runtime no task could drop it later.
         let Ok(runtime) = Handle::try_current() else { return };
         let mut state = self.state();
         state.waiting.push((kept, Instant::now()));
+        // One task for all of them, not a timer for each.
         if !std::mem::replace(&mut state.is_watched, true) {
             let lingering = self.clone();
             runtime.spawn(async move {
@@ -57,6 +61,7 @@ impl<T: Send + 'static> Lingering<T> {
     /// Drops those that have waited too long; whether others are left.
     fn drop_old(&self) -> bool {
         let mut state = self.state();
+        // Sorted by age: new ones are added at the end, and taken from there.
         let young = state.waiting.partition_point(|(_, since)| since.elapsed() >= LINGER);
         let old: Vec<_> = state.waiting.drain(..young).collect();
         state.is_watched = !state.waiting.is_empty();

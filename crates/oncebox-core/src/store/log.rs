@@ -141,6 +141,7 @@ pub trait Log: Store {
     /// Deletes messages of one lane, beginning behind a position and looking at `positions` of them, that were received before
     /// this time, that all handlers of their kind that read the log have passed (of which there is at least one, unless the
     /// message was for one handler alone), that no task and no dead letter refers to; never the lane's newest one.
+    // The newest one stays because the next append reads its position there.
     fn prune(
         &self,
         lane: u16,
@@ -152,7 +153,8 @@ pub trait Log: Store {
     /// Deletes at most `limit` accept markers from before this time whose messages are pruned; how many.
     fn sweep_accepted(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send;
 
-    /// Tells other processes that there is something in the log. A hint only, never inside another transaction.
+    /// Notifies other processes of new messages in the log. This is a hint only, and never part of another transaction.
+    // A lost hint costs time only: workers also look for work at intervals.
     fn announce(&self) -> impl Future<Output = Result<(), Error>> + Send {
         async { Ok(()) }
     }
@@ -161,6 +163,7 @@ pub trait Log: Store {
     /// never return.
     fn listen(&self, heard: impl Fn() + Send) -> impl Future<Output = Result<(), Error>> + Send {
         let _ = heard;
+        // Neither success nor error: after both the caller listens again.
         std::future::pending()
     }
 }

@@ -144,6 +144,8 @@ impl fmt::Display for Unseen {
 impl StdError for Unseen {}
 
 /// Opens and ends transactions, and lends the connection to handlers.
+// Here and in the other traits: `impl Future + Send` and not `async fn`, because the engine spawns these futures, and the
+// future of an `async fn` in a trait is not known to be `Send`.
 pub trait Store: Clone + Send + Sync + 'static {
     /// The store's name in logs and status.
     const NAME: &'static str;
@@ -217,6 +219,7 @@ pub fn find_cause<T>(
     error: &(dyn StdError + 'static),
     read: impl Fn(&(dyn StdError + 'static)) -> Option<T>,
 ) -> Option<T> {
+    // Handlers return database errors inside errors of their own, at any depth.
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = read(error) {

@@ -100,6 +100,7 @@ fn replay(handler: &KnownHandler, from: ReplayFrom) -> Result<OperationStep, Err
 
 /// A name that is taken is refused, unless this very handler had it before.
 fn rename(handler: &KnownHandler, to: &str, taken: Option<&KnownHandler>) -> Result<OperationStep, Error> {
+    // Names stay taken, because an old program may still start under one. A handler may return to its own.
     let was_its_own =
         |taken: &KnownHandler| taken.state == HandlerState::Renamed && taken.origin == handler.name;
     if taken.is_some_and(|taken| !was_its_own(taken)) {

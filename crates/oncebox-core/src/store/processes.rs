@@ -48,7 +48,9 @@ pub trait Processes: Store {
     /// Adds a process.
     fn enter(&self, process: &NewProcess) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Writes a heartbeat; whether the process was still there. On a connection that waits for no other one, where the store can.
+    /// Writes a heartbeat, and returns whether the process was still registered. Where the store can, it uses a connection of its
+    /// own.
+    // Handlers may hold all connections of the pool, and that must not look like a crash.
     fn beat_process(&self, id: ProcessId) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Removes a process that ends normally: its messages in flight are free at once, and no crash is noted.

@@ -90,6 +90,7 @@ impl RegistryState {
         if let (Some(wanted), Some(log)) = (log, &self.log) {
             log.check(wanted)?;
         }
+        // Lanes and hash never change afterwards: another number would move ordering keys to other lanes.
         let make_log = log.filter(|_| self.log.is_none()).map(LogLayout::new);
         let plans = wanted.iter().map(|wanted| wanted.plan(self.find(&wanted.name)));
         let handlers = plans.filter_map(Result::transpose).collect::<Result<_, _>>()?;
@@ -203,12 +204,14 @@ impl Registration {
         let begins = |row| HandlerPlan { wanted: self, row, lanes: self.lane_steps(None), leaves: None };
         let Some(known) = known else { return Ok(Some(begins(RowStep::Add))) };
         match known.state {
+            // A paused handler stays paused: only an operator resumes it, not the start of a program.
             HandlerState::Active | HandlerState::Paused => {}
             HandlerState::Removed if self.revive => return Ok(Some(begins(RowStep::Revive(known.id)))),
             HandlerState::Removed | HandlerState::Renamed => return Err(self.only_a_name(known)),
         }
         self.check(known)?;
         let leaves = Some(known.mode).filter(|&mode| mode != self.mode);
+        // A changed order is not refused: the program that started last decides.
         if leaves.is_none() && known.ordered == self.ordered {
             return Ok(None);
         }
@@ -240,6 +243,7 @@ impl Registration {
                 self.mode.name()
             )));
         }
+        // An inline handler passes no messages over, so its kinds may change.
         if known.mode.reads_log() && known.kinds != self.kinds {
             return Err(Error::configuration(format!(
                 "the handler {name:?} takes {:?} in the database and {:?} here: messages of the new kinds that it has passed \
@@ -266,6 +270,7 @@ impl Registration {
         let table = [
             (has_tasks && !had_tasks, LaneStep::Open),
             (reads_log && !read_log, LaneStep::Begin(self.start)),
+            // A stored handler writes no marker per success. Without these, a copy that arrives inline would run again.
             (from == Some(Mode::Stored) && self.mode == Mode::Mixed, LaneStep::BackfillMarkers),
             (read_log && !reads_log, LaneStep::End),
             (had_tasks && !has_tasks, LaneStep::Close),

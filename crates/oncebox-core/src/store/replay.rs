@@ -101,6 +101,7 @@ impl ReplayLane {
         let (after, until) = unended.unwrap_or((pos, self.pos));
         Some(ReplayEpoch {
             lane: self.lane,
+            // Progress is appended, and the highest counts. A lower position counts only in a newer epoch.
             epoch: self.epoch + 1,
             pos,
             after: after.min(pos),

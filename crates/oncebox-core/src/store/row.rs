@@ -97,6 +97,7 @@ pub fn live_time(rows: impl IntoIterator<Item = LiveTimeRow>) -> (Vec<LiveTime>,
     let mut now_ms = 0;
     let mut periods = Vec::new();
     for (from, until, now) in rows {
+        // Every row carries the time: one statement reads both.
         now_ms = now;
         periods.extend(from.zip(until).map(|(from_ms, until_ms)| LiveTime { from_ms, until_ms }));
     }

@@ -114,14 +114,17 @@ const fn first(text: &str) -> Option<(Named<'_>, &str)> {
     let (_, named) = text.split_at(header + HEADER.len());
     let (name, behind) = named.split_at(find_line_end(named));
     let (text, behind) = behind.split_at(find_header(behind));
+    // Trimmed: files from Windows end their lines with a carriage return.
     Some((Named { name: name.trim_ascii(), text: text.trim_ascii() }, behind))
 }
 
 /// Where the first line with a name begins; the length of the text if there is none.
 const fn find_header(text: &str) -> usize {
     let bytes = text.as_bytes();
+    // A loop over bytes: `const fn` can call neither iterators nor `str::find`.
     let mut at = 0;
     while at < bytes.len() {
+        // Only at the start of a line: the same text inside a string or a comment is no header.
         if (at == 0 || bytes[at - 1] == b'\n') && is_at(HEADER.as_bytes(), bytes, at) {
             break;
         }
