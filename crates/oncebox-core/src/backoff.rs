@@ -7,6 +7,7 @@ use crate::error::chain;
 use crate::inbox::faults::Judgement;
 use crate::store::Store;
 
+// The first pause is twice this: `backoff` doubles once per failed attempt.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -113,12 +114,14 @@ impl Retries {
 /// Doubles from 10 ms to 1 s. `spread` from 0 to 255 shortens it by up to half, so that many processes do not retry at
 /// the same moment.
 fn backoff(attempts: u32, spread: u8) -> Duration {
+    // Ten doublings exceed the longest pause; without a limit the shift would overflow.
     let full = FIRST.saturating_mul(1 << attempts.min(10)).min(LONGEST);
     full - full / 2 * u32::from(spread) / 255
 }
 
 /// A byte that differs between processes and calls; good enough to spread retries.
 pub(crate) fn spread() -> u8 {
+    // The last byte of a version 7 UUID is random: no need for another dependency.
     uuid::Uuid::now_v7().as_bytes()[15]
 }
 

@@ -18,6 +18,7 @@ pub struct Envelope {
     pub(crate) occurred_at: Option<SystemTime>,
     pub(crate) due_at: Option<SystemTime>,
     pub(crate) attempt: u32,
+    // An `Instant`: a waiting time must not jump with the system clock.
     pub(crate) arrived: Instant,
 }
 
@@ -85,6 +86,7 @@ impl Envelope {
     /// Sets the number of this delivery, counted from 1, if the broker reports it.
     #[must_use]
     pub fn with_attempt(mut self, attempt: u32) -> Self {
+        // Some sources count redeliveries, and report 0 for the first delivery.
         self.attempt = attempt.max(1);
         self
     }

@@ -50,6 +50,7 @@ pub enum ErrorKind {
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    // Most messages are constants.
     message: Cow<'static, str>,
     source: Option<BoxError>,
     retry_after: Option<Duration>,
@@ -113,6 +114,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the cause: callers that print the chain of sources would print it twice. See `report`.
         f.write_str(&self.message)
     }
 }

@@ -71,6 +71,7 @@ impl<E: Into<BoxError> + 'static> From<E> for Failure {
 fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
     #[cfg(feature = "anyhow")]
     {
+        // Stable Rust has no specialisation: only `Any` can tell at run time whether `E` is an `anyhow::Error`.
         let mut slot = Some(error);
         let any: &mut dyn std::any::Any = &mut slot;
         if let Some(error) = any.downcast_mut::<Option<anyhow::Error>>().and_then(Option::take) {

@@ -4,6 +4,7 @@
 ///
 /// The case of a name is kept, and look-up ignores it. A name may occur more than once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+// A list, not a map: it keeps order and repeated names.
 pub struct Headers(Vec<(String, String)>);
 
 impl Headers {

@@ -17,6 +17,7 @@ use uuid::Uuid;
 /// assert_eq!(Key::from(42_u64), Key::from("42"));
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Shared: envelope and deliveries hold the same key, which may have 64 KiB, and clone it often.
 pub struct Key(Arc<[u8]>);
 
 impl Key {
@@ -84,7 +85,7 @@ impl<const N: usize> From<&[u8; N]> for Key {
 }
 
 impl From<Uuid> for Key {
-    /// The UUID as text: hyphenated, lower case.
+    /// The UUID as text: hyphenated, lower case. So a UUID and its usual text are the same key.
     fn from(value: Uuid) -> Self {
         Self::new(value.hyphenated().to_string())
     }
@@ -113,7 +114,9 @@ pub struct StoredKey {
 
 impl StoredKey {
     /// The maximum length of a key that is stored literally, in bytes.
+    // Handler, kind and key share one index entry, which PostgreSQL limits to about 2,700 bytes.
     pub const LITERAL_MAX_BYTES: usize = 512;
+    // In users' databases: other tags would make every stored key a new one.
     const LITERAL: u8 = 0;
     const DIGEST: u8 = 1;
 
@@ -144,6 +147,7 @@ impl StoredKey {
     pub fn read(bytes: &[u8], original: Option<&[u8]>) -> Option<Key> {
         match (bytes.split_first()?, original) {
             ((&Self::LITERAL, key), _) => Some(Key::new(key)),
+            // A digest cannot be turned back into its key, so the row keeps both.
             ((&Self::DIGEST, _), Some(original)) => Some(Key::new(original)),
             _ => None,
         }

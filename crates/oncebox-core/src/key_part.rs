@@ -138,12 +138,15 @@ fn separators(pieces: &[Piece<'_>]) -> Vec<u8> {
     else {
         return Vec::new();
     };
+    // A single part cannot run into another one, and stays readable for support.
     if first == last {
         return Vec::new();
     }
+    // `%` too: otherwise the text `%3A` and an escaped `:` would give the same key.
     let mut separators = vec![b'%'];
     for piece in &pieces[first..last] {
         if let Piece::Literal(text) = piece {
+            // Each byte, not the whole text: with `::` between them, `a:` and `b` would equal `a` and `:b`.
             separators.extend_from_slice(text.as_bytes());
         }
     }

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+// First: a `macro_rules!` macro is visible only in the modules declared after it.
 #[doc(hidden)]
 #[macro_use]
 pub mod mutant;

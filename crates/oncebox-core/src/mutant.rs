@@ -21,7 +21,9 @@ macro_rules! mutant {
 
 /// Whether this process runs with that mutant. Use [`mutant!`](crate::mutant!), which normal builds remove.
 pub fn is_on(name: &str) -> bool {
+    // Read once: this is asked in hot paths.
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    // `ENABLED` first: a normal build never reads the environment.
     ENABLED && CHOSEN.get_or_init(|| std::env::var(MUTANT).ok()).as_deref() == Some(name)
 }
 

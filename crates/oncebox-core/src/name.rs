@@ -15,6 +15,7 @@ pub(crate) fn check(what: &str, name: &str) -> Result<(), Error> {
         format!("it has {} bytes; use up to {MAX_BYTES}", name.len())
     } else if let Some(control) = name.chars().find(|c| c.is_control()) {
         format!("it contains the control character {control:?}; use printable text")
+    // Names such as `@accept` share columns and hashes with the names of users.
     } else if name.starts_with('@') {
         "names that start with `@` are reserved for Oncebox; remove the `@`".to_owned()
     } else {

@@ -89,6 +89,7 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
 const KINDS_MAX: usize = 1_000;
 const OTHER_KINDS: &str = "(other)";
 
+// One for the process, as the metrics recorder is: several inboxes share its memory.
 static KINDS: MetricKinds = MetricKinds(RwLock::new(BTreeSet::new()));
 
 /// The kinds with a label of their own.
@@ -123,6 +124,7 @@ pub(crate) struct Observer {
 
 impl Observer {
     /// Reserves labels for the kinds of registered handlers, whatever kinds senders use.
+    // These ignore the limit: the program chooses them, not its senders, so their number is bounded.
     pub(crate) fn expect<'a>(self, kinds: impl IntoIterator<Item = &'a String>) {
         kinds.into_iter().for_each(|kind| KINDS.reserve(kind));
     }

@@ -60,6 +60,7 @@ impl Outcome {
     /// A database error that the handler ignored may not occur again: retry. A handler that ends its transaction does so every
     /// time: reject.
     pub(crate) fn broken(error: Error) -> Self {
+        // Stores attach a source only if the database reported an error or rolled back by itself.
         match std::error::Error::source(&error) {
             Some(_) => Self::Retry { after: None, cause: cause(error) },
             None => Self::Rejected(Rejection::EndedTransaction(cause(error))),

@@ -41,10 +41,12 @@ impl Report {
         let mut settlement = Settlement::Ack;
         for (_, outcome) in &self.units {
             settlement = match (settlement, outcome) {
+                // The longest wait counts: no handler may run before the time that it asked for.
                 (Settlement::Retry { after: one }, Outcome::Retry { after: other, .. }) => {
                     Settlement::Retry { after: one.max(*other) }
                 }
                 (_, Outcome::Retry { after, .. }) => Settlement::Retry { after: *after },
+                // A retry outweighs a rejection. A rejected delivery would not return to the handler that must run again.
                 (retry @ Settlement::Retry { .. }, _) => retry,
                 (_, Outcome::Busy) => Settlement::Retry { after: None },
                 (_, Outcome::Rejected(_)) => Settlement::Reject,

@@ -82,6 +82,7 @@ impl Retention {
 
     /// The time between two heartbeats.
     pub(crate) fn beat_every(&self) -> Duration {
+        // Several beats per tolerance: one late beat must not end the interval. The floor prevents a busy loop.
         (self.tolerance() / 3).clamp(Duration::from_millis(10), Duration::from_secs(60))
     }
 }
@@ -108,6 +109,7 @@ pub(crate) fn cutoff(mut live: Vec<LiveTime>, period: Duration) -> Option<i64> {
     if mutant!("downtime_counts") {
         return live.iter().map(|time| time.until_ms.saturating_sub(missing)).max();
     }
+    // Newest first: the walk goes back in time until one period is complete.
     live.sort_by_key(|time| std::cmp::Reverse(time.until_ms));
     let mut counted_from = i64::MAX;
     for time in live {

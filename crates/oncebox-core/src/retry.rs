@@ -61,8 +61,10 @@ impl Retry {
 
     /// The delay after this many failures, with full jitter: a `chance` of 0 means no delay, `u32::MAX` the maximum.
     pub(crate) fn delay(&self, failures: u32, chance: u32) -> Duration {
+        // A shift by 32 would overflow, and 2^31 times the first delay exceeds any sensible maximum.
         let doublings = failures.saturating_sub(1).min(31);
         let max = self.first_delay.saturating_mul(1 << doublings).min(self.max_delay);
+        // Full jitter: messages that failed together, as in an outage, do not return together.
         max.mul_f64(f64::from(chance) / f64::from(u32::MAX))
     }
 

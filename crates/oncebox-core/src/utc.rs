@@ -16,6 +16,7 @@ pub(crate) fn to_ms(time: SystemTime) -> i64 {
 /// RFC 3339 in UTC, to the millisecond: `2026-11-18T17:00:00.000Z`.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let ms = to_ms(time);
+    // Euclidean division rounds down, so that times before 1970 fall on the right day too.
     let (year, month, day) = civil(ms.div_euclid(DAY_MS));
     let of_day = ms.rem_euclid(DAY_MS);
     let (seconds, ms) = (of_day / 1000, of_day % 1000);
@@ -28,6 +29,7 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 /// Years begin in March here, so that the leap day is the last day of a year. The calendar repeats after 146,097 days. The
 /// formulas are those of Howard Hinnant's `civil_from_days`.
 fn civil(days: i64) -> (i64, i64, i64) {
+    // 719,468 days lie between 0000-03-01, where these years begin, and 1970-01-01.
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

@@ -26,6 +26,7 @@ impl Cancel {
     }
 
     pub(crate) fn cancel(&self) {
+        // Not `send`: without a receiver it would drop the value, and later subscribers would miss the signal.
         self.0.send_replace(true);
     }
 }
@@ -42,6 +43,7 @@ impl Cancellation {
 
     /// Waits until the lease has expired; for ever if it does not.
     pub async fn cancelled(&self) {
+        // On a clone: waiting needs `&mut`, and handlers share one `Cancellation`.
         if let Some(receiver) = &self.0
             && receiver.clone().wait_for(|cancelled| *cancelled).await.is_ok()
         {

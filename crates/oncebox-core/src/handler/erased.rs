@@ -22,6 +22,7 @@ pub(crate) struct Prepared {
 }
 
 /// A handler without its message type.
+// `dyn` needs methods without type parameters, hence `Any` for messages and a boxed future.
 pub(crate) trait Erased<S: Store>: Send + Sync {
     /// Decodes a body and reads its keys.
     fn prepare(&self, envelope: &Envelope, selectors: &Selectors) -> Result<Prepared, Rejection>;
@@ -47,6 +48,7 @@ pub(crate) trait Erased<S: Store>: Send + Sync {
 struct Typed<H, Marker, M> {
     handler: H,
     selector: Option<Selector<M>>,
+    // A function type: it is `Send` and `Sync` whatever the marker is.
     marker: PhantomData<fn() -> Marker>,
 }
 
@@ -93,6 +95,7 @@ where
         deliveries: &'t [Delivery],
         db: Option<&'t mut S::Conn>,
     ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
+        // The engine passes back what `prepare` returned, so the types match unless it has a bug.
         let messages: Option<Vec<H::Input>> =
             messages.into_iter().map(|message| message.downcast().ok().map(|message| *message)).collect();
         match messages {

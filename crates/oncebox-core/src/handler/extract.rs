@@ -91,6 +91,7 @@ impl<T: Clone + Send + Sync + 'static> FromBatch for State<T> {
     }
 
     fn from_batch(deliveries: &[Delivery]) -> Result<Self, Failure> {
+        // Any delivery will do: all of an inbox share its states.
         let first = deliveries.first().ok_or("an empty batch has no state")?;
         Self::from_delivery(first)
     }
@@ -180,6 +181,7 @@ impl EffectId {
 
     /// The id for a message in the log without a key.
     pub(crate) fn at(handler: &str, place: Place) -> Self {
+        // No message has this kind: names that start with `@` are reserved.
         Self::of(handler, "@place", &Key::from(format!("{}:{}", place.lane, place.pos)))
     }
 

@@ -25,6 +25,7 @@ pub struct Detached;
 /// Implements handlers with this number of parameters.
 ///
 /// Each number has a wrapper trait of its own. It names the future, because stable Rust has no other way to require `Send`.
+/// The tuple `(One, M, …)` makes the implementations distinct: without it, those for all functions `F` would overlap.
 macro_rules! arity {
     ($Wrapper:ident; $($A:ident),*) => {
         #[doc(hidden)]
@@ -49,6 +50,7 @@ macro_rules! arity {
             M: Input,
             O: IntoReturned,
             $($A: FromDelivery,)*
+            // For every lifetime: the engine lends the connection again for each message.
             F: for<'t> $Wrapper<M, $($A,)* &'t mut S::Conn, Out = O> + Clone + Send + Sync + 'static,
         {
             type Input = M;
@@ -71,12 +73,14 @@ macro_rules! arity {
                 Box::pin(async move {
                     let db = db.ok_or_else(no_connection)?;
                     let mut returned = Vec::with_capacity(messages.len());
+                    // One after the other: they share one connection, which runs one statement at a time.
                     for (message, delivery) in messages.into_iter().zip(deliveries) {
                         // The previous run may have left another connection here, which is outside the transaction.
                         if !returned.is_empty() && !S::is_lent(db) {
                             return Err(connection_exchanged());
                         }
                         $( let $A = $A::from_delivery(delivery)?; )*
+                        // `FnOnce` on a clone: async closures that borrow their captures do not implement `Fn`.
                         returned.push((self.clone())(message, $($A,)* &mut *db).await.into_returned()?);
                     }
                     Ok(returned)
@@ -115,6 +119,7 @@ macro_rules! arity {
                     let units = messages.len();
                     $( let $A = $A::from_batch(deliveries)?; )*
                     let returned = (self.clone())(messages, $($A,)* db).await.into_returned()?;
+                    // A result is stored with one message's marker, and this one belongs to the whole set.
                     if returned.result.is_some() {
                         return Err(Failure::permanent("a set handler cannot return a Reply: return () or a Result"));
                     }

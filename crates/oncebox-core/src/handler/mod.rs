@@ -61,6 +61,7 @@ pub trait Handler<S: Store, Marker>: Send + Sync + 'static {
     fn requirements() -> Vec<Requirement>;
 
     /// Runs the handler, with a connection unless it is detached.
+    // Boxed: the future's type differs for each lifetime of the connection, and the inbox stores handlers as `dyn` anyway.
     fn call<'t>(
         &'t self,
         messages: Vec<Self::Input>,

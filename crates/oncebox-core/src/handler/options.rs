@@ -64,6 +64,7 @@ pub(crate) struct Detachment {
 
 impl Default for Detachment {
     fn default() -> Self {
+        // The limit of open tasks keeps their number small while the called service is down.
         Self { at_most_once: false, concurrency: 16, open_tasks: 1_000, out_of_process: false }
     }
 }
@@ -198,6 +199,7 @@ impl Settings {
             return failure;
         }
         let judge = || self.judges.iter().fold(failure, |failure, judge| judge(failure));
+        // Unwind safe: the failure is moved in, so a panic leaves no half-changed value of ours.
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge)).unwrap_or_else(|_| {
             "the handler failed, and its `permanent_if` rule panicked: mend the rule".into()
         })

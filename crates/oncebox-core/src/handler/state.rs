@@ -33,6 +33,7 @@ impl fmt::Debug for States {
 /// A type of state that a handler's parameters need; `build()` checks that the builder has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Requirement {
+    // By type, so that `build()` finds a missing state before the first message needs it.
     id: TypeId,
     pub(crate) name: &'static str,
 }

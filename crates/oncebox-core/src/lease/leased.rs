@@ -83,6 +83,7 @@ pub struct LeaseTx<L: Leases> {
 }
 
 impl<L: Leases> LeaseTx<L> {
+    // `LeaseTx` implements `Drop`, so its fields cannot be moved out. An empty list leaves `drop` nothing to release.
     fn take_held(&mut self) -> Vec<HeldLease> {
         std::mem::take(&mut self.lease.held)
     }
@@ -101,6 +102,7 @@ impl<L: Leases> Drop for LeaseTx<L> {
         if held.is_empty() {
             return;
         }
+        // `drop` cannot await.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let leases = self.leases.clone();
             runtime.spawn(async move { release(&leases, held).await });
@@ -140,6 +142,7 @@ impl<L: Leases> Store for Leased<L> {
     }
 
     async fn check(&self) -> Result<(), Error> {
+        // The cheapest call that shows whether the store responds.
         self.leases.now_ms().await.map(drop)
     }
 
@@ -156,6 +159,7 @@ impl<L: Leases> Store for Leased<L> {
         Ok(())
     }
 
+    // There is no transaction that a handler could end or break.
     async fn guard(&self, _tx: &mut Self::Tx) -> Result<(), Error> {
         Ok(())
     }
@@ -188,12 +192,14 @@ impl<L: Leases> Store for Leased<L> {
     }
 
     async fn abandon(&self, tx: Self::Tx) {
+        // No server runs a statement for the handler that would have to be stopped.
         self.rollback(tx).await;
     }
 
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
         find_cause(error, |cause| {
             if cause.is::<LeaseHeld>() {
+                // The same fault as a claim in a database that waits too long for another copy.
                 return Some(Fault::LockTimeout);
             }
             let error = cause.downcast_ref::<Error>()?;
@@ -290,12 +296,14 @@ impl<L: Leases> Inspect for Leased<L> {
 impl<L: Leases> Registry for Leased<L> {
     async fn register(&self, _log: Option<LaneCount>, handlers: &[Registration]) -> Result<Layout, Error> {
         let origins = handlers.iter().map(|handler| handler.name.clone()).collect();
+        // The numbers need to differ within this process only.
         let handlers = (1..).map(HandlerId).take(handlers.len()).collect();
         Ok(Layout { lanes: 0, handlers, origins })
     }
 }
 
 impl<L: Leases> Upkeep for Leased<L> {
+    // No heartbeats: all time is live time here, see `live_time`.
     async fn beat(&self, _tolerance: Duration) -> Result<(), Error> {
         Ok(())
     }

@@ -38,6 +38,7 @@ struct MemoryLeases {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Id, LeaseEntry>,
+    // One for all units: an entry disappears on release, and its own count would begin again.
     last_fence: Fence,
     /// The time by which tests have moved the clock.
     travelled: Duration,
@@ -47,12 +48,14 @@ type Id = (String, String, StoredKey);
 
 #[derive(Debug)]
 enum LeaseEntry {
+    // `ends` is an `Instant`: a jump of the system clock neither prolongs nor ends a lease.
     Leased { fence: Fence, ends: Instant, arrived: SystemTime },
     Done(Marker),
 }
 
 impl Memory {
     fn table(&self) -> MutexGuard<'_, Table> {
+        // Each change of the table is a single insert or removal, so a panic leaves it valid.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,6 +114,7 @@ impl Leases for Memory {
         table.last_fence.0 += 1;
         let fence = table.last_fence;
         let arrived = table.wall_clock() - unit.waited;
+        // An expired lease is replaced. Its holder cannot complete any more, because its fence is not the newest.
         table.entries.insert(id_of(unit), LeaseEntry::Leased { fence, ends: now + lease, arrived });
         Ok(LeaseClaim::Ours(fence))
     }
@@ -131,6 +135,7 @@ impl Leases for Memory {
             ..marker(&id, *arrived, processed_at)
         };
         table.entries.insert(id, LeaseEntry::Done(done));
+        // Before the notification: tasks that wake up take this lock at once.
         drop(table);
         self.shared.changed.notify_waiters();
         Ok(true)
@@ -157,6 +162,7 @@ impl Leases for Memory {
             _ => return,
         };
         let left = ends.saturating_duration_since(self.table().now());
+        // Limited by the lease: its end notifies nobody.
         let _ = tokio::time::timeout(max.min(left), changed).await;
     }
 
@@ -188,6 +194,7 @@ impl Leases for Memory {
 
     async fn sweep(&self, before_ms: i64, limit: u32) -> Result<u64, Error> {
         let mut table = self.table();
+        // Only done units: a lease ends by itself, and without it a copy would run beside its holder.
         let due: Vec<Id> = table
             .entries
             .iter()
