@@ -1,14 +1,18 @@
-//! Crash care: finding the message that crashes its process.
+//! Crash care: finds the message that crashes its process.
 
 use crate::Error;
 use crate::store::{HandlerId, Place, ProcessId, Store};
 
-/// Counts the crashes that one message causes. A capability: the defaults are for a store that does not count them. Its
-/// [`look`](crate::store::Work::look) then never asks for care, and a message that crashes its process does so for ever.
+/// Counts the crashes that one message causes.
+///
+/// It is optional. The defaults are for a store that does not count crashes. Its [`look`](crate::store::Work::look) never
+/// requests crash care, and a message that crashes its process does so for ever.
 pub trait Care: Store {
-    /// Notes, durably, that a message is about to run in a lane where processes have crashed. How many crashes are put down to it:
-    /// 1 for the one that is the reason for the note, and one more for each note before it whose process is gone. `None` if another
-    /// process that is alive has noted it too. A process that has noted it itself is not counted.
+    /// Writes a durable note that a message is about to run in a lane that needs crash care.
+    ///
+    /// Returns the number of crashes that are attributed to the message: 1 for the crash that started the care, and 1 for each
+    /// earlier note whose process no longer exists. An earlier note of this process does not count. `None` if another running
+    /// process has a note on the message too.
     fn note_attempt(
         &self,
         handler: HandlerId,
@@ -19,7 +23,7 @@ pub trait Care: Store {
         async { Ok(Some(1)) }
     }
 
-    /// Takes a note back whose message did not run after all: everything is as before it.
+    /// Deletes the note of a message that did not run after all, so that everything is as before it.
     fn give_back_attempt(
         &self,
         handler: HandlerId,
@@ -30,7 +34,7 @@ pub trait Care: Store {
         async { Ok(()) }
     }
 
-    /// No message of a lane could have been the reason: no more care is needed there.
+    /// Ends the crash care in a lane, because no message there can have caused the crash.
     fn end_care(&self, handler: HandlerId, lane: u16) -> impl Future<Output = Result<(), Error>> + Send {
         let _ = (handler, lane);
         async { Ok(()) }

@@ -1,4 +1,4 @@
-//! Who may run: the marker is the referee.
+//! Claims: the marker decides which transaction runs a unit.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ pub struct Unit {
     pub kind: String,
     /// The message's key.
     pub key: StoredKey,
-    /// The body's fingerprint; `None` where there is no body to compare.
+    /// The body's fingerprint; `None` if there is no body to compare.
     pub fingerprint: Option<Fingerprint>,
-    /// How long ago the message arrived, by this process's steady clock.
+    /// The time since the message arrived, by this process's steady clock.
     pub waited: Duration,
 }
 
 impl Unit {
-    /// A number for locks that are named by numbers. Two units may share one: then one of them is only busy for a while.
+    /// The number of the unit's lock, for locks that have numbers. If two units share one, one of them is busy for a while.
     pub fn lock_id(&self) -> i64 {
         let mut hash = Sha256::new();
         for part in [self.handler.as_bytes(), self.kind.as_bytes(), self.key.as_bytes()] {
@@ -38,14 +38,14 @@ impl Unit {
     }
 }
 
-/// The answer to a claim.
+/// The result of a claim.
 #[derive(Clone, Debug)]
 pub enum Claimed {
-    /// The marker was not there and is now: run the handler.
+    /// The marker is new: run the handler.
     Fresh,
-    /// The marker was there.
+    /// The marker existed before.
     Known(Marker),
-    /// Another transaction holds the marker, and the others of the batch did not wait for it.
+    /// Another transaction holds the marker, and the batch does not wait for it.
     Busy,
 }
 
@@ -56,13 +56,14 @@ impl Claimed {
     }
 }
 
-/// Decides who may run.
+/// Decides which transaction runs a unit.
 pub trait Claims: Store {
-    /// Inserts the markers of all units, sorted by handler, kind and key, in one statement where the store can;
-    /// equal units are not passed. One unit waits for a concurrent transaction that holds the same marker: if that one
-    /// commits the answer is [`Claimed::Known`], if it rolls back this claim takes over. The answers are in the
-    /// order of the units. Among several units, one that would have to wait may be [`Claimed::Busy`] instead, so that it does
-    /// not keep the others waiting.
+    /// Inserts the markers of all units, in one statement where the store can. The results are in the order of the units.
+    ///
+    /// The units are distinct, and sorted by handler, kind and key, so that two batches never wait for each other. A single
+    /// unit waits for a concurrent transaction that holds the same marker. If that one commits, the result is
+    /// [`Claimed::Known`]; if it rolls back, this claim takes over. Among several units, one that would have to wait may be
+    /// [`Claimed::Busy`] instead, so that it does not delay the others.
     fn claim(
         &self,
         tx: &mut Self::Tx,
@@ -76,15 +77,15 @@ pub trait Claims: Store {
         unit: &Unit,
     ) -> impl Future<Output = Result<Claimed, Error>> + Send;
 
-    /// Sets the point to which [`undo`](Claims::undo) goes back.
+    /// Sets the point to which [`undo`](Claims::undo) returns: a savepoint.
     fn isolate(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Keeps what a handler wrote since that point, and proves as far as it can that it may be committed. With `next`, sets
-    /// the point for the next one.
+    /// Keeps the writes of a handler since that point, and checks as far as possible that they can be committed. With `next`, it
+    /// sets the point for the next handler.
     fn keep(&self, tx: &mut Self::Tx, next: bool) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Takes back what a handler wrote since that point, and the marker of its unit, where it has one. With `next`, sets the
-    /// point for the next one.
+    /// Undoes the writes of a handler since that point, and deletes the marker of its unit, if it has one. With `next`, it sets
+    /// the point for the next handler.
     fn undo(
         &self,
         tx: &mut Self::Tx,
@@ -92,14 +93,14 @@ pub trait Claims: Store {
         next: bool,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Keeps handlers' results beside their markers, in the same transaction.
+    /// Stores handlers' results with their markers, in the same transaction.
     fn record_results(
         &self,
         tx: &mut Self::Tx,
         results: &[(&Unit, &[u8])],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Inserts markers for units that were handled elsewhere; how many of them were new.
+    /// Inserts markers for units that were handled elsewhere, and returns the number of new ones.
     fn import_processed(
         &self,
         handler: &str,

@@ -1,4 +1,4 @@
-//! What operators do: each action in one transaction with its entry in the audit.
+//! Dead letters and the actions of operators on them. Each action commits in one transaction with its entry in the audit.
 
 use std::time::SystemTime;
 
@@ -8,22 +8,22 @@ use crate::store::{FailedAttempt, HandlerId, Place, Store};
 use crate::utc::to_ms;
 use crate::{Error, Key};
 
-/// A message on which a handler used up its attempts.
+/// A message for which a handler has no attempts left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The handler's name.
     pub handler: String,
-    /// Where the message sits.
+    /// The message's place in the log.
     pub place: Place,
     /// Its kind.
     pub kind: String,
     /// Its key.
     pub key: Option<Key>,
-    /// What the handler would be given now: the message's body, or an operator's correction.
+    /// The body that a retry passes to the handler: the message's own, or an operator's correction.
     pub body: Vec<u8>,
-    /// When it was received.
+    /// The time at which the message was received.
     pub received_at: SystemTime,
-    /// When it died.
+    /// The time at which it became a dead letter.
     pub died_at: SystemTime,
     /// The last error and its causes.
     pub error: String,
@@ -32,13 +32,13 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// The number of failed attempts, those that are not kept included.
+    /// The number of failed attempts, including the omitted ones.
     pub fn attempt_count(&self) -> u32 {
         self.attempts.iter().fold(0, |count, one| count.saturating_add(one.omitted).saturating_add(1))
     }
 }
 
-/// Which dead letters are meant. Without any condition: all of them.
+/// A selection of dead letters. Without a condition it selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Select {
@@ -51,42 +51,42 @@ pub struct Select {
 }
 
 impl Select {
-    /// All of them.
+    /// Selects all dead letters.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// Those of one handler.
+    /// Selects those of one handler.
     pub fn handler(mut self, name: impl Into<String>) -> Self {
         self.handler = Some(name.into());
         self
     }
 
-    /// Those of one kind of message.
+    /// Selects those of one kind of message.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
     }
 
-    /// Those of one message.
+    /// Selects those of one message.
     pub fn at(mut self, place: Place) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Those whose last error contains this text, in upper or lower case.
+    /// Selects those whose last error contains this text, in upper or lower case.
     pub fn error(mut self, text: impl Into<String>) -> Self {
         self.error = Some(text.into());
         self
     }
 
-    /// Those that died at this time or later.
+    /// Selects those that became dead letters at this time or later.
     pub fn died_after(mut self, time: SystemTime) -> Self {
         self.died_after = Some(time);
         self
     }
 
-    /// Those that died before this time.
+    /// Selects those that became dead letters before this time.
     pub fn died_before(mut self, time: SystemTime) -> Self {
         self.died_before = Some(time);
         self
@@ -112,22 +112,22 @@ impl Select {
         self.error.as_deref()
     }
 
-    /// The times between which they died, in milliseconds since 1970, for stores.
+    /// The range of times at which they became dead letters, in milliseconds since 1970, for stores.
     pub fn died_between_ms(&self) -> (Option<i64>, Option<i64>) {
         (self.died_after.map(to_ms), self.died_before.map(to_ms))
     }
 }
 
-/// What an operator does with dead letters.
+/// An operator's action on dead letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Run them again, with all attempts ahead of them.
+    /// Run them again, with all attempts.
     Retry,
-    /// The same with another body.
+    /// Run them again with another body.
     Edit(Vec<u8>),
     /// Drop them.
     Discard,
-    /// They were dealt with by other means: count them as done.
+    /// Count them as done, because they were handled by other means.
     Resolve,
 }
 
@@ -142,7 +142,7 @@ impl Action {
         }
     }
 
-    /// What becomes of the dead letters, their markers and the audit. One rule for all stores.
+    /// The changes of the dead letters, their markers and the audit; the same for all stores.
     pub fn plan(&self) -> ActionPlan<'_> {
         let action = self.name();
         let again = ActionPlan {
@@ -166,83 +166,86 @@ impl Action {
     }
 }
 
-/// What the audit says of a dead letter that was to run again, and turned out to be done.
+/// The action in the audit for a dead letter whose retry found that its handler is already done.
 const ALREADY_DONE: &str = "already_done";
 
-/// What the audit keeps of a corrected body.
+/// The text in the audit for a corrected body.
 fn corrected(body: &[u8]) -> String {
     let digest: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("corrected to {} bytes, SHA-256 {digest}", body.len())
 }
 
-/// What a store has to do with dead letters. All of them leave.
+/// The changes that a store makes for dead letters. All selected ones are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionPlan<'a> {
     /// The action in the audit.
     pub action: &'static str,
-    /// The same for those whose handler has a marker that says done.
+    /// The action in the audit for those whose handler has a marker that says done.
     pub action_if_done: &'static str,
-    /// Whether they become tasks that are due now, with no failures; except those that are done.
+    /// Whether they become tasks that are due now, with no failures. Those that are already done do not.
     pub runs_again: bool,
-    /// The body that takes the place of the one before.
+    /// The new body, if the operator corrected it.
     pub body: Option<&'a [u8]>,
-    /// What becomes of their markers.
+    /// The change of their markers.
     pub markers: MarkerStep,
-    /// What the audit's detail has behind the error of the dead letter; often nothing.
+    /// The text in the audit's detail after the error of the dead letter; often empty.
     pub detail_end: String,
 }
 
-/// What becomes of the markers of dead letters.
+/// The change of the markers of dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkerStep {
-    /// Nothing.
+    /// Leave them unchanged.
     Leave,
-    /// Those that say known and not done say done.
+    /// Set markers that say known and not done to done.
     Finish,
-    /// The same, and those with a key that have none get one that says done.
+    /// Like `Finish`, and insert a marker that says done for messages with a key and without a marker.
     Insert,
 }
 
-/// What came of one step of an action.
+/// The result of one step of an action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acted {
-    /// How many dead letters it was done with.
+    /// The number of dead letters of this step.
     pub letters: u64,
-    /// Behind which one to go on. `None` if fewer were there than a step takes, which says nothing of those that others took meanwhile.
+    /// The dead letter after which the next step begins. `None` if there were fewer than a step takes; other operators may have
+    /// taken some meanwhile.
+    // By place and not by time: with clocks that jump, "all until now" would miss dead letters.
     pub next: Option<(HandlerId, Place)>,
 }
 
-/// One operator's action on one thing.
+/// One action of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// When.
+    /// The time of the action.
     pub at: SystemTime,
-    /// Who.
+    /// The name of the operator.
     pub operator: String,
-    /// What: `retry`, `edit`, `discard`, `resolve`, `pause`, `resume`, `replay`, `rename`, `remove`; `already_done` where a retry found that there was
-    /// nothing left to do.
+    /// The action: `retry`, `edit`, `discard`, `resolve`, `pause`, `resume`, `replay`, `rename` or `remove`; `already_done` if a
+    /// retry or an edit found that the handler is already done.
     pub action: String,
-    /// Which handler.
+    /// The name of the handler.
     pub handler: String,
-    /// Which message, if it was one.
+    /// The place of the message, if the action concerns one.
     pub place: Option<Place>,
-    /// What else there is to know: the error that a dead letter had.
+    /// Further details, such as the error of a dead letter.
     pub detail: Option<String>,
 }
 
-/// The dead letters, and what operators may do.
+/// Reads dead letters, and carries out operators' actions on them.
 pub trait DeadLetters: Store {
-    /// Dead letters, the oldest first.
+    /// The selected dead letters, the oldest first.
     fn dead_letters(
         &self,
         select: &Select,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<DeadLetter>, Error>> + Send;
 
-    /// Does something with at most `limit` dead letters, and writes it down, in one transaction that holds the locks of their
-    /// lanes: the first ones by handler, lane and position that come after `after`. Those whose handler has a marker that says done
-    /// are not run again: they leave as done. A marker that says known and not done says done when its dead letter is discarded or
-    /// counted as done.
+    /// Carries out an action on up to `limit` dead letters, and records it in the audit. One transaction does both, and holds the
+    /// locks of their lanes. It takes the first ones by handler, lane and position after `after`.
+    ///
+    /// A dead letter whose handler has a marker that says done does not run again, and is deleted. If a dead letter is discarded
+    /// or resolved, its marker changes from known and not done to done.
     fn act(
         &self,
         select: &Select,

@@ -1,4 +1,4 @@
-//! What a store was doing when it failed, in one wording for every store: `SQLite could not claim keys`.
+//! Names of a store's operations for error texts, equal for every store: `SQLite could not claim keys`.
 
 /// Connects.
 pub const CONNECT: &str = "connect";
@@ -13,7 +13,7 @@ pub const MIGRATE: &str = "migrate the database";
 pub const BEGIN: &str = "begin a transaction";
 /// Sets the limits of a handler.
 pub const ARM: &str = "set the time limits of a handler";
-/// Checks the transaction behind a handler.
+/// Checks the transaction after a handler.
 pub const GUARD: &str = "check the transaction after a handler";
 /// Sets, keeps or undoes a savepoint.
 pub const SAVEPOINT: &str = "set a savepoint";
@@ -25,7 +25,7 @@ pub const REGISTER: &str = "register the handlers";
 
 /// Claims keys.
 pub const CLAIM: &str = "claim keys";
-/// Takes claims back.
+/// Deletes the markers of claims.
 pub const UNCLAIM: &str = "take claims back";
 /// Stores results.
 pub const RECORD_RESULTS: &str = "store results";
@@ -36,7 +36,7 @@ pub const READ_MARKERS: &str = "read markers";
 
 /// Appends messages.
 pub const APPEND: &str = "append messages";
-/// Sets an inline message apart.
+/// Moves an inline message to the log.
 pub const SPILL: &str = "set a message apart";
 /// Imports accepted keys.
 pub const IMPORT_ACCEPTED: &str = "import accepted keys";
@@ -55,7 +55,7 @@ pub const LOOK: &str = "look for work";
 pub const TAKE: &str = "take messages";
 /// Takes tasks.
 pub const TAKE_TASKS: &str = "take tasks";
-/// Sets messages apart.
+/// Inserts tasks.
 pub const SET_APART: &str = "set messages apart";
 /// Writes dead letters.
 pub const BURY: &str = "write dead letters";

@@ -1,4 +1,4 @@
-//! The failed attempts of a message, and how many of them are kept.
+//! The failed attempts of a message, with a limit on their number.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -10,11 +10,11 @@ use crate::store::row;
 pub struct FailedAttempt {
     /// Its number, from 1.
     pub attempt: u32,
-    /// When it failed.
+    /// The time of the failure.
     pub at: SystemTime,
     /// The error and its causes.
     pub error: String,
-    /// The number of attempts right before this one that are not kept. Of many, only the first and the last are kept.
+    /// The number of omitted attempts right before this one. A long history keeps only the first and the last ones.
     pub omitted: u32,
 }
 
@@ -24,23 +24,22 @@ impl FailedAttempt {
     /// The number of attempts that are kept from the end.
     pub const LAST_KEPT: usize = 15;
 
-    /// Adds an attempt to a history, which keeps [`FIRST_KEPT`](Self::FIRST_KEPT) and [`LAST_KEPT`](Self::LAST_KEPT): a message
-    /// that fails for weeks must not become a row of megabytes.
+    /// Adds an attempt to a history, which keeps [`FIRST_KEPT`](Self::FIRST_KEPT) and [`LAST_KEPT`](Self::LAST_KEPT) attempts.
+    /// Without this limit, a message that fails for weeks would become a row of megabytes.
     pub fn add_to(self, history: &mut Vec<Self>) {
         make_room(history);
         history.push(self);
     }
 
-    /// The same history with room for one more attempt, in the form that stores keep. A store appends to this, with the database's
-    /// time.
+    /// A stored history with room for one more attempt. The store appends that attempt itself, with the database's time.
     pub fn with_room(json: &str) -> Cow<'_, str> {
         let mut history = Self::read(json);
         // Most histories are not full, and need no second copy.
         if make_room(&mut history) { Cow::Owned(Self::write(&history)) } else { Cow::Borrowed(json) }
     }
 
-    /// Reads a history as stores keep it: a JSON list of `{"attempt", "at", "error"}`, the time in milliseconds since 1970, and
-    /// `"omitted"` where attempts before it are not kept.
+    /// Reads a stored history: a JSON list of `{"attempt", "at", "error"}`, with the time in milliseconds since 1970, and
+    /// `"omitted"` if attempts before it are omitted.
     pub fn read(json: &str) -> Vec<Self> {
         let read = |entry: serde_json::Value| {
             let number = |name| u32::try_from(entry.get(name)?.as_u64()?).ok();
@@ -70,7 +69,7 @@ impl FailedAttempt {
     }
 }
 
-/// Removes attempts behind the first ones until there is room for one more, and counts them; whether there were any to remove.
+/// Removes and counts attempts behind the first ones until there is room for one more. Returns whether it removed any.
 fn make_room(history: &mut Vec<FailedAttempt>) -> bool {
     const FIRST: usize = FailedAttempt::FIRST_KEPT;
     let excess = (history.len() + 1).saturating_sub(FIRST + FailedAttempt::LAST_KEPT);
@@ -99,7 +98,7 @@ mod tests {
         }
     }
 
-    /// The numbers that are kept, and those that are not.
+    /// The numbers of the kept attempts, and the number of omitted ones.
     fn kept(history: &[FailedAttempt]) -> (Vec<u32>, u32) {
         (history.iter().map(|one| one.attempt).collect(), history.iter().map(|one| one.omitted).sum())
     }

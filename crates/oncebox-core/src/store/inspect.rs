@@ -1,18 +1,18 @@
-//! Reading only: what support, operators and metrics ask.
+//! Reads markers for support, operators and metrics.
 
 use std::time::SystemTime;
 
 use crate::store::{Store, Unit};
 use crate::{Error, Fingerprint, Key};
 
-/// How far a marker has come.
+/// The state of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkerState {
     /// The handler's effect is committed.
     Done,
-    /// The message is known and set apart; the effect is still to come.
+    /// Known and not done: the message is in the log, and its effect is still to come.
     Spilled,
-    /// The message is in the log, or was: what `@accept` marks.
+    /// The message was accepted into the log. Only markers of the reserved handler `@accept` have this state.
     Accepted,
 }
 
@@ -47,17 +47,17 @@ pub struct Marker {
     pub key: Key,
     /// The body's fingerprint; `None` for a marker that was imported or claimed without a body.
     pub fingerprint: Option<Fingerprint>,
-    /// How far it has come.
+    /// The state.
     pub state: MarkerState,
-    /// When the message arrived.
+    /// The time at which the message arrived.
     pub received_at: SystemTime,
-    /// When the handler was run.
+    /// The time at which the handler ran.
     pub processed_at: SystemTime,
-    /// The stored result, if the handler gave one.
+    /// The stored result, if the handler returned one.
     pub result: Option<Vec<u8>>,
 }
 
-/// Answers questions; never writes.
+/// Reads markers; never writes.
 pub trait Inspect: Store {
     /// The marker of a unit.
     fn marker(&self, unit: &Unit) -> impl Future<Output = Result<Option<Marker>, Error>> + Send {

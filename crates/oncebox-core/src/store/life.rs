@@ -1,7 +1,7 @@
-//! The life of a message for one handler: where it can stand, and what takes it from there to where.
+//! The life of a message for one handler: its states, and the events that change them.
 //!
-//! `docs/states.md` shows this table, and a test compares the two; the model test of the conformance suite moves by it, and finds
-//! every store where the table says.
+//! `docs/states.md` shows this table, and a test compares the two. The model test of the conformance suite applies random events,
+//! and checks that every store reports the states of this table.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum Stage {
     Running,
     /// A dead letter.
     Dead,
-    /// The handler's effect is committed, or an operator counts it as that.
+    /// The handler's effect is committed, or an operator has discarded or resolved the message.
     Done,
 }
 
@@ -70,11 +70,11 @@ pub enum Event {
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// From here.
+    /// The state before the event.
     pub from: Stage,
-    /// By this.
+    /// The event.
     pub event: Event,
-    /// To there.
+    /// The state after the event.
     pub to: Stage,
 }
 
@@ -82,7 +82,7 @@ const fn line(from: Stage, event: Event, to: Stage) -> Transition {
     Transition { from, event, to }
 }
 
-/// Every transition that there is.
+/// All transitions.
 pub const LIFE: &[Transition] = {
     use Event::*;
     use Stage::*;
@@ -127,7 +127,7 @@ pub const LIFE: &[Transition] = {
 };
 
 impl Stage {
-    /// The stage of a message as a store tells it.
+    /// The stage that corresponds to the state that a store reports.
     pub fn of(state: &MessageState) -> Self {
         match state {
             MessageState::Waiting => Self::Waiting,
@@ -140,7 +140,7 @@ impl Stage {
         }
     }
 
-    /// Where an event takes a message from here; `None` if it cannot happen.
+    /// The stage after an event; `None` if the event cannot happen in this stage.
     pub fn after(self, event: Event) -> Option<Self> {
         LIFE.iter().find(|line| line.from == self && line.event == event).map(|line| line.to)
     }
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// From everywhere there is a way to the end, and nothing but an operator brings back what is done.
+    /// Every stage leads to done, and only an operator brings back a message that is done.
     #[test]
     fn done_is_final_and_can_be_reached() {
         let mut reach = vec![Stage::Done];

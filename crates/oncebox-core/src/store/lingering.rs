@@ -1,4 +1,4 @@
-//! Warm connections: what a store keeps for a few milliseconds, for the next one that needs it.
+//! Warm connections: a store keeps them for a few milliseconds, for the next caller.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-/// The time for which something lingers.
+/// The time for which a connection or transaction is kept.
 // Long enough for the next transaction of a busy handler; short, because the pool belongs to the application.
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Keeps connections, or transactions that were begun ahead, for 5 ms. After that they are dropped: an unused connection belongs
 /// in its pool.
 ///
-/// All clones are one.
+/// All clones share the same connections.
 pub struct Lingering<T>(Arc<Mutex<LingeringState<T>>>);
 
 struct LingeringState<T> {
     waiting: Vec<(T, Instant)>,
-    /// Whether a task drops those that are not taken.
+    /// Whether a background task runs that drops expired ones.
     is_watched: bool,
 }
 
 impl<T: Send + 'static> Lingering<T> {
-    /// With nothing kept yet.
+    /// Creates an empty collection.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(LingeringState { waiting: Vec::new(), is_watched: false })))
     }
@@ -32,13 +32,13 @@ impl<T: Send + 'static> Lingering<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that was kept last, if any is left.
+    /// Takes the one that was added last, if there is one.
     pub fn take(&self) -> Option<T> {
         // The newest: under less load the older ones are not used, expire, and return to their pool.
         self.state().waiting.pop().map(|(kept, _)| kept)
     }
 
-    /// Keeps one for a while. Outside of a runtime it is dropped at once.
+    /// Adds one. Outside of a runtime it is dropped at once.
     pub fn keep(&self, kept: T) {
         // Without a runtime no task could drop it later.
         let Ok(runtime) = Handle::try_current() else { return };
@@ -58,7 +58,7 @@ impl<T: Send + 'static> Lingering<T> {
         }
     }
 
-    /// Drops those that have waited too long; whether others are left.
+    /// Drops the expired ones, and returns whether others are left.
     fn drop_old(&self) -> bool {
         let mut state = self.state();
         // Sorted by age: new ones are added at the end, and taken from there.
@@ -66,7 +66,7 @@ impl<T: Send + 'static> Lingering<T> {
         let old: Vec<_> = state.waiting.drain(..young).collect();
         state.is_watched = !state.waiting.is_empty();
         let is_watched = state.is_watched;
-        // What is dropped may have to roll back.
+        // The lock is released first: a dropped transaction may have to roll back, which takes time.
         drop(state);
         drop(old);
         is_watched

@@ -10,35 +10,35 @@ use crate::{Error, Fingerprint, Headers, Key, StoredKey};
 pub struct NewMessage {
     /// Its kind.
     pub kind: String,
-    /// What it is deduplicated by, with the kind; `None` appends it in any case.
+    /// The key that deduplicates it, together with the kind; `None` appends it in any case.
     pub key: Option<StoredKey>,
-    /// Of its body.
+    /// The fingerprint of its body.
     pub fingerprint: Fingerprint,
-    /// What it stays in order with.
+    /// Its ordering key.
     pub order_by: Option<Key>,
-    /// What travels beside the body.
+    /// Its headers.
     pub headers: Headers,
     /// The encoded message.
     pub body: Vec<u8>,
-    /// When the thing that it tells of happened.
+    /// The time of the event that it reports.
     pub occurred_at: Option<SystemTime>,
-    /// When it is to be handled, if not at once.
+    /// Its due time, if it is not to be handled at once.
     pub due_at: Option<SystemTime>,
-    /// How long ago it arrived, by this process's steady clock.
+    /// The time since it arrived, by this process's steady clock.
     pub waited: Duration,
 }
 
-/// Which lane a batch goes to.
+/// The choice of a lane for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneChoice {
-    /// This one: wait for it.
+    /// This lane; wait for it.
     Only(u16),
-    /// Any lane that no other transaction appends to at the moment; this one if there is none.
+    /// Any lane to which no other transaction appends at the moment; this one if all are in use.
     Prefer(u16),
 }
 
 impl LaneChoice {
-    /// The lane that is named.
+    /// The lane of the choice.
     pub fn lane(self) -> u16 {
         match self {
             Self::Only(lane) | Self::Prefer(lane) => lane,
@@ -46,7 +46,7 @@ impl LaneChoice {
     }
 }
 
-/// Where a message sits in the log.
+/// The place of a message in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// The lane.
@@ -55,92 +55,98 @@ pub struct Place {
     pub pos: i64,
 }
 
-/// What became of a message that was to be appended.
+/// The result of appending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
     /// It is in the log.
     New(Place),
     /// Its key was known.
     Known {
-        /// Where the first one sits, or sat; `None` for a key that was imported.
+        /// The place of the first message, which may be pruned by now; `None` for an imported key.
         place: Option<Place>,
-        /// Of the first one's body.
+        /// The fingerprint of the first message's body.
         fingerprint: Option<Fingerprint>,
     },
 }
 
-/// A message that was to run inline, and is set apart for one handler.
+/// An inline message that moves to the log for one handler.
 #[derive(Clone, Debug)]
 pub struct Spill {
     /// The handler.
     pub handler: HandlerId,
-    /// Its marker; `None` where there is no dedup.
+    /// Its marker; `None` if the handler runs without dedup.
     pub marker: Option<Unit>,
     /// The message.
     pub message: NewMessage,
-    /// Where it goes.
+    /// The lane to which it is appended.
     pub lane: LaneChoice,
-    /// How often the handler has failed on it.
+    /// The number of failed attempts of this handler.
     pub failures: u32,
-    /// When it is to run.
+    /// The time until its next attempt.
     pub due_in: Duration,
-    /// Why it failed, if it did.
+    /// The error of the last attempt, if there was one.
     pub error: Option<String>,
-    /// Whether it is a dead letter already.
+    /// Whether it becomes a dead letter at once.
     pub is_dead: bool,
 }
 
-/// What became of a message that was to be set apart.
+/// The result of moving an inline message to the log.
 #[derive(Clone, Debug)]
 pub enum Spilled {
     /// It is in the log, for this handler only.
     New(Place),
-    /// Another copy was faster.
+    /// Another copy was first.
     Known(Marker),
-    /// Another copy is running.
+    /// Another copy is in flight.
     Busy,
 }
 
-/// How far a step of pruning came.
+/// The result of one step of pruning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pruned {
-    /// How many messages were deleted.
+    /// The number of deleted messages.
     pub deleted: u64,
-    /// Where to go on; `None` at the end.
+    /// The position behind which the next step begins; `None` at the end.
     pub next: Option<i64>,
 }
 
-/// Appends to the log, and removes what everybody has passed.
+/// Appends messages to the log, and removes those that all handlers have passed.
 pub trait Log: Store {
-    /// Appends messages to one lane in one transaction, in their order, and durably when it returns. Equal (kind, key) are not
-    /// passed. The answers are in the order of the messages.
+    /// Appends messages to one lane in one transaction, in their order. When it returns, they are durable. No two of the messages
+    /// have the same kind and key. The results are in the order of the messages.
     ///
-    /// Positions have no gaps and are visible in their order: the lane is locked first, and read by a later statement.
+    /// Positions have no gaps and become visible in their order. For this the store locks the lane first, and reads the newest
+    /// position with a later statement.
     fn append(
         &self,
         lane: LaneChoice,
         messages: &[NewMessage],
     ) -> impl Future<Output = Result<Vec<Appended>, Error>> + Send;
 
-    /// Sets a message apart for one handler, in one transaction: its marker, which says known and not done
+    /// Moves an inline message to the log for one handler. One transaction writes its marker as known and not done
     /// ([`MarkerState::Spilled`](crate::store::MarkerState::Spilled)), the message with this handler as its target, and its task
-    /// or dead letter. Waits for another transaction that holds the marker, no longer than `lock_timeout`.
+    /// or dead letter. It waits up to `lock_timeout` for another transaction that holds the marker.
     fn spill(
         &self,
         spill: &Spill,
         lock_timeout: Duration,
     ) -> impl Future<Output = Result<Spilled, Error>> + Send;
 
-    /// Notes that keys were accepted elsewhere: copies of them will be duplicates. How many were new.
+    /// Records keys that were accepted elsewhere, so that copies are duplicates. Returns the number of new ones.
     fn import_accepted(
         &self,
         kind: &str,
         keys: &[StoredKey],
     ) -> impl Future<Output = Result<u64, Error>> + Send;
 
-    /// Deletes messages of one lane, beginning behind a position and looking at `positions` of them, that were received before
-    /// this time, that all handlers of their kind that read the log have passed (of which there is at least one, unless the
-    /// message was for one handler alone), that no task and no dead letter refers to; never the lane's newest one.
+    /// Deletes messages of one lane. It begins behind a position and reads up to `positions` of them. It deletes those that
+    ///
+    /// - were received before this time,
+    /// - have no task and no dead letter,
+    /// - have been passed by all handlers of their kind that read the log. There must be at least one such handler, unless the
+    ///   message was for a single handler only.
+    ///
+    /// It never deletes the lane's newest message.
     // The newest one stays because the next append reads its position there.
     fn prune(
         &self,
@@ -150,7 +156,7 @@ pub trait Log: Store {
         before_ms: i64,
     ) -> impl Future<Output = Result<Pruned, Error>> + Send;
 
-    /// Deletes at most `limit` accept markers from before this time whose messages are pruned; how many.
+    /// Deletes up to `limit` accept markers from before this time whose messages are pruned, and returns their number.
     fn sweep_accepted(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send;
 
     /// Notifies other processes of new messages in the log. This is a hint only, and never part of another transaction.
@@ -159,8 +165,8 @@ pub trait Log: Store {
         async { Ok(()) }
     }
 
-    /// Calls back whenever another process announces something, until the connection is lost. Stores that cannot listen
-    /// never return.
+    /// Calls back whenever another process announces new messages, until the connection is lost. A store that cannot listen
+    /// never returns.
     fn listen(&self, heard: impl Fn() + Send) -> impl Future<Output = Result<(), Error>> + Send {
         let _ = heard;
         // Neither success nor error: after both the caller listens again.

@@ -1,4 +1,4 @@
-//! The seam that stores implement.
+//! The traits that a store implements.
 //!
 //! A store implements one trait per role, in the order of a message's life:
 //!
@@ -6,25 +6,26 @@
 //! |---|---|---|
 //! | [`Store`] | opens and ends transactions | everything |
 //! | [`Registry`] | keeps the handlers | everything |
-//! | [`Claims`] | decides who runs a message | everything |
+//! | [`Claims`] | decides which transaction runs a message | everything |
 //! | [`Inspect`] | reads markers | everything |
-//! | [`Upkeep`] | deletes what expired | everything |
+//! | [`Upkeep`] | deletes expired markers | everything |
 //! | [`Log`] | appends messages and prunes them | stored messages |
 //! | [`Work`] | hands messages out and records the outcome | stored messages |
 //! | [`Care`] | finds messages that crash processes; has defaults that do nothing | stored messages |
 //! | [`Processes`] | keeps heartbeats and leases | stored messages |
-//! | [`DeadLetters`], [`Operate`] | carry out what operators do | stored messages |
+//! | [`DeadLetters`], [`Operate`] | carry out the actions of operators | stored messages |
 //! | [`Survey`] | reads the state of handlers and messages | stored messages |
 //!
 //! A store without transactions that handlers can share implements [`Leases`](crate::lease::Leases) instead and becomes a store
 //! through [`Leased`](crate::lease::Leased). Run `oncebox_testing::conformance!` against your own implementation.
 //!
-//! The rules are here and not in the stores: a store carries out plans ([`RegistrationPlan`], [`OperationPlan`], [`ActionPlan`],
+//! The rules are in this module and not in the stores. A store carries out plans ([`RegistrationPlan`], [`OperationPlan`], [`ActionPlan`],
 //! [`AccountStep`]), reads rows by [`row`], and refuses with [`refusal`]. [`statement`] finds SQL statements by name in files that
 //! are compiled in.
 //!
-//! **Stability.** These traits are how the engine speaks to its own stores. They change with it, in any minor version and without a
-//! period of deprecation. A store of your own works: pin the exact version, and run the conformance suite with every update.
+//! **Stability.** These traits are the interface between the engine and its own stores. They can change in any minor version,
+//! without a period of deprecation. For a store of your own, pin the exact version and run the conformance suite with every
+//! update.
 
 mod care;
 mod claims;
@@ -80,13 +81,13 @@ pub use work::{
 use crate::Error;
 pub use crate::backoff::Retries;
 
-/// How strong a store's promise is.
+/// The strength of a store's promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarantee {
     /// Marker and effect commit in one transaction: exactly one effect.
     Exactly,
-    /// Nothing spans marker and effect: a crash between the two can repeat the effect. Idempotent writes
-    /// under the deterministic effect id make it exact.
+    /// No transaction spans marker and effect: a crash between the two can repeat the effect. Writes that are idempotent
+    /// under the effect id make it exact.
     Effectively,
 }
 
@@ -102,36 +103,36 @@ impl fmt::Display for Guarantee {
 /// Time limits of one transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long a claim may wait for another transaction that holds the same key.
+    /// The maximum wait of a claim for another transaction that holds the same key.
     pub lock_timeout: Duration,
-    /// How long a statement of the handlers may wait for a lock; `None` leaves that to the database. Batches set it, since
-    /// two of them can wait for each other's rows.
+    /// The maximum wait of a handler's statement for a lock; `None` leaves that to the database. Batches set it, because
+    /// two batches can wait for each other's rows.
     pub body_lock_timeout: Option<Duration>,
-    /// How long the handlers may run. The server must end a statement that runs longer.
+    /// The maximum run time of the handlers. The server must end a statement that runs longer.
     pub handler_timeout: Duration,
 }
 
-/// What an error means for the unit that met it. Found by error codes, never by text.
+/// The class of an error, which decides what happens to its unit. Stores find it by error codes, never by text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection or the server is gone; a commit under way may or may not have happened.
+    /// The connection or the server is lost. A commit in progress may or may not have happened.
     Connection,
-    /// The session of this connection is out of date: a plan or a prepared statement that the driver relies on is gone, as after
-    /// a schema change. Another connection will do.
+    /// The session of this connection is outdated: a plan or a prepared statement of the driver is invalid, as after a schema
+    /// change. Another connection works.
     Session,
-    /// The store is out of disk or of connections: an outage, whichever statement meets it. No message is to blame.
+    /// The disk is full, or no connection is left: an outage for every statement, and the fault of no message.
     Outage,
     /// Another attempt may succeed: deadlock, serialization failure, a busy file.
     Transient,
     /// A lock was not available in time.
     LockTimeout,
-    /// A statement ran longer than it may.
+    /// A statement exceeded its time limit.
     StatementTimeout,
-    /// Anything else: the statement or its caller is at fault.
+    /// Any other error: the statement or its caller is at fault.
     Other,
 }
 
-/// The failure of a body whose error cannot be looked into: it is of the caller's own type.
+/// The failure of a handler's body whose error has a type of the caller, so that stores cannot inspect it.
 #[derive(Clone, Copy, Debug)]
 pub struct Unseen;
 
@@ -149,72 +150,71 @@ impl StdError for Unseen {}
 pub trait Store: Clone + Send + Sync + 'static {
     /// The store's name in logs and status.
     const NAME: &'static str;
-    /// How strong the store's promise is.
+    /// The strength of the store's promise.
     const GUARANTEE: Guarantee;
-    /// What handlers are lent. It has no lifetime parameter, so that handlers can be plain async functions.
+    /// The connection that handlers receive. It has no lifetime parameter, so that handlers can be plain async functions.
     type Conn: Send + 'static;
     /// An open transaction. Dropping it rolls back.
     type Tx: Send + 'static;
 
-    /// How many transactions it can have in flight. Where more units come at once they share transactions.
+    /// The maximum number of transactions in flight. If more units arrive at once, they share transactions.
     fn capacity(&self) -> usize;
 
-    /// Whether the schema is the one that this version needs and the settings keep what is acknowledged.
-    /// Changes nothing.
+    /// Checks that the schema has the version that this program needs, and that the settings do not lose acknowledged
+    /// messages. Changes nothing.
     fn check(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Opens a transaction. The caller may be dropped at any await: nothing is left half open. A store may keep warm connections for
-    /// this, or transactions that it began ahead: see [`Lingering`].
+    /// Opens a transaction. If the caller is dropped at any await point, no transaction stays open. A store may keep warm
+    /// connections for this, or transactions that it began ahead: see [`Lingering`].
     fn begin(&self, limits: Limits) -> impl Future<Output = Result<Self::Tx, Error>> + Send;
 
     /// The connection inside the transaction.
     fn connection(tx: &mut Self::Tx) -> &mut Self::Conn;
 
-    /// Makes ready for handlers: time limits, and what [`guard`](Store::guard) compares later. Called after the
-    /// claim, which may have done it already.
+    /// Prepares the transaction for handlers: sets the time limits, and reads what [`guard`](Store::guard) compares later. It is
+    /// called after the claim, which may have done it already.
     fn arm(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Proves that the transaction is still ours and healthy, before anything else of ours is written behind a handler. It may
-    /// have swallowed an SQL error or ended the transaction itself: then this fails with
+    /// Checks that the transaction is still the engine's and healthy, before the engine writes anything after a handler. If the
+    /// handler ignored an SQL error or ended the transaction, this fails with
     /// [`ErrorKind::Transaction`](crate::ErrorKind::Transaction).
     fn guard(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Commits, with the proof of [`guard`](Store::guard) right before it, unless that was given already. An error with
+    /// Commits, with the check of [`guard`](Store::guard) right before it, unless that check was already made. An error with
     /// [`Fault::Connection`] means that the outcome is unknown.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Rolls back; the connection stays in use.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
 
-    /// Gives up on a handler that overstayed: ends its statement on the server and closes the connection.
+    /// Ends a handler that exceeded its time limit: stops its statement on the server and closes the connection.
     fn abandon(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
 
-    /// A handler's body has ended on the transaction's connection, well or with an error. The store decides whether the connection
-    /// is kept: one on which body after body fails is not. An error that cannot be looked into is [`Unseen`].
+    /// Reports how a handler's body ended on the transaction's connection. The store decides whether it keeps the connection: one
+    /// on which body after body fails is closed. An error that cannot be inspected is [`Unseen`].
     fn body_ended(&self, tx: &mut Self::Tx, ended: Result<(), &(dyn StdError + 'static)>) {
         let _ = (tx, ended);
     }
 
-    /// Whether the connection that handlers were lent is still the one of the transaction. A handler can exchange it for another
-    /// one: then nothing more may run on it. Costs no round trip.
+    /// Whether the connection that handlers received is still the transaction's own. A handler can replace it by another one:
+    /// then nothing more may run on it. Costs no round trip.
     fn is_lent(conn: &mut Self::Conn) -> bool {
         let _ = conn;
         true
     }
 
-    /// What an error means, looked up along its chain of causes.
+    /// Classifies an error by its chain of causes.
     fn classify(error: &(dyn StdError + 'static)) -> Fault;
 
     /// Whether an error is about the data of a statement: text that the database cannot encode, a value out of range, a constraint.
-    /// The same data will meet it again, on every connection.
+    /// The same data fails again on every connection.
     fn is_about_data(error: &(dyn StdError + 'static)) -> bool {
         let _ = error;
         false
     }
 }
 
-/// The first cause in the chain that `read` makes something of; for implementations of
-/// [`Store::classify`].
+/// The first result of `read` along the chain of causes; for implementations of [`Store::classify`].
 pub fn find_cause<T>(
     error: &(dyn StdError + 'static),
     read: impl Fn(&(dyn StdError + 'static)) -> Option<T>,

@@ -1,27 +1,26 @@
-//! What operators do with handlers. The core decides what an operation comes to, and what the audit says of it; a store only
-//! carries out the plan.
+//! Operations of operators on handlers. The core plans an operation and its text in the audit; a store carries out the plan.
 
 use crate::Error;
 use crate::store::{HandlerId, HandlerState, KnownHandler, ReplayFrom, Replayed, Store};
 
-/// What an operator does with a handler.
+/// An operator's operation on a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Stops it for a while. Its messages wait.
+    /// Pauses it: it takes no messages from the log until it is resumed.
     Pause,
-    /// Lets a paused one go on.
+    /// Resumes a paused handler.
     Resume,
-    /// Moves it back: in every lane where it has come further than that, a new epoch begins right before the first message that
-    /// is meant. Its tasks and dead letters from there on are absorbed, except those of messages that are for this handler
-    /// alone: the lane does not bring these again.
+    /// Runs it again on earlier messages. In every lane where its progress is ahead of the first of them, a new epoch begins
+    /// right before that message. Its tasks and dead letters from there on are deleted, because the lane delivers their
+    /// messages again. Those of messages for this handler alone stay, because the lane does not deliver these again.
     Replay(ReplayFrom),
-    /// Gives it another name; the old one stays taken.
+    /// Renames it; the old name stays taken.
     Rename {
         /// The new name.
         to: String,
     },
-    /// Removes it: its tasks and dead letters go, its name stays taken. Markers of what was set apart count as done, so that
-    /// they are swept.
+    /// Removes it, and deletes its tasks and dead letters. Its name stays taken. Its markers that say known and not done become
+    /// done, so that sweeps delete them.
     Remove,
 }
 
@@ -37,7 +36,7 @@ impl Operation {
         }
     }
 
-    /// What a store says that it was doing when it fails.
+    /// The operation's name in error texts of stores.
     pub fn doing(&self) -> &'static str {
         match self {
             Self::Pause => "pause a handler",
@@ -48,7 +47,7 @@ impl Operation {
         }
     }
 
-    /// The names that [`plan`](Self::plan) has to know about: the handler's, and the one that it is to have.
+    /// The names whose rows [`plan`](Self::plan) needs: the handler's, and for a rename the new one.
     pub fn names<'a>(&'a self, handler: &'a str) -> Vec<&'a str> {
         match self {
             Self::Rename { to } => vec![handler, to],
@@ -56,8 +55,8 @@ impl Operation {
         }
     }
 
-    /// What the operation comes to beside what the database has under its [`names`](Self::names). `None` if there is nothing to
-    /// do: no such handler, or one that is paused or at work already.
+    /// Plans the operation against the rows of its [`names`](Self::names) in the database. `None` if there is nothing to do:
+    /// there is no such handler, or it is already paused or active.
     pub fn plan(&self, handler: &str, known: &[KnownHandler]) -> Result<Option<OperationPlan>, Error> {
         let find = |name: &str| known.iter().find(|known| known.name == name);
         let Some(handler) = find(handler).filter(|known| known.state.is_registered()) else {
@@ -75,7 +74,7 @@ impl Operation {
     }
 }
 
-/// `None` if that is its state already.
+/// `None` if the handler has this state already.
 fn set_state(handler: &KnownHandler, state: HandlerState) -> Result<Option<OperationStep>, Error> {
     if !handler.mode.has_tasks() {
         return Err(Error::configuration(format!(
@@ -98,7 +97,7 @@ fn replay(handler: &KnownHandler, from: ReplayFrom) -> Result<OperationStep, Err
     Ok(OperationStep::Replay(from))
 }
 
-/// A name that is taken is refused, unless this very handler had it before.
+/// Refuses a taken name, unless it is a former name of this handler.
 fn rename(handler: &KnownHandler, to: &str, taken: Option<&KnownHandler>) -> Result<OperationStep, Error> {
     // Names stay taken, because an old program may still start under one. A handler may return to its own.
     let was_its_own =
@@ -111,47 +110,48 @@ fn rename(handler: &KnownHandler, to: &str, taken: Option<&KnownHandler>) -> Res
     Ok(OperationStep::Rename { from: handler.name.clone(), to: to.to_owned() })
 }
 
-/// What a store has to do for an [`Operation`], in one transaction with its entry in the audit.
+/// The plan of an [`Operation`]: a store carries it out in one transaction with its entry in the audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationPlan {
     /// The handler.
     pub handler: HandlerId,
-    /// What to do with it.
+    /// The change of the handler.
     pub step: OperationStep,
     name: String,
     action: &'static str,
 }
 
-/// What a store has to do with a handler.
+/// The change that a store makes to a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationStep {
     /// Set its state.
     SetState(HandlerState),
-    /// Begin an epoch in every lane that [`ReplayLane::back_to`](crate::store::ReplayLane::back_to) gives one for, and drop its
-    /// tasks and dead letters behind that position. Those of messages that are for this handler alone stay.
+    /// Begin an epoch in every lane for which [`ReplayLane::back_to`](crate::store::ReplayLane::back_to) returns one. Delete the
+    /// handler's tasks and dead letters behind that position, except those of messages for this handler alone.
     Replay(ReplayFrom),
-    /// Delete the new name if this handler had it before, rename the handler, and insert the old name as renamed.
+    /// Delete the row of the new name if it is a former name of this handler, rename the handler, and insert the old name as
+    /// renamed.
     Rename {
-        /// The name that it has.
+        /// The present name.
         from: String,
-        /// The name that it gets.
+        /// The new name.
         to: String,
     },
-    /// Set its state, and drop all that it has in the log. Its markers that say known and not done say done from now on.
+    /// Set its state, and delete its progress, tasks and dead letters. Its markers that say known and not done become done.
     Remove {
-        /// The name that its markers have.
+        /// The name in its markers.
         origin: String,
     },
 }
 
-/// How much an operation affected.
+/// The numbers of rows that an operation affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Affected {
-    /// How many positions a handler goes over again.
+    /// The number of positions that the handler passes again.
     pub positions: u64,
-    /// How many tasks went.
+    /// The number of deleted tasks.
     pub tasks: u64,
-    /// How many dead letters went.
+    /// The number of deleted dead letters.
     pub dead: u64,
 }
 
@@ -161,19 +161,19 @@ impl From<Affected> for Replayed {
     }
 }
 
-/// What the audit says of an operation.
+/// The entry of an operation in the audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationEntry {
-    /// What was done.
+    /// The name of the operation.
     pub action: &'static str,
-    /// The handler's name, after it.
+    /// The handler's name after the operation.
     pub handler: String,
-    /// What else there is to know.
+    /// Further details, if there are any.
     pub detail: Option<String>,
 }
 
 impl OperationPlan {
-    /// What the audit says when the plan is carried out.
+    /// The entry in the audit for this plan.
     pub fn entry(&self, affected: Affected) -> OperationEntry {
         let Affected { positions, tasks, dead } = affected;
         let (handler, detail) = match &self.step {
@@ -191,10 +191,10 @@ impl OperationPlan {
     }
 }
 
-/// What operators may do with handlers. Each operation waits until no transaction runs the handler.
+/// Carries out operators' operations on handlers. Each operation waits until no transaction runs the handler.
 pub trait Operate: Store {
-    /// Carries out what [`Operation::plan`] says, and writes [`OperationPlan::entry`] to the audit, in one transaction that holds
-    /// the locks of the handler's lanes. `None` if there was nothing to do.
+    /// Carries out [`Operation::plan`], and writes [`OperationPlan::entry`] to the audit, in one transaction that holds the locks
+    /// of the handler's lanes. `None` if there was nothing to do.
     fn operate(
         &self,
         handler: &str,
@@ -202,7 +202,7 @@ pub trait Operate: Store {
         operator: &str,
     ) -> impl Future<Output = Result<Option<Affected>, Error>> + Send;
 
-    /// [`Operation::Pause`] or [`Operation::Resume`]; whether there was a handler in the other state.
+    /// Carries out [`Operation::Pause`] or [`Operation::Resume`]; returns whether the handler exists and its state changed.
     fn pause_handler(
         &self,
         name: &str,
@@ -213,7 +213,7 @@ pub trait Operate: Store {
         async move { Ok(self.operate(name, &operation, operator).await?.is_some()) }
     }
 
-    /// [`Operation::Replay`]; `None` if there is no such handler.
+    /// Carries out [`Operation::Replay`]; returns `None` if there is no such handler.
     fn replay(
         &self,
         name: &str,
@@ -223,7 +223,7 @@ pub trait Operate: Store {
         async move { Ok(self.operate(name, &Operation::Replay(from), operator).await?.map(Replayed::from)) }
     }
 
-    /// [`Operation::Rename`]; whether there was such a handler.
+    /// Carries out [`Operation::Rename`]; returns whether the handler exists.
     fn rename_handler(
         &self,
         name: &str,
@@ -234,7 +234,7 @@ pub trait Operate: Store {
         async move { Ok(self.operate(name, &operation, operator).await?.is_some()) }
     }
 
-    /// [`Operation::Remove`]; whether there was such a handler.
+    /// Carries out [`Operation::Remove`]; returns whether the handler exists.
     fn remove_handler(&self, name: &str, operator: &str) -> impl Future<Output = Result<bool, Error>> + Send {
         async move { Ok(self.operate(name, &Operation::Remove, operator).await?.is_some()) }
     }

@@ -11,12 +11,12 @@ use crate::store::{HandlerId, Store};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub Uuid);
 
-/// A process that starts.
+/// A process at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewProcess {
     /// Its id.
     pub id: ProcessId,
-    /// What people call it: host and number.
+    /// Its name for people: host and process number.
     pub name: String,
     /// The handlers that it has.
     pub handlers: Vec<HandlerId>,
@@ -26,12 +26,12 @@ pub struct NewProcess {
     pub in_hand: u32,
 }
 
-/// Another process.
+/// Another running process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its id.
     pub id: ProcessId,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
     /// The handlers that it has.
     pub handlers: Vec<HandlerId>,
@@ -43,7 +43,7 @@ pub struct Peer {
     pub lease: Duration,
 }
 
-/// Keeps the running processes. All times are the database's.
+/// Keeps the running processes. All times are those of the database's clock.
 pub trait Processes: Store {
     /// Adds a process.
     fn enter(&self, process: &NewProcess) -> impl Future<Output = Result<(), Error>> + Send;
@@ -53,17 +53,20 @@ pub trait Processes: Store {
     // Handlers may hold all connections of the pool, and that must not look like a crash.
     fn beat_process(&self, id: ProcessId) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Removes a process that ends normally: its messages in flight are free at once, and no crash is noted.
+    /// Removes a process that ends normally. Its messages in flight are free at once, and no crash is recorded.
     fn leave(&self, id: ProcessId) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// All processes but this one.
+    /// All processes except this one.
     fn peers(&self, id: ProcessId) -> impl Future<Output = Result<Vec<Peer>, Error>> + Send;
 
-    /// Takes a process for dead in one transaction: if its end was seen, or it is still silent for longer than its lease. The tasks
-    /// that it ran are due now, each with one crash more. In every lane of its handlers where something waits, the death is noted,
-    /// with the handler's progress and its first task that is due. Care is needed there if one of the two is where it was at the
-    /// death before, for as many messages as the process can have had in hand. How many tasks; `None` if it is alive or another
-    /// process was faster.
+    /// Declares a process crashed, in one transaction, if its end was seen (`is_seen`) or its lease has expired.
+    ///
+    /// - The tasks that it ran are due now, each with one more crash.
+    /// - In every lane of its handlers with waiting work, the crash is recorded with the handler's progress and first due task.
+    /// - A lane needs crash care if one of these two is unchanged since the previous crash: for as many messages as the process
+    ///   can have had in flight.
+    ///
+    /// Returns the number of tasks, or `None` if the process is alive or another process declared it crashed first.
     fn bury_process(
         &self,
         id: ProcessId,

@@ -1,25 +1,27 @@
-//! What a store refuses, in one wording for every store. Stores find the case by an error code or a row, never by text.
+//! Errors of refused operations, with the same text for every store. Stores find the case by an error code or a row, never by
+//! text.
 
 use crate::{Error, ErrorKind};
 
-/// How often a claim alternates between inserting its marker and reading it, before [`unstable_marker`].
+/// The maximum number of times that a claim inserts its marker and reads it, before [`unstable_marker`].
+// A sweep can delete the marker between the two once. More often in a row, another program must be deleting it.
 pub const CLAIM_ATTEMPTS: u32 = 10;
 
-/// An append to a lane that the log does not have.
+/// The error for an append to a lane that the log does not have.
 pub fn no_such_lane(lane: u16) -> Error {
     Error::configuration(format!(
         "the log has no lane {lane}: start an inbox with stored handlers once, it creates the lanes"
     ))
 }
 
-/// A message that cannot become a task, because its handler was removed or is only inline now.
+/// The error for a message that cannot become a task, because its handler was removed or is only inline now.
 pub fn no_tasks_for_handler() -> Error {
     Error::configuration(
         "the message cannot be set apart: its handler was removed, or handles messages only inline now. Restart the program",
     )
 }
 
-/// A handler that another process changes at the same time.
+/// The error for a handler that another process is changing at the same time.
 pub fn handler_changes(name: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -27,7 +29,7 @@ pub fn handler_changes(name: &str) -> Error {
     )
 }
 
-/// A marker that was there for the insert and gone for the read, [`CLAIM_ATTEMPTS`] times in a row.
+/// The error for a marker that exists at the insert and is missing at the read, [`CLAIM_ATTEMPTS`] times in a row.
 pub fn unstable_marker() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -35,7 +37,7 @@ pub fn unstable_marker() -> Error {
     )
 }
 
-/// A handler ended the transaction that it was lent.
+/// The error for a handler that ended the transaction that it received.
 pub fn transaction_ended() -> Error {
     Error::new(
         ErrorKind::Transaction,
@@ -44,7 +46,7 @@ pub fn transaction_ended() -> Error {
     )
 }
 
-/// A handler swallowed an SQL error, after which the database commits nothing.
+/// The error for a handler that ignored an SQL error, after which the database commits nothing.
 pub fn error_swallowed() -> Error {
     Error::new(
         ErrorKind::Transaction,
@@ -53,7 +55,7 @@ pub fn error_swallowed() -> Error {
     )
 }
 
-/// Checks how many transactions are open on a handler's connection, one inside the other. There must be one: ours.
+/// Checks the number of nested transactions that are open on a handler's connection. It must be 1: the engine's own.
 pub fn check_depth(depth: usize) -> Result<(), Error> {
     let message = match depth {
         1 => return Ok(()),
@@ -63,8 +65,8 @@ pub fn check_depth(depth: usize) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Transaction, message))
 }
 
-/// Checks the schema version of a database (0 where there is no table) against the one that this program needs. `tables` is what
-/// the message calls the tables, `sql` what prints the migration.
+/// Checks the schema version of a database (0 if there is no table) against the version that this program needs. In the error
+/// text, `tables` is the name of the tables, and `sql` is the function that prints the migration.
 pub fn check_version(found: i64, needed: i64, tables: &str, sql: &str) -> Result<(), Error> {
     let message = match found {
         _ if found == needed => return Ok(()),
@@ -79,7 +81,7 @@ pub fn check_version(found: i64, needed: i64, tables: &str, sql: &str) -> Result
     Err(Error::new(ErrorKind::Schema, message))
 }
 
-/// The runtime stops, and with it the task in which the store worked.
+/// The error for a store whose task ended because the runtime is shutting down.
 pub fn runtime_stops(source: impl Into<crate::BoxError>) -> Error {
     Error::unavailable("the runtime is shutting down", source)
 }

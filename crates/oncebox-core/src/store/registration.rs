@@ -1,10 +1,10 @@
-//! Registration: what a program wants beside what the database has. Pure rules; a store only carries out the plan.
+//! Registration: compares the handlers of a program with those in the database. The rules are pure; a store carries out the plan.
 
 use crate::store::{HandlerId, HandlerState, KnownHandler, LaneCount, Layout};
 use crate::{DeadHead, Error, Mode, Start};
 
-/// How an ordering key becomes a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes. A log that
-/// was made with another rule would mix up the order.
+/// The rule that maps an ordering key to a lane: the first eight bytes of its SHA-256, big-endian, modulo the number of lanes.
+/// With another rule, messages of one key would be in two lanes and lose their order.
 const LANE_HASH: &str = "sha256-first8-be";
 
 /// A handler as a program registers it.
@@ -12,37 +12,37 @@ const LANE_HASH: &str = "sha256-first8-be";
 pub struct Registration {
     /// Its name.
     pub name: String,
-    /// The kinds that it takes, sorted.
+    /// The kinds that it handles, sorted.
     pub kinds: Vec<String>,
     /// How messages reach it.
     pub mode: Mode,
-    /// Whether it takes the messages of an ordering key in their order, and what a dead letter means there.
+    /// The policy for dead letters if it is ordered; `None` if it is not.
     pub ordered: Option<DeadHead>,
-    /// Where a new one begins in the log.
+    /// The position in the log where a new handler begins.
     pub start: Start,
-    /// Whether a removed one of that name may come back.
+    /// Whether a removed handler of that name may register again.
     pub revive: bool,
 }
 
-/// What a handler still has to do in the mode that it is to leave.
+/// The unfinished work of a handler in the mode that it is to leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Whether messages are ahead of its progress.
     pub waiting: bool,
     /// Whether there are tasks or dead letters.
     pub set_apart: bool,
-    /// Whether there are markers of keys that were never accepted: those came inline.
+    /// Whether there are markers of keys that were never accepted, which means that they arrived inline.
     pub inline_keys: bool,
-    /// Whether messages wait in the log, or are tasks, whose marker says done: a copy came inline.
+    /// Whether messages in the log or tasks have a marker that says done, because a copy arrived inline.
     pub done_elsewhere: bool,
 }
 
-/// What is fixed of a log when it is made.
+/// The properties of a log that never change after its creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLayout {
-    /// How many lanes it has.
+    /// The number of lanes.
     pub lanes: u16,
-    /// The name of the rule by which an ordering key becomes a lane.
+    /// The name of the rule that maps an ordering key to a lane.
     pub hash: String,
 }
 
@@ -70,17 +70,17 @@ impl LogLayout {
     }
 }
 
-/// What the database has, before a registration.
+/// The content of the database before a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistryState {
     /// The log, if there is one.
     pub log: Option<LogLayout>,
-    /// What there is under the names of the registrations.
+    /// The database's handlers with the names of the registrations.
     pub handlers: Vec<KnownHandler>,
 }
 
 impl RegistryState {
-    /// What is to be written for registrations, with a log if one is wanted. All refusals come first, but for those of
+    /// Plans the changes for registrations, with a log if one is wanted. All refusals come before any change, except those of
     /// [`HandlerPlan::check_leftovers`].
     pub fn plan<'w>(
         &self,
@@ -97,7 +97,7 @@ impl RegistryState {
         Ok(RegistrationPlan { make_log, handlers })
     }
 
-    /// The answer, once all of them are there.
+    /// The result of the registration, after all handlers are written.
     pub fn layout(&self, wanted: &[Registration]) -> Layout {
         let known = wanted.iter().filter_map(|wanted| self.find(&wanted.name));
         let (handlers, origins) = known.map(|known| (known.id, known.origin.clone())).unzip();
@@ -109,63 +109,64 @@ impl RegistryState {
     }
 }
 
-/// What a store has to write for registrations, in this order and in one transaction.
+/// The changes that a store writes for registrations, in this order and in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrationPlan<'w> {
-    /// The log to make.
+    /// The log to create.
     pub make_log: Option<LogLayout>,
-    /// The handlers that are not there as they are wanted.
+    /// The handlers that are missing or differ.
     pub handlers: Vec<HandlerPlan<'w>>,
 }
 
 impl RegistrationPlan<'_> {
-    /// Whether everything is there as it is wanted.
+    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.make_log.is_none() && self.handlers.is_empty()
     }
 }
 
-/// What a store has to write for one handler: first its row, then the steps in its lanes.
+/// The changes that a store writes for one handler: first its row, then the steps in its lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerPlan<'w> {
-    /// How it is wanted.
+    /// The registration of the program.
     pub wanted: &'w Registration,
-    /// What becomes of its row.
+    /// The change of its row.
     pub row: RowStep,
-    /// What becomes of its lanes.
+    /// The changes of its lanes.
     pub lanes: Vec<LaneStep>,
     /// The mode that it leaves.
     leaves: Option<Mode>,
 }
 
-/// What becomes of a handler's row.
+/// The change of a handler's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowStep {
-    /// It is inserted, active.
+    /// Insert it as active.
     Add,
-    /// The handler was removed, and begins again: kinds, mode and order are set, and it is active.
+    /// Set kinds, mode and order of a removed handler, and make it active: it begins again.
     Revive(HandlerId),
-    /// Kinds, mode and order are set.
+    /// Set kinds, mode and order.
     Update(HandlerId),
 }
 
-/// What becomes of a handler's lanes.
+/// A change of a handler's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneStep {
-    /// It can have tasks from now on: a store whose lanes have lock rows makes them.
+    /// The handler can have tasks from now on. A store whose lanes have lock rows inserts them.
     Open,
-    /// It reads the log from now on: its first progress in every lane, from there, in an epoch that it never had.
+    /// The handler reads the log from now on. Insert its first progress in every lane, at this start, in an epoch that it
+    /// never had.
     Begin(Start),
-    /// Its markers are the referee from now on, also of what it took from the log before: what it has passed gets its own.
+    /// The handler's markers decide from now on which messages run. Insert markers for the messages that it has passed.
     BackfillMarkers,
-    /// It reads the log no more: its progress and its replays go.
+    /// The handler no longer reads the log. Delete its progress and its replays.
     End,
-    /// It can have no more tasks: a store whose lanes have lock rows deletes them.
+    /// The handler can have no more tasks. A store whose lanes have lock rows deletes them.
     Close,
 }
 
 impl HandlerPlan<'_> {
-    /// The handler whose [`Leftovers`] have to be read and checked before anything is written: one that changes its mode.
+    /// The handler, if it changes its mode. The store reads and checks its [`Leftovers`] before it writes anything.
     pub fn leaves_mode(&self) -> Option<HandlerId> {
         match self.row {
             RowStep::Update(id) => self.leaves.map(|_| id),
@@ -173,7 +174,7 @@ impl HandlerPlan<'_> {
         }
     }
 
-    /// Whether the handler may leave its mode, with what it still has to do there.
+    /// Checks that the handler may leave its mode with this unfinished work.
     pub fn check_leftovers(&self, left: Leftovers) -> Result<(), Error> {
         let Some(from) = self.leaves else { return Ok(()) };
         let obstacle = match self.wanted.mode {
@@ -199,7 +200,7 @@ impl HandlerPlan<'_> {
 }
 
 impl Registration {
-    /// What is to be written for it beside what the database has under its name; `None` if it is there as it is wanted.
+    /// Plans the changes against the handler of that name in the database; `None` if nothing differs.
     fn plan(&self, known: Option<&KnownHandler>) -> Result<Option<HandlerPlan<'_>>, Error> {
         let begins = |row| HandlerPlan { wanted: self, row, lanes: self.lane_steps(None), leaves: None };
         let Some(known) = known else { return Ok(Some(begins(RowStep::Add))) };
@@ -219,7 +220,7 @@ impl Registration {
         Ok(Some(HandlerPlan { wanted: self, row: RowStep::Update(known.id), lanes, leaves }))
     }
 
-    /// Why a name cannot be registered that no handler has any more.
+    /// The error for a name that no handler has any more.
     fn only_a_name(&self, known: &KnownHandler) -> Error {
         let name = &self.name;
         Error::configuration(match known.state {
@@ -232,7 +233,7 @@ impl Registration {
         })
     }
 
-    /// Whether the handler of that name can be what is wanted.
+    /// Checks that the handler in the database may change to this registration.
     fn check(&self, known: &KnownHandler) -> Result<(), Error> {
         let name = &self.name;
         if !self.may_become(known.mode) {
@@ -254,7 +255,7 @@ impl Registration {
         Ok(())
     }
 
-    /// Whether there is a way at all. Between inline and stored there is none but through mixed.
+    /// Whether the change of mode is possible at all. Between inline and stored the only way is through mixed.
     fn may_become(&self, from: Mode) -> bool {
         match self.mode {
             Mode::Mixed => true,
@@ -263,7 +264,7 @@ impl Registration {
         }
     }
 
-    /// What becomes of its lanes when it leaves a mode for the one that is wanted, or begins.
+    /// The changes of its lanes when it leaves a mode, or begins.
     fn lane_steps(&self, from: Option<Mode>) -> Vec<LaneStep> {
         let (had_tasks, read_log) = (from.is_some_and(Mode::has_tasks), from.is_some_and(Mode::reads_log));
         let (has_tasks, reads_log) = (self.mode.has_tasks(), self.mode.reads_log());
@@ -343,7 +344,7 @@ mod tests {
         assert!(plan.lanes.is_empty());
     }
 
-    /// Every change that there is, and with what left behind it is refused.
+    /// Every change of mode, with the unfinished work for which it is refused.
     #[test]
     fn modes_change_through_mixed() {
         let (inline, spill) = (Mode::inline(), Mode::inline().spill());

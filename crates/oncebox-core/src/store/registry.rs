@@ -1,4 +1,4 @@
-//! The registry: which handlers there are, durably, and where each began.
+//! The registry: the handlers in the database, with their names, modes and kinds.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use crate::{DeadHead, Error, Mode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HandlerId(pub i32);
 
-/// Whether a handler is at work.
+/// The state of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandlerState {
-    /// It is.
+    /// It takes messages.
     Active,
-    /// An operator has stopped it for a while.
+    /// An operator has paused it.
     Paused,
     /// It was removed; its name stays taken.
     Removed,
-    /// Only a name that a handler had before; it stays taken.
+    /// A former name of a handler; it stays taken.
     Renamed,
 }
 
@@ -40,7 +40,7 @@ impl HandlerState {
             .find(|state| state.name() == name)
     }
 
-    /// Whether there is a handler, not only a name that stays taken.
+    /// Whether a handler exists, and not only a name that stays taken.
     pub const fn is_registered(self) -> bool {
         matches!(self, Self::Active | Self::Paused)
     }
@@ -53,16 +53,16 @@ pub struct KnownHandler {
     pub id: HandlerId,
     /// Its name.
     pub name: String,
-    /// The name under which it was registered first. It never changes: markers and effect ids are made with it. For a name that
-    /// a handler had before, the name that the handler has now.
+    /// The name of its first registration. It never changes, because markers and effect ids contain it. For a former name of a
+    /// handler it is the handler's present name.
     pub origin: String,
     /// The kinds that it takes, sorted.
     pub kinds: Vec<String>,
     /// How messages reach it.
     pub mode: Mode,
-    /// Whether it takes the messages of an ordering key in their order, and what a dead letter means there.
+    /// The policy for dead letters if it is ordered; `None` if it is not.
     pub ordered: Option<DeadHead>,
-    /// Whether it is at work.
+    /// Its state.
     pub state: HandlerState,
 }
 
@@ -73,13 +73,13 @@ pub struct HandlerRow<'r> {
     pub id: i32,
     /// Its name.
     pub name: String,
-    /// Its first name; for a name that a handler had before, the name that the handler has now.
+    /// The name of its first registration; for a former name of a handler, the handler's present name.
     pub origin: String,
     /// The kinds that it takes, sorted.
     pub kinds: Vec<String>,
     /// The name of its mode.
     pub mode: &'r str,
-    /// The name of what a dead letter means, if it is ordered.
+    /// The name of its policy for dead letters, if it is ordered.
     pub ordered: Option<&'r str>,
     /// The name of its state.
     pub state: &'r str,
@@ -118,23 +118,23 @@ impl fmt::Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// What the database fixes: the number of lanes, and each handler's number and first name, in the order of the
+/// The values that the database decides: the number of lanes, and each handler's number and first name, in the order of the
 /// registrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// How many lanes the log has; 0 where there is no log yet.
+    /// The number of lanes of the log; 0 if there is no log yet.
     pub lanes: u16,
     /// The handlers' numbers.
     pub handlers: Vec<HandlerId>,
-    /// The names under which they were registered first.
+    /// The names of their first registrations.
     pub origins: Vec<String>,
 }
 
 /// Keeps the handlers' names, modes and kinds.
 pub trait Registry: Store {
-    /// Registers handlers, each by [`RegistryState::plan`](crate::store::RegistryState::plan); any number of processes may do so at
-    /// once. Writes nothing where all of them are known. With `log`, also makes the lanes of the log: as many as asked for, else
-    /// [`LaneCount::DEFAULT`]. Without it, all handlers are inline.
+    /// Registers handlers by [`RegistryState::plan`](crate::store::RegistryState::plan). Any number of processes may do so at
+    /// once. Writes nothing if all handlers are known. With `log`, it also creates the lanes of the log; their number is
+    /// [`LaneCount::DEFAULT`] if the program does not set it. Without `log`, all handlers are inline.
     fn register(
         &self,
         log: Option<LaneCount>,
@@ -142,15 +142,15 @@ pub trait Registry: Store {
     ) -> impl Future<Output = Result<Layout, Error>> + Send;
 }
 
-/// How many lanes a program asks for.
+/// The number of lanes that a program requests, if it sets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneCount(pub Option<u16>);
 
 impl LaneCount {
-    /// How many a log has whose makers did not say.
+    /// The number of lanes of a log whose program did not set it.
     pub const DEFAULT: u16 = 8;
 
-    /// How many a new log gets.
+    /// The number of lanes of a new log.
     pub fn to_make(self) -> u16 {
         self.0.unwrap_or(Self::DEFAULT)
     }

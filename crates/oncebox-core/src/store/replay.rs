@@ -1,4 +1,4 @@
-//! Replays: how far a handler goes back in each lane. Pure rules.
+//! Replays: the position to which a handler returns in each lane. The rules are pure.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use crate::store::Place;
 use crate::utc::{rfc3339, to_ms};
 
-/// From where a handler runs on messages again.
+/// The start of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayFrom {
-    /// From the oldest message that is still there.
+    /// From the oldest message that is still in the log.
     Beginning,
     /// From the first message of each lane that was received at this time or later.
     Time(SystemTime),
@@ -36,7 +36,7 @@ impl ReplayFrom {
     }
 }
 
-/// As the audit has it.
+/// The text in the audit.
 impl fmt::Display for ReplayFrom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -47,51 +47,51 @@ impl fmt::Display for ReplayFrom {
     }
 }
 
-/// What a replay comes to.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// How many positions the handler goes over again, those of other kinds included.
+    /// The number of positions that the handler passes again, including those of other kinds.
     pub positions: u64,
-    /// How many tasks became waiting messages again.
+    /// The number of tasks that became waiting messages again.
     pub tasks: u64,
-    /// How many dead letters did.
+    /// The number of dead letters that became waiting messages again.
     pub dead: u64,
 }
 
-/// A lane as a handler has left it, before a replay.
+/// The progress of a handler in a lane before a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLane {
-    /// Which lane.
+    /// The lane.
     pub lane: u16,
     /// The handler's newest epoch there.
     pub epoch: i32,
-    /// How far it has come in that epoch.
+    /// Its position in that epoch.
     pub pos: i64,
-    /// The replay that the epoch began with, if it did: behind which position, and up to which.
+    /// The replay with which the epoch began, if any: the positions behind which it begins and up to which it lasts.
     pub replay: Option<(i64, i64)>,
 }
 
 /// The epoch that a replay begins in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayEpoch {
-    /// Which lane.
+    /// The lane.
     pub lane: u16,
     /// The new epoch.
     pub epoch: i32,
-    /// How far the handler has come in it: right before the first message to run again.
+    /// The handler's position in the new epoch: right before the first message to run again.
     pub pos: i64,
-    /// Behind which position a run counts as a replay.
+    /// The position behind which a run counts as a replay.
     pub after: i64,
-    /// Up to which position it does.
+    /// The position up to which a run counts as a replay.
     pub until: i64,
-    /// How many positions the handler goes over again.
+    /// The number of positions that the handler passes again.
     pub positions: u64,
 }
 
 impl ReplayLane {
-    /// The epoch in which the handler goes back to the message at position `first`; `None` if it has not come that far.
+    /// The epoch that begins with the message at position `first`; `None` if the handler has not passed that position.
     ///
-    /// A replay that is not over goes on in the new one: messages that were to run again are still replays.
+    /// A replay that has not ended continues in the new epoch: its remaining messages still count as replays.
     pub fn back_to(&self, first: i64) -> Option<ReplayEpoch> {
         let pos = (first - 1).max(0);
         if self.pos <= pos {

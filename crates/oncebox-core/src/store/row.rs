@@ -1,4 +1,4 @@
-//! How stores keep values in rows: one rule for every store.
+//! The form of values in rows, equal for every store.
 //!
 //! Times are milliseconds since 1970, negative before. Durations are milliseconds and never negative.
 
@@ -38,7 +38,7 @@ pub fn key(key: &[u8], long_key: Option<&[u8]>) -> Key {
     StoredKey::read(key, long_key).unwrap_or_else(|| Key::new(key))
 }
 
-/// What a task waits for, by the name that the statements give it.
+/// The reason why a task waits, from its name in the statements.
 pub fn waits(name: &str) -> Waits {
     match name {
         "running" => Waits::Running,
@@ -48,7 +48,7 @@ pub fn waits(name: &str) -> Waits {
     }
 }
 
-/// The state of a message for one handler, as a row has it.
+/// The columns of a row that decide the state of a message for one handler.
 #[derive(Clone, Debug, Default)]
 pub struct MessageStateRow {
     /// The error of the dead letter, if there is one.
@@ -64,11 +64,11 @@ pub struct MessageStateRow {
 pub struct TaskRow {
     /// The number of failed attempts.
     pub failures: u32,
-    /// When it is due, in milliseconds since 1970.
+    /// Its due time, in milliseconds since 1970.
     pub due_ms: i64,
     /// The last error.
     pub error: Option<String>,
-    /// What it waits for, by name.
+    /// The name of the reason why it waits.
     pub waits: String,
 }
 

@@ -1,8 +1,8 @@
-//! Named SQL statements: many in one file, each found by its name when the store is compiled.
+//! Named SQL statements: a file holds several, and each is found by its name at compile time.
 //!
 //! A file holds the statements of one table or role. It is plain SQL: a shell can run it, or one statement of it. Each
-//! statement begins with a line that names it and ends with `;`. Comments behind the name belong to the statement; what
-//! stands before the first name belongs to the file.
+//! statement begins with a line that names it and ends with `;`. Comments after the name belong to the statement. Text before
+//! the first name belongs to the file.
 //!
 //! ```sql
 //! -- Markers: which handler has done which key.
@@ -22,12 +22,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What a line with the name of a statement begins with.
+/// The beginning of a line that names a statement.
 const HEADER: &str = "-- name: ";
 
-/// The statement of that name in a file, with its comments, without its header and its last `;`.
+/// The statement with this name in a file, with its comments, but without its header and its last `;`.
 ///
-/// Evaluate it in a constant: a wrong name is a compile error then.
+/// Evaluate it in a constant, so that a wrong name is a compile error.
 ///
 /// ```
 /// use oncebox_core::store::statement::section;
@@ -62,7 +62,7 @@ pub const fn section<'f>(file: &'f str, name: &str) -> &'f str {
     }
 }
 
-/// The names of a file's statements, in their order: for a test that compares them with those in use.
+/// The names of a file's statements, in their order. A test compares them with the list of the store.
 ///
 /// ```
 /// use oncebox_core::store::statement::names;
@@ -105,7 +105,7 @@ struct Named<'f> {
     text: &'f str,
 }
 
-/// The first named statement of a text, and what stands behind it.
+/// The first named statement of a text, and the text after it.
 const fn first(text: &str) -> Option<(Named<'_>, &str)> {
     let header = find_header(text);
     if header == text.len() {
@@ -118,7 +118,7 @@ const fn first(text: &str) -> Option<(Named<'_>, &str)> {
     Some((Named { name: name.trim_ascii(), text: text.trim_ascii() }, behind))
 }
 
-/// Where the first line with a name begins; the length of the text if there is none.
+/// The offset of the first line with a name; the length of the text if there is none.
 const fn find_header(text: &str) -> usize {
     let bytes = text.as_bytes();
     // A loop over bytes: `const fn` can call neither iterators nor `str::find`.
@@ -142,7 +142,7 @@ const fn find_line_end(text: &str) -> usize {
     at
 }
 
-/// Whether these bytes stand there.
+/// Whether the wanted bytes are at this offset.
 const fn is_at(wanted: &[u8], bytes: &[u8], at: usize) -> bool {
     let mut n = 0;
     while n < wanted.len() && at + n < bytes.len() && wanted[n] == bytes[at + n] {

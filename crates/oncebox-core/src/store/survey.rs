@@ -1,120 +1,120 @@
-//! Reading the log: what operators, dashboards and metrics ask. Nothing here counts messages.
+//! Survey: reads the log for operators, dashboards and metrics. No query here counts the messages of the log.
 
 use std::time::{Duration, SystemTime};
 
 use crate::store::{HandlerId, KnownHandler, Place, Store, StoredMessage};
 use crate::{Error, Key};
 
-/// How a handler is doing.
+/// The status of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerStatus {
-    /// Which one.
+    /// The handler.
     pub handler: KnownHandler,
-    /// How many positions it has passed, over all lanes, those of other kinds and from before its start included: what it grows by
-    /// is what the handler got done. A replay takes some back.
+    /// The number of positions that it has passed in all lanes, including those of other kinds and from before its start. Its
+    /// growth shows the handler's rate. A replay decreases it.
     pub passed: u64,
-    /// How many positions are ahead of its progress, over all lanes; those of other kinds included.
+    /// The number of positions ahead of its progress in all lanes, including those of other kinds.
     pub lag: u64,
-    /// How long the oldest message ahead of its progress has waited.
+    /// The waiting time of the oldest message ahead of its progress.
     pub oldest_waiting: Option<Duration>,
-    /// Messages set apart: waiting for another try, or for their time.
+    /// The number of tasks.
     pub tasks: u64,
-    /// Dead letters.
+    /// The number of dead letters.
     pub dead: u64,
 }
 
-/// What a task waits for.
+/// The reason why a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// For the time that its sender set.
+    /// It waits for the due time that its sender set.
     Scheduled,
-    /// For an earlier message of its ordering key.
+    /// It waits for an earlier message of its ordering key.
     Parked,
-    /// For its turn: another try, or the first one.
+    /// It waits for its next attempt, or its first.
     Turn,
-    /// For nothing: a process runs it outside of a transaction.
+    /// It does not wait: a process runs it outside a transaction.
     Running,
 }
 
-/// What became of a message for one handler.
+/// The state of a message for one handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageState {
-    /// Ahead of the handler's progress.
+    /// The message is ahead of the handler's progress.
     Waiting,
-    /// Set apart.
+    /// The message is a task.
     Task {
-        /// How often the handler has failed on it.
+        /// The number of failed attempts.
         failures: u32,
-        /// When it is to run.
+        /// The time of its next attempt.
         due_at: SystemTime,
         /// The last error.
         error: Option<String>,
-        /// What it waits for.
+        /// The reason why it waits.
         waits: Waits,
     },
     /// The handler's effect is committed.
     Done,
-    /// The handler used up its attempts.
+    /// The message is a dead letter: the handler has no attempts left.
     Dead {
         /// The last error.
         error: String,
     },
 }
 
-/// A message with what became of it.
+/// A message with its state for each handler.
 #[derive(Clone, Debug)]
 pub struct MessageStatus {
     /// The message.
     pub message: StoredMessage,
     /// When it was received.
     pub received_at: SystemTime,
-    /// Each handler of its kind, by name, and how far it has come.
+    /// The handlers of its kind by name, with the message's state for each.
     pub handlers: Vec<(String, MessageState)>,
 }
 
-/// A message set apart.
+/// A task, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     /// The handler's name.
     pub handler: String,
-    /// Where the message sits.
+    /// The message's place in the log.
     pub place: Place,
     /// Its kind.
     pub kind: String,
     /// Its key.
     pub key: Option<Key>,
-    /// How often the handler has failed on it.
+    /// The number of failed attempts.
     pub failures: u32,
-    /// When it is to run.
+    /// The time of its next attempt.
     pub due_at: SystemTime,
     /// The last error.
     pub error: Option<String>,
-    /// What it waits for.
+    /// The reason why it waits.
     pub waits: Waits,
 }
 
-/// A kind of which messages were accepted, and that no handler takes.
+/// An unhandled kind: messages of it were accepted, and no handler is registered for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnhandledKind {
     /// The kind.
     pub kind: String,
-    /// When the first message of it was accepted.
+    /// The time at which its first message was accepted.
     pub since: SystemTime,
 }
 
-/// Answers questions about the log; never writes.
+/// Reads the state of handlers and messages; never writes.
 pub trait Survey: Store {
-    /// All handlers, by name, and how they are doing.
+    /// The status of all handlers, sorted by name.
     fn handler_statuses(&self) -> impl Future<Output = Result<Vec<HandlerStatus>, Error>> + Send;
 
-    /// The next messages that wait for a handler, by lane and position.
+    /// The next messages that wait for a handler, sorted by lane and position.
     fn pending(
         &self,
         handler: HandlerId,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<StoredMessage>, Error>> + Send;
 
-    /// Messages of a lane behind a position, in order.
+    /// The messages of a lane behind a position, in order.
     fn messages(
         &self,
         lane: u16,
@@ -122,20 +122,20 @@ pub trait Survey: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<MessageStatus>, Error>> + Send;
 
-    /// Where the message of that kind and key sits, as long as it is there.
+    /// The place of the message with this kind and key, if it is still in the log.
     fn find_message(
         &self,
         kind: &str,
         key: &Key,
     ) -> impl Future<Output = Result<Option<Place>, Error>> + Send;
 
-    /// Messages set apart, for one handler or all, the next first.
+    /// The tasks of one handler or of all, the next ones first.
     fn tasks(
         &self,
         handler: Option<&str>,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Task>, Error>> + Send;
 
-    /// Unhandled kinds: messages of them were accepted, and no handler takes them.
+    /// The unhandled kinds: messages of them were accepted, and no handler is registered for them.
     fn unhandled_kinds(&self) -> impl Future<Output = Result<Vec<UnhandledKind>, Error>> + Send;
 }

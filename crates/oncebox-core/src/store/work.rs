@@ -1,75 +1,76 @@
-//! Work: reading a lane behind a handler's progress, and settling what was read.
+//! Work: takes messages of a lane behind a handler's progress, and records their outcomes.
 
 use std::time::{Duration, SystemTime};
 
 use crate::store::{HandlerId, MarkerState, Place, ProcessId, Store, Unit};
 use crate::{DeadHead, Error, Headers, Key, Mode};
 
-/// A message in the log, as a handler is to see it.
+/// A message in the log, as its handler receives it.
 #[derive(Clone, Debug)]
 pub struct StoredMessage {
-    /// Where it sits.
+    /// Its place in the log.
     pub place: Place,
     /// Its kind.
     pub kind: String,
-    /// What it is deduplicated by.
+    /// The key that deduplicates it, together with the kind.
     pub key: Option<Key>,
-    /// What it stays in order with.
+    /// Its ordering key.
     pub order_by: Option<Key>,
-    /// What travels beside the body.
+    /// Its headers.
     pub headers: Headers,
-    /// The encoded message; an operator's correction, if there is one.
+    /// The encoded message, or an operator's correction of it.
     pub body: Vec<u8>,
-    /// When the thing that it tells of happened.
+    /// The time of the event that it reports.
     pub occurred_at: Option<SystemTime>,
-    /// When it is to be handled, if that was said.
+    /// Its due time, if the sender set one.
     pub due_at: Option<SystemTime>,
-    /// How long it is still to wait for that.
+    /// The time until it is due.
     pub due_in: Duration,
-    /// How long ago it was received.
+    /// The time since it was received.
     pub waited: Duration,
     /// The number of failed attempts of this handler.
     pub failures: u32,
-    /// The failed attempts so far, as the store keeps them: of tasks only.
+    /// The failed attempts so far, as the store keeps them; for tasks only.
     pub attempts: Option<String>,
     /// Whether the body is an operator's correction.
     pub edited: bool,
-    /// Whether an earlier message of its ordering key holds it back: a task, or a dead letter where these hold. Only where the
-    /// handler is ordered, and only of messages taken from a lane; tasks that are held back are not taken.
+    /// Whether an earlier message of its ordering key holds it back: a task, or a dead letter under
+    /// [`DeadHead::Hold`](crate::DeadHead::Hold). Only ordered handlers have it, and only messages taken from a lane: tasks that
+    /// are held back are not taken.
     pub held: bool,
-    /// Whether an operator has the handler run on it again.
+    /// Whether this run belongs to a replay that an operator requested.
     pub replay: bool,
     /// The number of processes that crashed while they ran it outside a transaction.
     pub crashes: u32,
-    /// Whether the handler's own marker says that it is known and not done: of tasks only.
+    /// Whether the handler's own marker says known and not done; for tasks only.
     pub spilled: bool,
 }
 
-/// Where there is work.
+/// A lane in which a handler has work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Waiting {
-    /// For this handler.
+    /// The handler.
     pub handler: HandlerId,
-    /// In this lane.
+    /// The lane.
     pub lane: u16,
     /// Whether messages are ahead of its progress.
     pub messages: bool,
-    /// Whether tasks are due that nothing holds back.
+    /// Whether there are due tasks that no earlier message holds back.
     pub tasks: bool,
-    /// Whether a process has crashed there recently: messages run one by one, each with a note before it.
+    /// Whether the lane needs crash care: messages run one at a time, each with a note before it.
     pub careful: bool,
 }
 
-/// What a look at all lanes saw.
+/// The result of looking for work in all lanes.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
-    /// Where there is work.
+    /// The lanes with work.
     pub waiting: Vec<Waiting>,
-    /// When the next task is due, if none is now.
+    /// The time until the next task is due, if none is due now.
     pub next_due: Option<Duration>,
 }
 
-/// Who takes messages, and from where.
+/// The handler that takes messages, and the lane from which it takes them.
 #[derive(Clone, Copy, Debug)]
 pub struct Taker<'a> {
     /// The handler.
@@ -78,27 +79,27 @@ pub struct Taker<'a> {
     pub kinds: &'a [String],
     /// Its mode.
     pub mode: Mode,
-    /// Whether it is ordered, and how.
+    /// The policy for dead letters if it is ordered; `None` if it is not.
     pub ordered: Option<DeadHead>,
     /// The lane.
     pub lane: u16,
 }
 
-/// How much is taken at once.
+/// The limits of one batch of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeLimits {
     /// The maximum number of messages.
     pub messages: u32,
     /// The maximum number of positions to read.
     pub positions: u32,
-    /// Ending with the one that exceeds this, in bytes of bodies.
+    /// The number of bytes in bodies; the message that reaches it is the last one.
     pub bytes: u64,
-    /// With this number of open tasks in the lane, no message is taken.
+    /// The maximum number of open tasks in the lane. At the maximum, no message is taken.
     pub open_tasks: Option<u32>,
 }
 
 impl TakeLimits {
-    /// The handler's progress once these messages are settled, where positions up to `looked` were read for them.
+    /// The handler's progress after these messages are settled, if positions up to `looked` were read.
     ///
     /// If a limit ended the batch, there may be more messages behind its last one. Otherwise there are none up to `looked`.
     pub fn reached(&self, messages: &[StoredMessage], looked: i64) -> i64 {
@@ -109,32 +110,32 @@ impl TakeLimits {
     }
 }
 
-/// Which tasks are taken at once.
+/// The limits of one batch of tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskLimits {
     /// The maximum number of tasks.
     pub tasks: u32,
-    /// Where the handler is ordered: only the first one of each ordering key, since those behind it could not run beside it.
-    /// Otherwise those behind it may follow, in their order.
+    /// For ordered handlers: whether only the first task of each ordering key is taken, because later ones cannot run at the same
+    /// time. Otherwise later ones may follow in their order.
     pub heads_only: bool,
 }
 
-/// What was taken from a lane. The lane is locked until the transaction ends.
+/// The messages that were taken from a lane. The lane is locked until the transaction ends.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The handler's epoch in this lane.
     pub epoch: i32,
-    /// Its progress so far.
+    /// Its progress before this batch.
     pub from: i64,
-    /// Its progress when all of these are settled.
+    /// Its progress after all of these messages are settled.
     pub reached: i64,
     /// The lane's newest position.
     pub head: i64,
-    /// The messages in between, in order.
+    /// The messages between the two, in order.
     pub messages: Vec<StoredMessage>,
 }
 
-/// How far a handler has come in a lane.
+/// The progress of a handler in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The handler.
@@ -143,51 +144,52 @@ pub struct Progress {
     pub lane: u16,
     /// The epoch; a replay begins a new one.
     pub epoch: i32,
-    /// The position.
+    /// The position up to which it has passed the lane.
     pub pos: i64,
 }
 
-/// A message that is set apart for a later try, or for its time.
+/// A message that becomes a task or a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetApart {
-    /// Where it sits.
+    /// Its position in the lane.
     pub pos: i64,
-    /// What it stays in order with.
+    /// Its ordering key.
     pub order_by: Option<Key>,
     /// The number of failed attempts.
     pub failures: u32,
-    /// When it is to run.
+    /// The time until it is due.
     pub due_in: Duration,
-    /// Why it failed, if it did.
+    /// The error of the last attempt, if there was one.
     pub error: Option<String>,
-    /// The failed attempts before this one, as they were read.
+    /// The failed attempts before this one, as the store returned them.
     pub attempts: Option<String>,
     /// An operator's correction of the body.
     pub body: Option<Vec<u8>>,
-    /// Whether it waits for the time that its sender set, before which it holds back no other message.
+    /// Whether it waits for the due time that its sender set. Until then it holds back no other message.
     pub scheduled: bool,
     /// The number of processes that crashed while they ran it outside a transaction.
     pub crashes: u32,
 }
 
-/// The account of a visit: everything that is written beside the progress, after all handlers of the transaction have run.
+/// The account of a worker's visit to a lane: all outcomes except the progress, written after the handlers have run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Messages that are to run later: they become tasks.
+    /// Messages that run later and become tasks.
     pub apart: Vec<SetApart>,
-    /// Messages that used up their attempts: they become dead letters.
+    /// Messages without attempts left, which become dead letters.
     pub dead: Vec<SetApart>,
-    /// Markers of messages that are set apart: they say known and not done ([`MarkerState::Spilled`](crate::store::MarkerState)).
-    /// A marker that is not there is not made.
+    /// Markers of messages that become tasks or dead letters. Their state becomes known and not done
+    /// ([`MarkerState::Spilled`](crate::store::MarkerState)). A missing marker is not inserted.
     pub spilled: Vec<Unit>,
-    /// Markers of messages that were set apart: they say done now, at this time. A marker that is not there is not made.
+    /// Markers that say known and not done, of messages that succeeded. Their state becomes done, as of now. A missing marker is
+    /// not inserted.
     pub done: Vec<Unit>,
-    /// Handlers' results, kept beside their markers.
+    /// Handlers' results, stored with their markers.
     pub results: Vec<(Unit, Vec<u8>)>,
-    /// Markers that this transaction has claimed, of messages that did not run: they are deleted.
+    /// Markers that this transaction claimed for messages that did not run after all. They are deleted.
     pub unclaimed: Vec<Unit>,
-    /// The message that ran with a note before it, see [`Care::note_attempt`](crate::store::Care::note_attempt): the note is deleted,
-    /// and its lane needs care for one message less.
+    /// The message that ran with a note before it, see [`Care::note_attempt`](crate::store::Care::note_attempt). The note is
+    /// deleted, and its lane needs crash care for one message less.
     pub noted: Option<Place>,
 }
 
@@ -197,7 +199,7 @@ impl Account {
         *self == Self::default()
     }
 
-    /// What a store writes, in this order; steps without content are left out.
+    /// The steps that a store carries out, in this order. Steps without content are omitted.
     pub fn steps(&self) -> impl Iterator<Item = AccountStep<'_>> {
         let apart = (!self.apart.is_empty()).then_some(AccountStep::SetApart(&self.apart));
         let dead = (!self.dead.is_empty()).then_some(AccountStep::Bury(&self.dead));
@@ -219,79 +221,83 @@ impl Account {
 /// One step of an [`Account`], never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountStep<'a> {
-    /// Delete the note on this message, and count one message less that needs care in its lane.
+    /// Delete the note of this message, and count one message less that needs crash care in its lane.
     ForgetAttempt(Place),
     /// Insert tasks.
     SetApart(&'a [SetApart]),
     /// Insert dead letters.
     Bury(&'a [SetApart]),
-    /// Set markers that are there to a state, as of now.
+    /// Set existing markers to a state, as of now.
     SettleMarkers(MarkerState, &'a [Unit]),
     /// Delete markers that this transaction inserted.
     Unclaim(&'a [Unit]),
-    /// Store results beside their markers.
+    /// Store results with their markers.
     RecordResults(Vec<(&'a Unit, &'a [u8])>),
 }
 
-/// Who may end a task that runs outside of a transaction: the one with the newest fence. Fences only grow.
-#[derive(Default, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The number of a lease of tasks that run outside a transaction. Only the newest fence of a task may end it. Fences only grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence(pub i64);
 
-/// How a task ended that ran outside of a transaction.
+/// The outcome of a task that ran outside a transaction.
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The handler.
     pub handler: HandlerId,
-    /// Where the message sits.
+    /// The message's place in the log.
     pub place: Place,
-    /// Under which fence it ran.
+    /// The fence under which it ran.
     pub fence: Fence,
-    /// How it ended.
+    /// Its outcome.
     pub end: End,
 }
 
-/// How a task ended.
+/// The outcome of a task.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// It is done. Where the handler has a marker that is not done yet, it is now, with this result.
+    /// It succeeded. If the handler has a marker that is not done yet, it becomes done, with this result.
     Done {
         /// The marker.
         marker: Option<Unit>,
         /// The result.
         result: Option<Vec<u8>>,
     },
-    /// It failed, and is to be tried again.
+    /// It failed, and has another attempt.
     Retry {
-        /// How often it has failed by now.
+        /// The number of failed attempts, this one included.
         failures: u32,
-        /// When it is to run.
+        /// The time until the next attempt.
         due_in: Duration,
-        /// Why it failed; `None` if that was not its fault.
+        /// The error; `None` if the failure was not the handler's fault.
         error: Option<String>,
     },
-    /// It used up its attempts.
+    /// It has no attempts left.
     Dead {
-        /// How often it has failed by now.
+        /// The number of failed attempts, this one included.
         failures: u32,
-        /// Why it failed.
+        /// The last error.
         error: String,
     },
 }
 
-/// Hands out the messages of the log, and keeps what became of them.
+/// Hands out the messages of the log, and records their outcomes.
 ///
-/// Everything that changes tasks or dead letters of an ordered handler does so under the lock of its lane.
+/// Every change to tasks or dead letters of an ordered handler holds the lock of its lane.
 pub trait Work: Store {
-    /// Where there is work for these handlers, unless they are paused. One question for all of them, which writes nothing.
+    /// Looks for lanes in which these handlers have work, unless they are paused. It is one query for all handlers, and writes
+    /// nothing.
     ///
-    /// A task is held back if its handler is ordered and an earlier one of its ordering key, in the same lane, is a task or a
-    /// dead letter: any task but one that is scheduled and not due yet; any dead letter where those hold
-    /// ([`DeadHead::Hold`](crate::DeadHead::Hold)). Tasks that a process runs are not waiting, but hold others back.
+    /// A task of an ordered handler is held back by an earlier message of its ordering key in the same lane that is
+    ///
+    /// - a task, unless it is scheduled and not due yet. A running task does not wait, but holds others back.
+    /// - a dead letter, under [`DeadHead::Hold`](crate::DeadHead::Hold).
     fn look(&self, handlers: &[HandlerId]) -> impl Future<Output = Result<Look, Error>> + Send;
 
-    /// Locks a lane for a handler, and by a later statement reads its progress and the messages behind it; `None` if another
-    /// transaction has the lane, or the handler is gone, paused or not what the taker knows. Makes ready for handlers as
-    /// [`arm`](Store::arm) does.
+    /// Locks a lane for a handler. A later statement reads its progress and the messages behind it. Prepares the transaction for
+    /// handlers as [`arm`](Store::arm) does.
+    ///
+    /// `None` if another transaction holds the lane, or if the handler is removed, paused or registered differently from the
+    /// taker.
     fn take(
         &self,
         tx: &mut Self::Tx,
@@ -299,9 +305,9 @@ pub trait Work: Store {
         limits: TakeLimits,
     ) -> impl Future<Output = Result<Option<Batch>, Error>> + Send;
 
-    /// Locks a lane for a handler, and by a later statement takes its tasks that are due and not held back out of the table:
-    /// what is not put back by [`settle`](Work::settle) is done. Those of one ordering key are in the order of their positions.
-    /// If there are none it may be `None` too. Otherwise as [`take`](Work::take).
+    /// Locks a lane for a handler. A later statement removes its tasks that are due and not held back from the table. A task that
+    /// [`settle`](Work::settle) does not insert again is done. Tasks of one ordering key are in the order of their positions. If
+    /// there are none, the result may be `None` too. In all else it equals [`take`](Work::take).
     fn take_tasks(
         &self,
         tx: &mut Self::Tx,
@@ -309,7 +315,7 @@ pub trait Work: Store {
         limits: TaskLimits,
     ) -> impl Future<Output = Result<Option<Vec<StoredMessage>>, Error>> + Send;
 
-    /// Writes the account of a visit.
+    /// Carries out the steps of an account.
     fn settle(
         &self,
         tx: &mut Self::Tx,
@@ -317,8 +323,8 @@ pub trait Work: Store {
         account: &Account,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Writes messages down as tasks that this process runs outside of a transaction, under a new fence. `None`, and nothing is
-    /// written, if the process is not known any more; a process that removes it meanwhile finds these tasks too.
+    /// Writes messages as tasks that this process runs outside a transaction, under a new fence. If the process is no longer
+    /// registered, it writes nothing and returns `None`. A process that removes it meanwhile finds these tasks too.
     fn lease(
         &self,
         tx: &mut Self::Tx,
@@ -327,15 +333,15 @@ pub trait Work: Store {
         messages: &[SetApart],
     ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send;
 
-    /// Commits as [`commit`](Store::commit) does, with the handler's progress appended behind the proof.
+    /// Commits as [`commit`](Store::commit) does, and appends the handler's progress after the check of the transaction.
     fn finish(
         &self,
         tx: Self::Tx,
         progress: Option<Progress>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Writes down how tasks ended, in one transaction; for each of them whether it was still under its fence. Of one that was
-    /// not, nothing is written.
+    /// Records the outcomes of tasks in one transaction. Returns for each whether its fence was still the newest. For a task with
+    /// a newer fence it writes nothing.
     fn complete(&self, completions: &[Completion]) -> impl Future<Output = Result<Vec<bool>, Error>> + Send;
 }
 
