@@ -152,7 +152,8 @@ impl fmt::Display for Rejection {
                     "the body has {bytes} bytes, the limit is {max_bytes}: raise max_body_bytes or send a smaller body"
                 )
             }
-            Self::Undecodable(error) => write!(f, "cannot decode the body: {}", chain(&**error)),
+            // Without the causes: a decoder quotes the body in them, and bodies are not logged.
+            Self::Undecodable(error) => write!(f, "cannot decode the body: {error}"),
             Self::Permanent(error) => write!(f, "the handler rejected the message: {}", chain(&**error)),
             Self::EndedTransaction(error) => {
                 write!(f, "the handler ended its transaction: {}", chain(&**error))
