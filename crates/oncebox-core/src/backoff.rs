@@ -73,6 +73,7 @@ impl Retries {
 
     /// Whether the attempt that has just failed was the last one.
     pub fn is_over(&mut self) -> bool {
+        // The clock starts here, at the first failure: the first attempt may itself have taken long.
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.limit
     }
 

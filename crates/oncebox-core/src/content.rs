@@ -17,6 +17,7 @@ const VERSION: &str = "content:v1:";
 /// Integers keep every digit: they never pass through a double.
 pub fn content_key<T: Serialize>(kind: &str, value: &T) -> Result<Key, Error> {
     let json = serde_json::to_string(value).map_err(|error| no_json(kind, error))?;
+    // Raw values keep the text of numbers, however large.
     let raw: &RawValue = serde_json::from_str(&json).map_err(|error| no_json(kind, error))?;
     let mut canonical = String::with_capacity(json.len());
     write_sorted(raw, &mut canonical).map_err(|error| no_json(kind, error))?;

@@ -69,6 +69,7 @@ impl Outcome {
 }
 
 /// An error that several reports share.
+// `Arc`: the callers of one batch share its error, and a boxed error cannot be cloned.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 
 pub(crate) fn cause(error: impl Into<BoxError>) -> Cause {

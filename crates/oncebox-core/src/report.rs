@@ -35,6 +35,7 @@ impl Report {
     /// It is a retry if any handler must run again, else a rejection if any handler rejected the message, else an
     /// acknowledgement. An unhandled kind is rejected, so that its messages are not lost unnoticed.
     pub fn settlement(&self) -> Settlement {
+        // An acknowledgement would lose a message with a misspelt kind, and a retry would return for ever.
         if !self.is_handled() {
             return Settlement::Reject;
         }

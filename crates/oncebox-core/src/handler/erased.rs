@@ -17,6 +17,7 @@ pub(crate) struct Prepared {
     /// The key from the handler's selector, else from the inbox's.
     pub(crate) selected: Option<Key>,
     /// The key from the message's fields.
+    // Apart from `selected`, because the key of the envelope ranks between the two.
     pub(crate) own: Option<Key>,
     pub(crate) order_by: Option<Key>,
 }
@@ -25,6 +26,7 @@ pub(crate) struct Prepared {
 // `dyn` needs methods without type parameters, hence `Any` for messages and a boxed future.
 pub(crate) trait Erased<S: Store>: Send + Sync {
     /// Decodes a body and reads its keys.
+    // Separate from `call`: the claim needs the key, and comes before the run.
     fn prepare(&self, envelope: &Envelope, selectors: &Selectors) -> Result<Prepared, Rejection>;
 
     /// Whether the handler takes several messages as one set, which succeeds or fails as a whole.

@@ -50,6 +50,7 @@ impl Input for Envelope {
     }
 
     fn own_key(&self) -> Result<Option<Key>, Error> {
+        // The fields are not decoded. The key of the envelope itself is found elsewhere, for all types of input.
         Ok(None)
     }
 

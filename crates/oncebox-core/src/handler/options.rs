@@ -142,6 +142,7 @@ impl<M> HandlerOptions<M> {
     /// If the process crashes during a run, the run is repeated after the process's lease has expired. The effect can then happen
     /// twice: pass the [`EffectId`](crate::EffectId) as the idempotency key.
     pub fn detached(mut self) -> Self {
+        // Not a new value: the options of detached handlers may come in any order.
         self.settings.detached.get_or_insert_default();
         self
     }

@@ -166,6 +166,7 @@ impl<L: Leases> Store for Leased<L> {
 
     async fn commit(&self, mut tx: Self::Tx) -> Result<(), Error> {
         let mut held = tx.take_held().into_iter();
+        // No transaction spans them: units that are completed before an error stay done.
         while let Some(one) = held.next() {
             let completed = self.leases.complete(&one.unit, one.fence, one.result.as_deref()).await;
             let lost = match completed {
@@ -238,6 +239,7 @@ impl<L: Leases> Claims for Leased<L> {
                         )
                         .with_source(LeaseHeld));
                     }
+                    // Only a hint that the unit may be free: the next claim decides.
                     self.leases.wait(unit, left).await;
                 }
             }

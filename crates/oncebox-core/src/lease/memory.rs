@@ -63,6 +63,7 @@ impl Memory {
 impl TestTime for Memory {
     fn travel(&self, time: Duration) {
         self.table().travelled += time;
+        // Leases may have expired by the new time, and callers wait for them by the real clock.
         self.shared.changed.notify_waiters();
     }
 }
@@ -86,6 +87,7 @@ fn marker((handler, kind, key): &Id, received_at: SystemTime, processed_at: Syst
     Marker {
         handler: handler.clone(),
         kind: kind.clone(),
+        // Always readable: the key of an id was made by `Key::stored`.
         key: key.unwrap_or_else(|| Key::new([])),
         fingerprint: None,
         state: MarkerState::Done,
@@ -144,6 +146,7 @@ impl Leases for Memory {
     async fn release(&self, unit: &Unit, fence: Fence) -> Result<(), Error> {
         let mut table = self.table();
         let id = id_of(unit);
+        // With another fence the lease is not ours any more: it expired, and another caller claimed the unit.
         if matches!(table.entries.get(&id), Some(LeaseEntry::Leased { fence: held, .. }) if *held == fence) {
             table.entries.remove(&id);
         }

@@ -160,6 +160,7 @@ impl Action {
             Self::Edit(body) => {
                 ActionPlan { body: Some(body), detail_end: format!("; {}", corrected(body)), ..again }
             }
+            // Sweeps delete done markers only: one that stays known and not done would be kept for ever.
             Self::Discard => leaves(MarkerStep::Finish),
             Self::Resolve => leaves(MarkerStep::Insert),
         }

@@ -79,6 +79,7 @@ impl<T: Send + 'static> Default for Lingering<T> {
     }
 }
 
+// By hand: `derive` would require `T: Clone`, and connections have no copies.
 impl<T> Clone for Lingering<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())

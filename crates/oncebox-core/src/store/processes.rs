@@ -36,6 +36,7 @@ pub struct Peer {
     /// The handlers that it has.
     pub handlers: Vec<HandlerId>,
     /// The number of its heartbeats; more than before means that it is alive.
+    // A counter and not a time: a clock that jumps cannot change it.
     pub beats: i64,
     /// The time since its last heartbeat, by the database's clock.
     pub silent_for: Duration,

@@ -184,7 +184,9 @@ impl HandlerPlan<'_> {
             Mode::Stored | Mode::Inline { .. } if left.done_elsewhere => {
                 "messages in the log were done inline meanwhile, and would run again: let it pass them"
             }
+            // Inline handlers do not read the log: these messages would wait for ever.
             Mode::Inline { .. } if left.waiting => "messages wait in the log: let it work through them",
+            // With spill the handler keeps its tasks, so this concerns purely inline handlers only.
             Mode::Inline { spill: false } if left.set_apart => {
                 "there are tasks or dead letters: let it work through them, and deal with the dead letters"
             }
@@ -259,6 +261,8 @@ impl Registration {
     fn may_become(&self, from: Mode) -> bool {
         match self.mode {
             Mode::Mixed => true,
+            // Directly between inline and stored, a message that arrived in both ways would run twice. Only mixed mode,
+            // which relies on markers, recognises it.
             Mode::Stored => from.reads_log(),
             Mode::Inline { .. } => from.is_inline(),
         }

@@ -89,6 +89,7 @@ impl TryFrom<HandlerRow<'_>> for KnownHandler {
     type Error = UnknownName;
 
     fn try_from(row: HandlerRow<'_>) -> Result<Self, UnknownName> {
+        // A newer program may have written a name that this version does not know.
         let unknown = |what, name: &str| UnknownName { what, name: name.to_owned() };
         let dead_head = |name| DeadHead::from_name(name).ok_or_else(|| unknown("order", name));
         Ok(Self {

@@ -93,6 +93,7 @@ impl ReplayLane {
     ///
     /// A replay that has not ended continues in the new epoch: its remaining messages still count as replays.
     pub fn back_to(&self, first: i64) -> Option<ReplayEpoch> {
+        // Positions begin at 1; a handler at 0 has passed none.
         let pos = (first - 1).max(0);
         if self.pos <= pos {
             return None;

@@ -75,6 +75,7 @@ pub struct TaskRow {
 impl From<MessageStateRow> for MessageState {
     /// A dead letter counts before a task, and a task before the progress.
     fn from(row: MessageStateRow) -> Self {
+        // The lane continues without them, so the progress has passed tasks and dead letters too.
         match row {
             MessageStateRow { dead_error: Some(error), .. } => Self::Dead { error },
             MessageStateRow { task: Some(task), .. } => Self::Task {

@@ -106,6 +106,7 @@ impl TakeLimits {
         let Some(last) = messages.last() else { return looked };
         let bytes: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
         let is_cut = messages.len() >= self.messages as usize || bytes >= self.bytes;
+        // Without a cut the remaining positions hold no messages for this handler, and are passed too.
         if is_cut { last.place.pos } else { looked }
     }
 }
