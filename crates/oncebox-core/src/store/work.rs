@@ -237,7 +237,7 @@ pub enum AccountStep<'a> {
 }
 
 /// The number of a lease of tasks that run outside a transaction. Only the newest fence of a task may end it. Fences only grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence(pub i64);
 
 /// The outcome of a task that ran outside a transaction.
