@@ -37,7 +37,7 @@ pub enum TortureEvent {
         error: String,
     },
     /// A fault has happened and is over.
-    Fault {
+    TortureFault {
         /// Its id.
         id: String,
     },

@@ -422,12 +422,12 @@ impl<T: Copy> Point<T> {
     pub async fn travel(
         mut self, // a comment
         by: T,
-    ) -> Result<(), Error> { todo!() }
+    ) -> Result<(), Error> { unreachable!() }
     fn own(&self) {}
 }
-impl Clone for Choice { fn clone(&self) -> Self { todo!() } }
+impl Clone for Choice { fn clone(&self) -> Self { unreachable!() } }
 struct Own;
-impl Clone for Own { fn clone(&self) -> Self { todo!() } }
+impl Clone for Own { fn clone(&self) -> Self { unreachable!() } }
 pub trait Store: Clone + Send {
     type Tx: Send;
     const NAME: &'static str;

@@ -57,7 +57,7 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code(error))
 }
 
-/// The error and its causes on one line, each once. Of a database's error only the message: its other fields help nobody.
+/// The error and its causes on one line, each once. Of a database's error only the message: its other fields do not help the reader.
 pub(crate) fn error_text(error: &anyhow::Error) -> String {
     chain_text(error.as_ref())
 }

@@ -47,7 +47,7 @@ pub(crate) static UNKNOWN: LazyLock<SessionSettings> =
 
 /// What a body's end says about its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SessionVerdict {
     Good,
     /// Unknown: the driver prepares its statements there again.
     Unknown,
@@ -62,25 +62,29 @@ impl SessionHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn body_ended(&self, backend: i32, ended: Result<(), &(dyn StdError + 'static)>) -> Verdict {
+    pub(crate) fn body_ended(
+        &self,
+        backend: i32,
+        ended: Result<(), &(dyn StdError + 'static)>,
+    ) -> SessionVerdict {
         let mut failures = self.failures();
         let verdict = match ended {
-            Ok(()) => Verdict::Good,
-            Err(error) if error.is::<Unseen>() => Verdict::Unknown,
-            Err(error) if classify(error) == Fault::Session => Verdict::Bad,
+            Ok(()) => SessionVerdict::Good,
+            Err(error) if error.is::<Unseen>() => SessionVerdict::Unknown,
+            Err(error) if classify(error) == Fault::Session => SessionVerdict::Bad,
             // What a body does with its data, or meets elsewhere, is not the session's fault.
             Err(error)
                 if classify(error) != Fault::Other || is_about_data(error) || !is_from_server(error) =>
             {
-                return Verdict::Good;
+                return SessionVerdict::Good;
             }
             Err(_) => {
                 let failed = failures.entry(backend).or_default();
                 *failed += 1;
-                if *failed < FAILURES_MAX { Verdict::Suspect } else { Verdict::Bad }
+                if *failed < FAILURES_MAX { SessionVerdict::Suspect } else { SessionVerdict::Bad }
             }
         };
-        if verdict != Verdict::Suspect {
+        if verdict != SessionVerdict::Suspect {
             // Also after `Bad`: the server may give this number to another backend.
             failures.remove(&backend);
         }
@@ -97,8 +101,8 @@ mod tests {
         let sessions = SessionHealth::default();
         let elsewhere = std::io::Error::other("the mail server does not answer");
         for _ in 0..10 {
-            assert_eq!(sessions.body_ended(1, Err(&elsewhere)), Verdict::Good);
+            assert_eq!(sessions.body_ended(1, Err(&elsewhere)), SessionVerdict::Good);
         }
-        assert_eq!(sessions.body_ended(1, Ok(())), Verdict::Good);
+        assert_eq!(sessions.body_ended(1, Ok(())), SessionVerdict::Good);
     }
 }

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::connection::TimedConnection;
 use crate::fault::{failed, refused};
-use crate::sessions::{SessionHealth, SessionSettings, UNKNOWN, Verdict};
+use crate::sessions::{SessionHealth, SessionSettings, SessionVerdict, UNKNOWN};
 use crate::statements::Statements;
 use crate::store::Session;
 
@@ -169,10 +169,10 @@ impl PostgresTx {
     ) {
         let Some(identity) = &self.identity else { return };
         match sessions.body_ended(identity.backend, ended) {
-            Verdict::Good => {}
-            Verdict::Unknown => self.timed().prepare_anew(),
-            Verdict::Suspect => self.suspect = true,
-            Verdict::Bad => {
+            SessionVerdict::Good => {}
+            SessionVerdict::Unknown => self.timed().prepare_anew(),
+            SessionVerdict::Suspect => self.suspect = true,
+            SessionVerdict::Bad => {
                 self.suspect = true;
                 self.timed().close_later();
             }

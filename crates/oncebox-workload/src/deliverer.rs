@@ -19,7 +19,7 @@ const PAUSE_MS: (u64, usize) = (5, 40);
 
 /// One copy of a message, for one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub struct SentCopy {
     /// The number of the delivery, not of the message.
     pub number: u64,
     /// The worker that receives it.
@@ -30,7 +30,7 @@ pub struct Delivery {
     pub copy: u32,
 }
 
-impl Delivery {
+impl SentCopy {
     /// Whether the message was never delivered before.
     #[must_use]
     pub fn is_first(&self) -> bool {
@@ -54,7 +54,7 @@ pub enum DeliveryResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// The delivery.
-    pub delivery: Delivery,
+    pub delivery: SentCopy,
     /// Its result.
     pub result: DeliveryResult,
     /// The source has received the first acknowledgement of the message.
@@ -74,7 +74,7 @@ pub struct Deliverer {
     window: Vec<u64>,
     acknowledged: Vec<u64>,
     /// Unsettled deliveries of each worker, by their number.
-    in_flight: Vec<BTreeMap<u64, Delivery>>,
+    in_flight: Vec<BTreeMap<u64, SentCopy>>,
     /// Messages to be delivered again as soon as a worker has room.
     ready: VecDeque<u64>,
     /// Messages to be delivered again at that time. The number keeps two at the same time apart.
@@ -145,7 +145,7 @@ impl Deliverer {
     }
 
     /// The next deliveries to workers that are open. New messages are sent only until `sent_max` of them were.
-    pub fn deliveries(&mut self, open: &[usize], sent_max: u64, now: Instant) -> Vec<Delivery> {
+    pub fn deliveries(&mut self, open: &[usize], sent_max: u64, now: Instant) -> Vec<SentCopy> {
         self.end_pauses(now);
         let mut deliveries = Vec::new();
         while let Some(worker) = self.worker_with_room(open) {
@@ -167,7 +167,7 @@ impl Deliverer {
     }
 
     /// Delivers that many copies of one new message to one worker; none while the message must wait for its predecessor.
-    pub fn burst(&mut self, worker: usize, copies: usize) -> Vec<Delivery> {
+    pub fn burst(&mut self, worker: usize, copies: usize) -> Vec<SentCopy> {
         let message = self.messages.len() as u64 + 1;
         if !self.may_be_sent(message) {
             return Vec::new();
@@ -186,7 +186,7 @@ impl Deliverer {
         now: Instant,
     ) -> Option<Settled> {
         let delivery = self.in_flight.get_mut(worker)?.remove(&delivery)?;
-        let Delivery { number, message, copy, .. } = delivery;
+        let SentCopy { number, message, copy, .. } = delivery;
         let is_ack_lost = result == DeliveryResult::Ack && self.plan.loses_ack(message, copy);
         let mut is_first_ack = false;
         match result {
@@ -250,11 +250,11 @@ impl Deliverer {
         messages
     }
 
-    fn deliver(&mut self, worker: usize, message: u64) -> Delivery {
+    fn deliver(&mut self, worker: usize, message: u64) -> SentCopy {
         self.deliveries += 1;
         let progress = &mut self.messages[index(message)];
         progress.copies += 1;
-        let delivery = Delivery { number: self.deliveries, worker, message, copy: progress.copies };
+        let delivery = SentCopy { number: self.deliveries, worker, message, copy: progress.copies };
         self.in_flight[worker].insert(delivery.number, delivery);
         delivery
     }
@@ -283,8 +283,8 @@ mod tests {
     const PLAN: Plan = Plan { seed: 5, accounts: 100, is_ordered: false };
 
     /// Every 20th delivery kills its worker, and every 7th one is to be repeated; all others are acknowledged.
-    fn settle(deliverer: &mut Deliverer, delivery: Delivery, now: Instant) -> Option<Settled> {
-        let Delivery { number, worker, .. } = delivery;
+    fn settle(deliverer: &mut Deliverer, delivery: SentCopy, now: Instant) -> Option<Settled> {
+        let SentCopy { number, worker, .. } = delivery;
         if number.is_multiple_of(20) {
             deliverer.worker_ended(worker);
         }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     /// Delivers everything, with what became of each delivery.
-    fn run(deliverer: &mut Deliverer) -> Vec<(Delivery, Option<Settled>)> {
+    fn run(deliverer: &mut Deliverer) -> Vec<(SentCopy, Option<Settled>)> {
         let mut now = Instant::now();
         let mut run = Vec::new();
         while !deliverer.is_done() {
@@ -374,7 +374,7 @@ mod tests {
         assert!(deliverer.in_flight(1) == 0 && !deliverer.is_done());
         assert_eq!(deliverer.settle(1, first[0].number, DeliveryResult::Ack, now), None, "too late");
         let again = deliverer.deliveries(&[0], u64::MAX, now);
-        let messages = |deliveries: &[Delivery]| deliveries.iter().map(|one| one.message).collect::<Vec<_>>();
+        let messages = |deliveries: &[SentCopy]| deliveries.iter().map(|one| one.message).collect::<Vec<_>>();
         assert_eq!(messages(&again), messages(&first));
     }
 
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((copies.len(), deliverer.in_flight(1)), (64, 64));
         assert!(copies.iter().all(|copy| (copy.message, copy.worker) == (1, 1)));
         assert_eq!(deliverer.burst(1, 64), [], "the first one is not acknowledged");
-        for Delivery { number, .. } in copies {
+        for SentCopy { number, .. } in copies {
             deliverer.settle(1, number, DeliveryResult::Ack, Instant::now());
         }
         assert_eq!(deliverer.burst(0, 2).len(), 2);

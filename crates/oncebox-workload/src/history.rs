@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::deliverer::{Delivery, DeliveryResult, Settled};
+use crate::deliverer::{DeliveryResult, SentCopy, Settled};
 use crate::plan::{Entry, Plan};
 
 /// An event of a run. `R` are the events that only this kind of run has.
@@ -54,15 +54,15 @@ pub enum HistoryEvent<R> {
 
 impl<R> HistoryEvent<R> {
     /// The events of a delivery.
-    pub fn of_delivery(delivery: &Delivery, plan: Plan) -> impl Iterator<Item = Self> + use<R> {
-        let Delivery { number, worker, message, .. } = *delivery;
+    pub fn of_delivery(delivery: &SentCopy, plan: Plan) -> impl Iterator<Item = Self> + use<R> {
+        let SentCopy { number, worker, message, .. } = *delivery;
         let sent = delivery.is_first().then(|| Self::Sent(plan.entry(message)));
         sent.into_iter().chain([Self::Delivered { delivery: number, message, worker }])
     }
 
     /// The events of a result, with the outcomes that the inbox reported.
     pub fn of_result(settled: &Settled, outcome: String) -> impl Iterator<Item = Self> + use<R> {
-        let Settled { delivery: Delivery { number: delivery, worker, message, .. }, result, .. } = *settled;
+        let Settled { delivery: SentCopy { number: delivery, worker, message, .. }, result, .. } = *settled;
         let dropped = settled.is_ack_lost.then_some(Self::AckDropped { delivery, message });
         [Self::Settled { delivery, message, worker, result, outcome }].into_iter().chain(dropped)
     }
@@ -261,7 +261,7 @@ mod tests {
     fn the_first_delivery_of_a_message_is_also_the_event_that_it_is_sent() {
         let plan = Plan { seed: 1, accounts: 10, is_ordered: false };
         let events = |copy| {
-            let delivery = Delivery { number: 3, worker: 0, message: 7, copy };
+            let delivery = SentCopy { number: 3, worker: 0, message: 7, copy };
             Event::of_delivery(&delivery, plan).collect::<Vec<_>>()
         };
         assert_eq!(events(1), [Event::Sent(plan.entry(7)), delivered(3, 7)]);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_lost_acknowledgement_is_an_event_after_its_result() {
         let events = |is_ack_lost| {
-            let delivery = Delivery { number: 3, worker: 0, message: 7, copy: 1 };
+            let delivery = SentCopy { number: 3, worker: 0, message: 7, copy: 1 };
             let settled = Settled { delivery, result: DeliveryResult::Ack, is_first_ack: false, is_ack_lost };
             Event::of_result(&settled, "done".into()).collect::<Vec<_>>()
         };

@@ -111,7 +111,7 @@ impl Checker {
             TortureEvent::DeadLetter { message, handler, error } => {
                 self.add_dead_letter(message, handler, &error);
             }
-            TortureEvent::Fault { id } => {
+            TortureEvent::TortureFault { id } => {
                 self.verdict.faults += 1;
                 *self.verdict.by_fault.entry(id).or_default() += 1;
             }

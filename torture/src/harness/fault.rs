@@ -9,7 +9,7 @@ use crate::database::StoreName;
 
 /// A fault that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum TortureFault {
     /// `kill -9` of a worker at a named point.
     KillAt(KillPoint),
     /// `kill -9` of a worker at any moment.
@@ -46,7 +46,7 @@ pub(crate) enum Fault {
     DeallocateAll,
 }
 
-impl Fault {
+impl TortureFault {
     /// The faults that are possible with a store.
     pub(crate) fn of(store: StoreName) -> Vec<Self> {
         let kills = KillPoint::ALL.into_iter().map(Self::KillAt);
@@ -116,15 +116,15 @@ impl Fault {
 
 /// The faults that have not happened yet, and the number of acknowledged messages after which each is due.
 #[derive(Debug)]
-pub(crate) struct Schedule(VecDeque<(u64, Fault)>);
+pub(crate) struct Schedule(VecDeque<(u64, TortureFault)>);
 
 impl Schedule {
     /// Spreads the faults over the messages. A seed continues the list of faults where the seed before it has ended, so that all
     /// faults happen equally often.
-    pub(crate) fn new(seed: u64, faults: usize, messages: u64, possible: &[Fault]) -> Self {
+    pub(crate) fn new(seed: u64, faults: usize, messages: u64, possible: &[TortureFault]) -> Self {
         let mut random = Random::new(seed, "schedule");
         let behind = usize::try_from(seed).unwrap_or_default().wrapping_mul(faults);
-        let mut chosen: Vec<Fault> =
+        let mut chosen: Vec<TortureFault> =
             possible.iter().copied().cycle().skip(behind % possible.len().max(1)).take(faults).collect();
         random.shuffle(&mut chosen);
         let interval = messages / (faults as u64 + 1);
@@ -136,7 +136,7 @@ impl Schedule {
     }
 
     /// The next fault, if it is due after that many acknowledged messages.
-    pub(crate) fn due(&mut self, acknowledged: u64) -> Option<Fault> {
+    pub(crate) fn due(&mut self, acknowledged: u64) -> Option<TortureFault> {
         self.0.pop_front_if(|(at, _)| *at <= acknowledged).map(|(_, fault)| fault)
     }
 
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
 
     fn all(seed: u64, faults: usize) -> Vec<&'static str> {
-        let mut schedule = Schedule::new(seed, faults, 1_000, &Fault::of(StoreName::Postgres));
-        let ids: Vec<&str> = std::iter::from_fn(|| schedule.due(u64::MAX)).map(Fault::id).collect();
+        let mut schedule = Schedule::new(seed, faults, 1_000, &TortureFault::of(StoreName::Postgres));
+        let ids: Vec<&str> = std::iter::from_fn(|| schedule.due(u64::MAX)).map(TortureFault::id).collect();
         assert_eq!(schedule.left(), 0);
         ids
     }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn no_fault_happens_before_it_is_due() {
-        let mut schedule = Schedule::new(1, 4, 1_000, &Fault::of(StoreName::Sqlite));
+        let mut schedule = Schedule::new(1, 4, 1_000, &TortureFault::of(StoreName::Sqlite));
         assert_eq!(schedule.due(199), None);
         assert!(schedule.due(300).is_some());
         assert_eq!(schedule.due(300), None);
@@ -186,10 +186,10 @@ mod tests {
     #[test]
     fn every_fault_is_found_by_its_id() {
         for store in StoreName::ALL {
-            let faults = Fault::of(store);
+            let faults = TortureFault::of(store);
             let ids: BTreeSet<&str> = faults.iter().map(|fault| fault.id()).collect();
             assert_eq!(ids.len(), faults.len());
-            assert!(faults.iter().all(|fault| Fault::named(fault.id()) == Ok(*fault)));
+            assert!(faults.iter().all(|fault| TortureFault::named(fault.id()) == Ok(*fault)));
         }
     }
 }

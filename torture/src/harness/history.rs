@@ -67,7 +67,7 @@ mod tests {
             TortureEvent::CommitsRecovered { commits: 2 }.into(),
             TortureEvent::DeadLetter { message, handler: handler(), error: "no such \"function\"".into() }
                 .into(),
-            TortureEvent::Fault { id: "disk_full".into() }.into(),
+            TortureEvent::TortureFault { id: "disk_full".into() }.into(),
             TortureEvent::Starters { ready: 20, effects: 1 }.into(),
             TortureEvent::Idle { worker: 2 }.into(),
             TortureEvent::Stalled { faults: 4 }.into(),

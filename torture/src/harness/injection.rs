@@ -8,7 +8,7 @@ use oncebox_torture::protocol::WorkerCommand;
 use oncebox_torture::scenario::LEASE;
 
 use crate::database::HeldConnection;
-use crate::fault::Fault;
+use crate::fault::TortureFault;
 use crate::run::{Run, WITH_CLOCK, WITH_SMALL_POOL, WorkerState};
 use crate::starters;
 
@@ -42,7 +42,7 @@ const DEALLOCATIONS: usize = 8;
 /// A fault that has begun.
 #[derive(Debug)]
 pub(crate) struct ActiveFault {
-    fault: Fault,
+    fault: TortureFault,
     since: Instant,
     state: State,
 }
@@ -82,12 +82,12 @@ enum State {
 }
 
 impl ActiveFault {
-    pub(crate) fn fault(&self) -> Fault {
+    pub(crate) fn fault(&self) -> TortureFault {
         self.fault
     }
 
     /// Begins a fault.
-    pub(crate) async fn begin(fault: Fault, run: &mut Run) -> Result<Self> {
+    pub(crate) async fn begin(fault: TortureFault, run: &mut Run) -> Result<Self> {
         let state = begin(fault, run).await.with_context(|| format!("injecting {}", fault.id()))?;
         Ok(Self { fault, since: Instant::now(), state })
     }
@@ -157,7 +157,7 @@ impl ActiveFault {
             State::Locked { held, .. } | State::Snapshot { held, .. } => drop(held),
             _ => {}
         }
-        if self.fault == Fault::DiskFull {
+        if self.fault == TortureFault::DiskFull {
             run.database.disk().clear()?;
             // PostgreSQL stops if it cannot write its log.
             run.database.recover().await?;
@@ -166,21 +166,21 @@ impl ActiveFault {
     }
 }
 
-async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
+async fn begin(fault: TortureFault, run: &mut Run) -> Result<State> {
     let now = Instant::now();
     let Some(worker) = run.random_worker() else { return Ok(State::NotYet) };
     Ok(match fault {
-        Fault::KillAt(point) => {
+        TortureFault::KillAt(point) => {
             // Before the command, because the worker may end at once.
             run.slots[worker].state = WorkerState::Doomed;
             run.send(worker, WorkerCommand::KillAt(point))?;
             State::Killing { worker }
         }
-        Fault::KillRandom => {
+        TortureFault::KillRandom => {
             run.kill(worker);
             State::Killing { worker }
         }
-        Fault::KillDatabase => {
+        TortureFault::KillDatabase => {
             if run.database.proxy().is_none() {
                 for worker in 0..run.slots.len() {
                     run.kill(worker);
@@ -190,20 +190,20 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
             run.database.kill_and_restart(pause).await?;
             State::Over
         }
-        Fault::TerminateBackend => {
+        TortureFault::TerminateBackend => {
             let number = run.random.below(1_000);
             if run.database.terminate_backend(number).await? { State::Over } else { State::NotYet }
         }
-        Fault::HoldWriteLock => {
+        TortureFault::HoldWriteLock => {
             let held = run.database.hold_write_lock().await?;
             State::Locked { until: now + random_ms(run, LOCKED_MS), held }
         }
-        Fault::StopBeyondLease => {
+        TortureFault::StopBeyondLease => {
             run.slots[worker].worker.signal(Signal::STOP);
             // Long enough for others to declare it crashed. Then it continues, with leases that are lost.
             State::Stopped { worker, until: now + LEASE * 3 / 2 + random_ms(run, 1_000) }
         }
-        Fault::CutAfterCommit => match run.database.proxy() {
+        TortureFault::CutAfterCommit => match run.database.proxy() {
             Some(proxy) => {
                 let before = proxy.cuts();
                 proxy.cut_after_commits(1 + u32::try_from(run.random.below(3))?);
@@ -216,7 +216,7 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
                 State::LosingResults { before: run.commits_unknown }
             }
         },
-        Fault::HalfOpen => {
+        TortureFault::HalfOpen => {
             let proxy = run.database.proxy().context("no proxy for half-open connections")?;
             let before = proxy.silences();
             match run.random.below(4) {
@@ -227,25 +227,25 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
             }
             State::Silencing { before }
         }
-        Fault::DiskFull => {
+        TortureFault::DiskFull => {
             let held = run.database.use_up_log().await?;
             run.database.disk().fill()?;
             State::Full { _held: held }
         }
-        Fault::PoolOfTwo => {
+        TortureFault::PoolOfTwo => {
             let copies = run.deliverer.burst(WITH_SMALL_POOL, COPIES);
             run.send_deliveries(&copies)?;
             if copies.is_empty() { State::NotYet } else { State::Over }
         }
-        Fault::HeldSnapshot => {
+        TortureFault::HeldSnapshot => {
             let held = run.database.hold_snapshot().await?;
             State::Snapshot { until: run.deliverer.acknowledged() + SNAPSHOT_MESSAGES, held }
         }
-        Fault::CancelCallers => {
+        TortureFault::CancelCallers => {
             run.send(worker, WorkerCommand::CancelCalls(CANCELLED_CALLS))?;
             State::Cancelling { before: run.cancelled }
         }
-        Fault::ClockJump => {
+        TortureFault::ClockJump => {
             let jump = i64::try_from(JUMP_SECONDS.0 + run.random.below(JUMP_SECONDS.1) as u64)?;
             let seconds = if run.random.one_in(2) { -jump } else { jump };
             run.clock.as_ref().context("no clock that can be set")?.set(seconds)?;
@@ -253,22 +253,22 @@ async fn begin(fault: Fault, run: &mut Run) -> Result<State> {
             run.clock_seconds = None;
             State::Jumping { seconds, queried: now }
         }
-        Fault::TwentyStarters => {
+        TortureFault::TwentyStarters => {
             starters::start(run).await?;
             State::Over
         }
-        Fault::RollingRestart => {
+        TortureFault::RollingRestart => {
             run.terminate(0);
             State::Rolling { worker: 0 }
         }
-        Fault::AlterTable => {
+        TortureFault::AlterTable => {
             run.columns += 1;
             match run.database.add_column(run.columns).await? {
                 true => State::Changed { until: run.bodies + AFFECTED_CALLS },
                 false => State::NotYet,
             }
         }
-        Fault::DeallocateAll => {
+        TortureFault::DeallocateAll => {
             let calls = 1 + u32::try_from(run.random.below(DEALLOCATIONS))?;
             run.send(worker, WorkerCommand::Deallocate(calls))?;
             State::Deallocating { before: run.deallocated }

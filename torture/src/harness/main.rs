@@ -32,7 +32,7 @@ use oncebox_servers::skip::in_ci;
 use oncebox_torture::scenario::TortureMode;
 
 use database::StoreName;
-use fault::Fault;
+use fault::TortureFault;
 use finished_seeds::FinishedSeeds;
 use report::TortureReport;
 use seed::SeedSettings;
@@ -54,8 +54,8 @@ struct Options {
     #[arg(long, value_enum)]
     mode: Option<TortureMode>,
     /// Only these faults, by their ids
-    #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "ledger", value_parser = Fault::named)]
-    only: Vec<Fault>,
+    #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "ledger", value_parser = TortureFault::named)]
+    only: Vec<TortureFault>,
     /// Faults for each database; every 100 have a seed and a database of their own
     #[arg(long, default_value_t = 60)]
     faults: usize,
@@ -115,7 +115,9 @@ async fn torture(options: &Options) -> Result<ExitCode> {
             report.leave_out(why);
             continue;
         }
-        if !options.only.is_empty() && Fault::of(store).iter().all(|fault| !options.only.contains(fault)) {
+        if !options.only.is_empty()
+            && TortureFault::of(store).iter().all(|fault| !options.only.contains(fault))
+        {
             report.leave_out(format!("{}: it meets none of these faults", store.name()));
             continue;
         }

@@ -10,7 +10,7 @@ use oncebox_servers::process::{Signal, describe};
 use oncebox_torture::event::{Backlog, TortureEvent};
 use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
 use oncebox_torture::scenario::{Scenario, TortureMode};
-use oncebox_workload::deliverer::{Deliverer, Delivery, DeliveryResult};
+use oncebox_workload::deliverer::{Deliverer, DeliveryResult, SentCopy};
 use oncebox_workload::random::Random;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
@@ -19,7 +19,7 @@ use crate::checker::check;
 use crate::clock::FakeClock;
 use crate::database::Database;
 use crate::disk::Disk;
-use crate::fault::{Fault, Schedule};
+use crate::fault::{Schedule, TortureFault};
 use crate::history::{Event, History, read};
 use crate::injection::ActiveFault;
 use crate::keep;
@@ -126,7 +126,7 @@ pub(crate) async fn run(settings: &SeedSettings) -> Result<SeedResult> {
     let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + settings.messages * 8 * 1024)?;
     let clock = FakeClock::create(folder.path(), settings.may_install);
     let no_clock = clock.as_ref().err().map(|error| format!("{error:#}"));
-    let unavailable = [(Fault::DiskFull, no_small_disk), (Fault::ClockJump, no_clock)];
+    let unavailable = [(TortureFault::DiskFull, no_small_disk), (TortureFault::ClockJump, no_clock)];
     let (possible, left_out) = possible_faults(settings, unavailable);
     let database = Database::start(settings.store, disk).await?;
     let mut run = Run::new(settings, database, clock.ok(), folder.path(), &possible)?;
@@ -153,9 +153,9 @@ pub(crate) async fn run(settings: &SeedSettings) -> Result<SeedResult> {
 /// The faults that can happen, and why others cannot.
 fn possible_faults(
     settings: &SeedSettings,
-    unavailable: [(Fault, Option<String>); 2],
-) -> (Vec<Fault>, Vec<String>) {
-    let mut possible = Fault::of(settings.store);
+    unavailable: [(TortureFault, Option<String>); 2],
+) -> (Vec<TortureFault>, Vec<String>) {
+    let mut possible = TortureFault::of(settings.store);
     possible.retain(|fault| settings.only.is_empty() || settings.only.contains(fault));
     let mut left_out = Vec::new();
     for (fault, reason) in unavailable {
@@ -173,7 +173,7 @@ impl Run {
         database: Database,
         clock: Option<FakeClock>,
         folder: &Path,
-        possible: &[Fault],
+        possible: &[TortureFault],
     ) -> Result<Self> {
         let (scenario, seed) = (settings.scenario(), settings.seed);
         let (output_sender, output) = mpsc::unbounded_channel();
@@ -297,10 +297,10 @@ impl Run {
     }
 
     /// Sends copies of messages to workers.
-    pub(crate) fn send_deliveries(&mut self, deliveries: &[Delivery]) -> Result<()> {
+    pub(crate) fn send_deliveries(&mut self, deliveries: &[SentCopy]) -> Result<()> {
         for delivery in deliveries {
             self.history.add_all(Event::of_delivery(delivery, self.scenario.plan()))?;
-            let Delivery { number, worker, message, copy } = *delivery;
+            let SentCopy { number, worker, message, copy } = *delivery;
             self.send(worker, WorkerCommand::Deliver { delivery: number, message, copy })?;
         }
         Ok(())
@@ -311,7 +311,7 @@ impl Run {
         if let Some(mut active) = self.active_fault.take() {
             if active.is_over(self).await? {
                 self.print("end", active.fault());
-                self.history.add(TortureEvent::Fault { id: active.fault().id().into() })?;
+                self.history.add(TortureEvent::TortureFault { id: active.fault().id().into() })?;
                 self.recovery = Recovery::of(self.slots.len(), Instant::now());
             } else {
                 self.active_fault = Some(active);
@@ -337,7 +337,7 @@ impl Run {
         Ok(())
     }
 
-    fn print(&self, what: &str, fault: Fault) {
+    fn print(&self, what: &str, fault: TortureFault) {
         if self.verbose {
             eprintln!("{:>8} acknowledged: {what} {}", self.deliverer.acknowledged(), fault.id());
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use oncebox_torture::scenario::{Scenario, TortureMode};
 
 use crate::database::StoreName;
-use crate::fault::Fault;
+use crate::fault::TortureFault;
 use crate::verdict::Verdict;
 
 /// The settings of a seed.
@@ -17,7 +17,7 @@ pub(crate) struct SeedSettings {
     pub(crate) faults: usize,
     pub(crate) messages: u64,
     /// Only these faults; all if empty.
-    pub(crate) only: Vec<Fault>,
+    pub(crate) only: Vec<TortureFault>,
     pub(crate) keep: Option<PathBuf>,
     /// Prints every fault as it happens.
     pub(crate) verbose: bool,
@@ -80,7 +80,7 @@ pub(crate) mod tests {
     #[test]
     fn the_command_runs_the_same_seed_alone() {
         let settings = SeedSettings {
-            only: vec![Fault::DiskFull],
+            only: vec![TortureFault::DiskFull],
             ..settings(StoreName::Sqlite, TortureMode::Spill, 3)
         };
         assert_eq!(

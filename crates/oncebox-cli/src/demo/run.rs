@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use oncebox::store::{HandlerStatus, Select};
 use oncebox::{Operator, Operators};
-use oncebox_workload::deliverer::{Deliverer, Delivery, DeliveryResult};
+use oncebox_workload::deliverer::{Deliverer, DeliveryResult, SentCopy};
 use oncebox_workload::plan::Plan;
 use tokio::time::sleep;
 
@@ -69,7 +69,7 @@ impl DemoRun {
         let sent_max = if backlog > BACKLOG_MAX { 0 } else { self.kills.sent_max() };
         for delivery in self.deliverer.deliveries(&self.workers.open(), sent_max, Instant::now()) {
             self.history.add_all(Event::of_delivery(&delivery, self.plan))?;
-            let Delivery { number, worker, message, copy } = delivery;
+            let SentCopy { number, worker, message, copy } = delivery;
             let (mode, entry) = (MessageMode::of(message), self.plan.entry(message));
             self.workers.send(worker, &DeliveryRequest { delivery: number, mode, entry, copy })?;
         }

@@ -165,7 +165,7 @@ impl Leases for Memory {
             _ => return,
         };
         let left = ends.saturating_duration_since(self.table().now());
-        // Limited by the lease: its end notifies nobody.
+        // Limited by the lease: its end wakes no waiter.
         let _ = tokio::time::timeout(max.min(left), changed).await;
     }
 

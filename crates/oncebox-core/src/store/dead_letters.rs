@@ -74,7 +74,7 @@ impl Select {
         self
     }
 
-    /// Selects those whose last error contains this text, in upper or lower case.
+    /// Selects dead letters whose last error contains this text, ignoring case.
     pub fn error(mut self, text: impl Into<String>) -> Self {
         self.error = Some(text.into());
         self

@@ -90,7 +90,7 @@ impl<S: LogStore> LaneVisitor<S> {
         self.record_failure(handler, taker, taken, outcome, plan).await
     }
 
-    /// Whether a body met so many transient errors that it counts as failed.
+    /// Whether the number of transient errors makes the body count as failed.
     pub(crate) fn body_is_to_blame(&self, handler: &Registered<S>, message: &StoredMessage) -> bool {
         handler.lessons().met_transient(message.place) >= BODY_TRANSIENTS_MAX
     }
