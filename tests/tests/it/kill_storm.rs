@@ -299,9 +299,10 @@ async fn detached_messages_of_a_worker_that_is_killed_twice_wait_for_no_lease() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn six_workers_that_live_shortly_get_work_done() {
-    const LIVES: usize = 6;
-    let Some(server) = Server::start("six_workers_that_live_shortly").await else { return };
+async fn three_workers_that_live_shortly_get_work_done() {
+    // One fewer than the crashes that make a message a dead letter: each kill may meet the same message again.
+    const LIVES: usize = 3;
+    let Some(server) = Server::start("three_workers_that_live_shortly").await else { return };
     let messages = judged(20_000);
     server.worker("storm_leased").await.stop().await;
     let mut passed = server.passed().await;
