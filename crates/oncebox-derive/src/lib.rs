@@ -91,8 +91,8 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
 /// # #[message(kind = "order.paid", key = "order_id")]
 /// # struct OrderPaid { order_id: String }
 /// #[oncebox::debug_handler]
-/// async fn post_to_ledger(order: OrderPaid, db: &mut sqlx::SqliteConnection) -> Result<(), sqlx::Error> {
-///     sqlx::query("insert into ledger values (?)").bind(order.order_id).execute(db).await?;
+/// async fn send_receipt(order: OrderPaid, effect: oncebox::EffectId) -> std::io::Result<()> {
+///     println!("receipt for {}, sent once as {effect}", order.order_id);
 ///     Ok(())
 /// }
 /// ```
