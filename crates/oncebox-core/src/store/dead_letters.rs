@@ -80,13 +80,13 @@ impl Select {
         self
     }
 
-    /// Selects those that became dead letters at this time or later.
+    /// Selects messages that became dead letters at this time or later.
     pub fn died_after(mut self, time: SystemTime) -> Self {
         self.died_after = Some(time);
         self
     }
 
-    /// Selects those that became dead letters before this time.
+    /// Selects messages that became dead letters before this time.
     pub fn died_before(mut self, time: SystemTime) -> Self {
         self.died_before = Some(time);
         self
@@ -183,7 +183,7 @@ pub struct ActionPlan<'a> {
     pub action: &'static str,
     /// The action in the audit for those whose handler has a marker that says done.
     pub action_if_done: &'static str,
-    /// Whether they become tasks that are due now, with no failures. Those that are already done do not.
+    /// Whether they become tasks that are due now, with no failures. Messages that are already done do not.
     pub runs_again: bool,
     /// The new body, if the operator corrected it.
     pub body: Option<&'a [u8]>,

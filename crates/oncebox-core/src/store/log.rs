@@ -110,7 +110,7 @@ pub struct Pruned {
     pub next: Option<i64>,
 }
 
-/// Appends messages to the log, and removes those that all handlers have passed.
+/// Appends messages to the log, and removes messages that all handlers have passed.
 pub trait Log: Store {
     /// Appends messages to one lane in one transaction, in their order. When it returns, they are durable. No two of the messages
     /// have the same kind and key. The results are in the order of the messages.
