@@ -234,9 +234,8 @@ async fn a_set_that_fails_is_halved_until_the_culprit_is_found<F: Fixture>(fixtu
         }
         let sizes = std::mem::take(&mut *sets.lock().unwrap());
         assert_eq!(sizes.last(), Some(&1), "the culprit fails alone in the end");
-        // A batch that comes to nothing for another reason is taken apart at once.
+        // A set that meets contention joins the waiting messages, so only a round without contention shows every half.
         let is_halved = |pair: &[usize]| pair[1] == pair[0] / 2 || pair[1] == pair[0].div_ceil(2);
-        assert!(sizes.windows(2).all(|pair| pair[1] == 1 || is_halved(pair)), "{sizes:?}");
         sizes[0] >= 8 && sizes.windows(2).all(is_halved)
     })
     .await;
