@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use sqlx::Pool;
 
-use crate::business::Work;
-use crate::contenders::{Contender, Name};
-use crate::feed::{Feed, Order};
+use crate::business::HandlerWork;
+use crate::contenders::{Contender, ContenderName};
+use crate::feed::{Feed, FeedKind};
 use crate::measure::{Pace, Throughput, throughput};
-use crate::options::Options;
+use crate::options::MeasureOptions;
 use crate::report::figure;
 use crate::store::{DatabaseKind, Ground, Server};
 
@@ -23,26 +23,26 @@ const UPDATES_PER_CROSSING: u64 = 4;
 
 /// What a contender is put to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Task {
-    pub(crate) work: Work,
-    pub(crate) order: Order,
+pub(crate) struct Trial {
+    pub(crate) work: HandlerWork,
+    pub(crate) order: FeedKind,
     pub(crate) callers: usize,
 }
 
-impl Task {
-    pub(crate) fn fresh(callers: usize) -> Task {
-        Task { work: Work::Insert, order: Order::Fresh, callers }
+impl Trial {
+    pub(crate) fn fresh(callers: usize) -> Trial {
+        Trial { work: HandlerWork::Insert, order: FeedKind::Fresh, callers }
     }
 
-    fn pace<E: DatabaseKind>(self, options: &Options) -> Pace {
+    fn pace<E: DatabaseKind>(self, options: &MeasureOptions) -> Pace {
         let pace = options.pace();
         match self.work {
             // PostgreSQL looks for deadlocks after a second; a shorter slice would catch one or miss it.
-            Work::HotRow if !E::ONE_WRITER => {
+            HandlerWork::HotRow if !E::ONE_WRITER => {
                 Pace { slice: pace.slice.max(Duration::from_millis(1_500)), ..pace }
             }
             // Handlers that wait for each other may take minutes to end.
-            Work::Crossing { .. } => {
+            HandlerWork::Crossing { .. } => {
                 let slice = pace.slice.max(Duration::from_millis(1_500));
                 Pace { slice, ending: slice, ..pace }
             }
@@ -66,14 +66,14 @@ impl<E: DatabaseKind> Entrant<E> {
 
 /// Where contenders are measured.
 pub(crate) struct Arena<'a, E: DatabaseKind> {
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a MeasureOptions,
     server: E::Server,
     // The best size of pool, once known.
-    pools: HashMap<(Name, usize), u32>,
+    pools: HashMap<(ContenderName, usize), u32>,
 }
 
 impl<'a, E: DatabaseKind> Arena<'a, E> {
-    pub(crate) async fn open(options: &'a Options) -> Result<Arena<'a, E>> {
+    pub(crate) async fn open(options: &'a MeasureOptions) -> Result<Arena<'a, E>> {
         eprintln!("{}: starting", E::STORE);
         let server = E::Server::start().await.with_context(|| format!("starting {}", E::STORE))?;
         Ok(Arena { options, server, pools: HashMap::new() })
@@ -84,23 +84,34 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
     }
 
     /// Lets a contender begin with the pool that suits it.
-    pub(crate) async fn enter(&mut self, name: Name, ground: &E::Ground, task: Task) -> Result<Entrant<E>> {
+    pub(crate) async fn enter(
+        &mut self,
+        name: ContenderName,
+        ground: &E::Ground,
+        task: Trial,
+    ) -> Result<Entrant<E>> {
         let size = self.pool_size(name, task).await?;
         enter(name, ground, size, task.work).await
     }
 
     /// Measures one contender on fresh tables; messages per second.
-    pub(crate) async fn rate(&mut self, name: Name, task: Task) -> Result<f64> {
+    pub(crate) async fn rate(&mut self, name: ContenderName, task: Trial) -> Result<f64> {
         Ok(self.throughput(name, task).await?.rate)
     }
 
     /// Measures one contender on fresh tables: its rate, and how long each message took.
-    pub(crate) async fn throughput(&mut self, name: Name, task: Task) -> Result<Throughput> {
+    pub(crate) async fn throughput(&mut self, name: ContenderName, task: Trial) -> Result<Throughput> {
         let size = self.pool_size(name, task).await?;
         self.throughput_with(name, task, size, task.pace::<E>(self.options)).await
     }
 
-    async fn throughput_with(&self, name: Name, task: Task, size: u32, pace: Pace) -> Result<Throughput> {
+    async fn throughput_with(
+        &self,
+        name: ContenderName,
+        task: Trial,
+        size: u32,
+        pace: Pace,
+    ) -> Result<Throughput> {
         let ground = self.fresh().await?;
         let entrant = enter::<E>(name, &ground, size, task.work).await?;
         let feed = Feed::new(task.order);
@@ -113,10 +124,16 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
     }
 
     // A contender that reports messages as done has their effects in the database, once each.
-    async fn check(&self, name: Name, ground: &E::Ground, task: Task, measured: &Throughput) -> Result<()> {
+    async fn check(
+        &self,
+        name: ContenderName,
+        ground: &E::Ground,
+        task: Trial,
+        measured: &Throughput,
+    ) -> Result<()> {
         let tally = measured.tally;
         // Without an inbox or a transaction around it, what a failed handler wrote stays.
-        let exact = task.work != Work::Failing || !name.chooses_its_pool();
+        let exact = task.work != HandlerWork::Failing || !name.chooses_its_pool();
         if task.work.fills_the_ledger() && exact {
             let rows = ground.ledger_rows().await?;
             ensure!(
@@ -125,7 +142,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
                 tally.done
             );
         }
-        if let Work::Crossing { .. } = task.work
+        if let HandlerWork::Crossing { .. } = task.work
             && !measured.stopped
         {
             let updates = ground.crossing_updates().await?;
@@ -135,7 +152,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         Ok(())
     }
 
-    async fn pool_size(&mut self, name: Name, task: Task) -> Result<u32> {
+    async fn pool_size(&mut self, name: ContenderName, task: Trial) -> Result<u32> {
         if !name.chooses_its_pool() {
             return Ok(E::INBOX_POOL);
         }
@@ -153,12 +170,12 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
     }
 
     // The size that did best at its best, so that no passing trouble of the machine decides.
-    async fn best_pool(&self, name: Name, callers: usize) -> Result<u32> {
+    async fn best_pool(&self, name: ContenderName, callers: usize) -> Result<u32> {
         let mut best = (0.0, E::POOLS[0]);
         for _ in 0..TRIES {
             for &size in E::POOLS {
                 let pace = self.options.short_pace();
-                let rate = self.throughput_with(name, Task::fresh(callers), size, pace).await?.rate;
+                let rate = self.throughput_with(name, Trial::fresh(callers), size, pace).await?.rate;
                 if rate > best.0 {
                     best = (rate, size);
                 }
@@ -170,7 +187,12 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
     }
 }
 
-async fn enter<E: DatabaseKind>(name: Name, ground: &E::Ground, size: u32, work: Work) -> Result<Entrant<E>> {
+async fn enter<E: DatabaseKind>(
+    name: ContenderName,
+    ground: &E::Ground,
+    size: u32,
+    work: HandlerWork,
+) -> Result<Entrant<E>> {
     let pool = ground.pool(size).await?;
     let contender = name.enter::<E>(ground, pool.clone(), work).await?;
     Ok(Entrant { contender, pool })

@@ -17,7 +17,7 @@ const ONE_IN_FAILS: u64 = 20;
 
 /// A handler's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum HandlerWork {
     /// One insert.
     Insert,
     /// An update of one of ten rows.
@@ -53,7 +53,7 @@ impl From<BodyError> for Failure {
     }
 }
 
-impl Work {
+impl HandlerWork {
     /// Does the work for one message.
     pub(crate) async fn run<E: DatabaseKind>(
         self,
@@ -61,24 +61,24 @@ impl Work {
         conn: &mut E::Connection,
     ) -> Result<(), BodyError> {
         match self {
-            Work::Insert => insert::<E>(paid, conn).await?,
-            Work::HotRow => {
+            HandlerWork::Insert => insert::<E>(paid, conn).await?,
+            HandlerWork::HotRow => {
                 let row = i64::try_from(chance(paid) % HOT_ROWS).unwrap_or_default();
                 E::execute(conn, UPDATE, &[Value::Int(row), Value::Int(paid.cents)]).await?;
             }
-            Work::Crossing { rows, backwards } => {
+            HandlerWork::Crossing { rows, backwards } => {
                 let (first, second) = two_rows(paid, rows);
                 for row in if backwards { [second, first] } else { [first, second] } {
                     E::execute(conn, COUNT, &[Value::Int(row)]).await?;
                 }
             }
-            Work::Failing => {
+            HandlerWork::Failing => {
                 insert::<E>(paid, conn).await?;
                 if chance(paid).is_multiple_of(ONE_IN_FAILS) {
                     return Err(BodyError::Meant);
                 }
             }
-            Work::Slow => {
+            HandlerWork::Slow => {
                 tokio::time::sleep(SLOW).await;
                 insert::<E>(paid, conn).await?;
             }
@@ -88,13 +88,15 @@ impl Work {
 
     /// Whether each message that succeeds leaves a row in the ledger.
     pub(crate) fn fills_the_ledger(self) -> bool {
-        !matches!(self, Work::HotRow | Work::Crossing { .. })
+        !matches!(self, HandlerWork::HotRow | HandlerWork::Crossing { .. })
     }
 
     /// The work of a second handler of the same message, if there is one.
-    pub(crate) fn of_second_handler(self) -> Option<Work> {
+    pub(crate) fn of_second_handler(self) -> Option<HandlerWork> {
         match self {
-            Work::Crossing { rows, backwards } => Some(Work::Crossing { rows, backwards: !backwards }),
+            HandlerWork::Crossing { rows, backwards } => {
+                Some(HandlerWork::Crossing { rows, backwards: !backwards })
+            }
             _ => None,
         }
     }

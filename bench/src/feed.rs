@@ -6,7 +6,7 @@ use crate::message::OrderPaid;
 
 /// Which messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum FeedKind {
     /// Each message once, without end.
     Fresh,
     /// Every second delivery is a copy of one that arrived this many deliveries before it.
@@ -18,12 +18,12 @@ pub(crate) enum Order {
 /// Hands out deliveries to all callers.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    order: Order,
+    order: FeedKind,
     next: AtomicU64,
 }
 
 impl Feed {
-    pub(crate) fn new(order: Order) -> Feed {
+    pub(crate) fn new(order: FeedKind) -> Feed {
         Feed { order, next: AtomicU64::new(0) }
     }
 
@@ -35,15 +35,15 @@ impl Feed {
 }
 
 // The number of the message that the n-th delivery carries.
-fn message_of(order: Order, delivery: u64) -> Option<u64> {
+fn message_of(order: FeedKind, delivery: u64) -> Option<u64> {
     match order {
-        Order::Fresh => Some(delivery),
-        Order::HalfDuplicates { lag } if delivery % 2 == 1 && delivery > lag => {
+        FeedKind::Fresh => Some(delivery),
+        FeedKind::HalfDuplicates { lag } if delivery % 2 == 1 && delivery > lag => {
             // The even ones are those that arrive for the first time.
             Some((delivery - lag) & !1)
         }
-        Order::HalfDuplicates { .. } => Some(delivery),
-        Order::Known { count } => (delivery < count).then_some(delivery),
+        FeedKind::HalfDuplicates { .. } => Some(delivery),
+        FeedKind::Known { count } => (delivery < count).then_some(delivery),
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn every_second_delivery_is_a_copy_of_an_earlier_one() {
-        let order = Order::HalfDuplicates { lag: 128 };
+        let order = FeedKind::HalfDuplicates { lag: 128 };
         let mut seen = HashSet::new();
         let copies = (0..10_000).filter(|&n| !seen.insert(message_of(order, n).unwrap())).count();
         assert!((4_900..=5_000).contains(&copies), "{copies} copies");
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn known_messages_end() {
-        let feed = Feed::new(Order::Known { count: 2 });
+        let feed = Feed::new(FeedKind::Known { count: 2 });
         assert!(feed.next().is_some() && feed.next().is_some() && feed.next().is_none());
     }
 }

@@ -23,7 +23,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Parser;
 
-use options::{Asked, Command, Options, Scenario, StoreName, StoredScenario};
+use options::{Asked, Command, InlineScenario, MeasureOptions, StoreName, StoredScenario};
 use results::{Comparison, doubts};
 
 #[tokio::main]
@@ -52,7 +52,7 @@ async fn run(command: &Command) -> Result<ExitCode> {
     Ok(if doubts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(options: &Options, comparisons: &[Comparison]) -> Result<()> {
+fn print(options: &MeasureOptions, comparisons: &[Comparison]) -> Result<()> {
     match options.json {
         true => print!("{}", report::json(comparisons)?),
         false => print!("{}", report::tables(comparisons)),
@@ -60,7 +60,7 @@ fn print(options: &Options, comparisons: &[Comparison]) -> Result<()> {
     Ok(())
 }
 
-async fn inline(asked: &Asked<Scenario>) -> Result<Vec<Comparison>> {
+async fn inline(asked: &Asked<InlineScenario>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
     if asked.options.wants_store(StoreName::Postgres) {
         all.extend(scenarios::run::<store::Postgres>(asked).await?);

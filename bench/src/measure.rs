@@ -52,7 +52,7 @@ pub(crate) async fn throughput(
     callers: usize,
     pace: Pace,
 ) -> Result<Throughput> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(CallerProgress {
         feed,
         settled: AtomicU64::new(0),
         waits: Mutex::default(),
@@ -90,20 +90,20 @@ pub(crate) async fn exhaust(contender: &Arc<dyn Contender>, feed: Feed, callers:
     Ok(throughput(contender, feed, callers, pace).await?.tally)
 }
 
-struct Shared {
+struct CallerProgress {
     feed: Feed,
     settled: AtomicU64,
     waits: Mutex<Vec<f64>>,
     stop: AtomicBool,
 }
 
-impl Shared {
+impl CallerProgress {
     fn waits(&self) -> MutexGuard<'_, Vec<f64>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn call(contender: Arc<dyn Contender>, shared: Arc<Shared>) -> Result<Tally> {
+async fn call(contender: Arc<dyn Contender>, shared: Arc<CallerProgress>) -> Result<Tally> {
     let mut tally = Tally::default();
     while !shared.stop.load(Ordering::Relaxed) {
         let arrived = Instant::now();

@@ -12,7 +12,7 @@ use crate::measure::Pace;
 #[command(name = "bench")]
 pub(crate) enum Command {
     /// Measure messages that are processed as they arrive
-    Inline(Asked<Scenario>),
+    Inline(Asked<InlineScenario>),
     /// Measure messages that are accepted now and worked through later
     Stored(Asked<StoredScenario>),
     /// Measure the program: messages that come over HTTP, or a great many for a slow receiver
@@ -23,7 +23,7 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct Asked<S: ValueEnum + Send + Sync + 'static> {
     #[command(flatten)]
-    pub(crate) options: Options,
+    pub(crate) options: MeasureOptions,
     /// Only this scenario; may be given several times
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<S>,
@@ -42,7 +42,7 @@ impl<S: ValueEnum + Copy + PartialEq + Send + Sync + 'static> Asked<S> {
 
 /// How to measure.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct MeasureOptions {
     /// Fewer and shorter rounds: all within a few minutes
     #[arg(long)]
     pub(crate) quick: bool,
@@ -67,7 +67,7 @@ pub(crate) enum StoreName {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Scenario {
+pub(crate) enum InlineScenario {
     /// Each message once, from 1, 16, 64 and 256 callers
     #[value(name = "inline-fresh")]
     Fresh,
@@ -125,7 +125,7 @@ pub(crate) enum StoredScenario {
     Disk,
 }
 
-impl Options {
+impl MeasureOptions {
     pub(crate) fn wants_store(&self, store: StoreName) -> bool {
         self.store.is_none_or(|only| only == store)
     }

@@ -44,7 +44,7 @@ const STORM_LANES: u16 = 8;
 
 #[derive(Serialize, Deserialize, Message)]
 #[message(kind = "delivery", key = "id")]
-struct Delivered {
+struct LogMessage {
     id: String,
     /// Kills its process, or cannot be handled until it is healed.
     #[serde(default)]
@@ -90,7 +90,7 @@ fn of_role<S: Effects + LogStore>(
     fate: Fate,
     gates: Gates,
 ) -> Result<InboxBuilder<S>> {
-    let shaky = async move |delivered: Delivered,
+    let shaky = async move |delivered: LogMessage,
                             Attempt(n): Attempt,
                             conn: &mut <S as Store>::Conn|
                 -> Result<(), Failure> {
@@ -104,14 +104,14 @@ fn of_role<S: Effects + LogStore>(
             () => Ok(()),
         }
     };
-    let deadly = async |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+    let deadly = async |delivered: LogMessage, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
         S::effect(conn, delivered.id).await?;
         if delivered.poison {
             std::process::abort();
         }
         Ok(())
     };
-    let deadly_detached = |delivered: Delivered| async move {
+    let deadly_detached = |delivered: LogMessage| async move {
         say(&format!("begin {}", delivered.id));
         if delivered.poison {
             std::process::abort();
@@ -121,7 +121,7 @@ fn of_role<S: Effects + LogStore>(
     };
     // The killer waits until another one is under way, and that one does not end before its process does.
     let another = watch::Sender::new(false);
-    let deadly_beside = move |delivered: Delivered| {
+    let deadly_beside = move |delivered: LogMessage| {
         let another = another.clone();
         async move {
             say(&format!("begin {}", delivered.id));
@@ -133,7 +133,7 @@ fn of_role<S: Effects + LogStore>(
             std::future::pending::<Result<(), BoxError>>().await
         }
     };
-    let held = move |delivered: Delivered, cancellation: Cancellation| {
+    let held = move |delivered: LogMessage, cancellation: Cancellation| {
         let gates = gates.clone();
         async move {
             say(&format!("begin {}", delivered.id));
@@ -148,7 +148,7 @@ fn of_role<S: Effects + LogStore>(
             Ok::<(), BoxError>(())
         }
     };
-    let steady = async |delivered: Delivered,
+    let steady = async |delivered: LogMessage,
                         Attempt(n): Attempt,
                         conn: &mut <S as Store>::Conn|
            -> Result<(), BoxError> {
@@ -179,7 +179,7 @@ fn of_role<S: Effects + LogStore>(
 /// Three handlers on every message; the role `storm_detached` has one more, which is detached.
 fn of_storm<S: Effects + LogStore>(builder: InboxBuilder<S>, role: &str) -> InboxBuilder<S> {
     let handler = |name: &'static str| {
-        async move |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+        async move |delivered: LogMessage, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
             Ok(S::effect(conn, format!("{name} {}", delivered.id)).await?)
         }
     };
@@ -190,7 +190,7 @@ fn of_storm<S: Effects + LogStore>(builder: InboxBuilder<S>, role: &str) -> Inbo
     if role != "storm_detached" {
         return builder;
     }
-    let mail = |delivered: Delivered| async move {
+    let mail = |delivered: LogMessage| async move {
         // Long enough to be in flight when its process is killed.
         tokio::time::sleep(Duration::from_millis(5)).await;
         drop(delivered);
@@ -213,7 +213,7 @@ fn commits(snapshotter: &Snapshotter) -> String {
 
 /// What the parent sends.
 fn envelope(id: &str, attempt: u32) -> Result<Envelope> {
-    Ok(Envelope::of(&Delivered { id: id.to_owned(), poison: false })?.with_attempt(attempt))
+    Ok(Envelope::of(&LogMessage { id: id.to_owned(), poison: false })?.with_attempt(attempt))
 }
 
 async fn process<S: LogStore>(inbox: &Inbox<S>, key: &str, attempt: u32) -> Result<String> {

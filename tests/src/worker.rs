@@ -29,7 +29,7 @@ use crate::effects::{Effects, say};
 
 #[derive(Serialize, Deserialize, Message)]
 #[message(kind = "delivery", key = "id")]
-struct Delivered {
+struct WorkerMessage {
     id: String,
 }
 
@@ -70,14 +70,15 @@ fn nanos() -> u128 {
 async fn work<S: Effects>(store: S) -> Result<()> {
     let stop = Stop::default();
     let inside = stop.clone();
-    let handler = async move |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
-        say(&format!("enter {}", nanos()));
-        S::effect(conn, delivered.id).await?;
-        inside.at("in_body").await;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        say(&format!("leave {}", nanos()));
-        Ok(())
-    };
+    let handler =
+        async move |delivered: WorkerMessage, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+            say(&format!("enter {}", nanos()));
+            S::effect(conn, delivered.id).await?;
+            inside.at("in_body").await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            say(&format!("leave {}", nanos()));
+            Ok(())
+        };
     let inbox = Inbox::builder(Faulty::new(store, stop.clone())).on("effect", handler).build().await?;
     say("ready");
 
@@ -87,7 +88,7 @@ async fn work<S: Effects>(store: S) -> Result<()> {
         let ["deliver", key, copies, point] = words[..] else { bail!("not understood: {line}") };
         let points = ["before_claim", "in_body", "before_commit", "after_commit"];
         stop.set(points.into_iter().find(|known| *known == point));
-        let envelope = Envelope::of(&Delivered { id: key.to_owned() })?;
+        let envelope = Envelope::of(&WorkerMessage { id: key.to_owned() })?;
         for _ in 0..copies.parse::<u32>().context("the number of copies")? {
             let (inbox, envelope) = (inbox.clone(), envelope.clone());
             tokio::spawn(async move {
@@ -106,10 +107,10 @@ async fn work<S: Effects>(store: S) -> Result<()> {
 
 /// Works on the log: one handler that always can, and one that fails every tenth at first and every hundredth for good.
 async fn work_on_log<S: Effects + LogStore>(store: S) -> Result<()> {
-    let steady = async |delivered: Delivered, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
+    let steady = async |delivered: WorkerMessage, conn: &mut <S as Store>::Conn| -> Result<(), BoxError> {
         Ok(S::effect(conn, format!("steady {}", delivered.id)).await?)
     };
-    let shaky = async |delivered: Delivered,
+    let shaky = async |delivered: WorkerMessage,
                        Attempt(n): Attempt,
                        conn: &mut <S as Store>::Conn|
            -> Result<(), Failure> {

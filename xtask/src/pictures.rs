@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--package", "oncebox-cli"]);
     ensure!(build.status().context("running cargo")?.success(), "the program could not be built");
-    let program = Program::new(&workspace.target().join("release"))?;
+    let program = PictureProgram::new(&workspace.target().join("release"))?;
     let pictures = workspace.root().join("docs/pictures");
     let demo = "oncebox demo --seed 42 --keep kept";
     draw(&pictures.join("demo.svg"), demo, &program.output(demo)?, &["lost ", "double ", "Exact: "])?;
@@ -59,12 +59,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 /// The program, in a folder of its own.
-struct Program {
+struct PictureProgram {
     path: PathBuf,
     folder: tempfile::TempDir,
 }
 
-impl Program {
+impl PictureProgram {
     fn new(path: &Path) -> Result<Self> {
         let folder = tempfile::tempdir().context("creating a temporary folder")?;
         let path = path.canonicalize().context("finding the program")?;

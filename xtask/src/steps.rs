@@ -160,14 +160,14 @@ async fn run_to_the_end(command: Command, limit: Duration) -> Result<()> {
 pub(crate) async fn end_of(mut command: Command) -> Result<ExitStatus> {
     // In a process group of its own it may not read from the terminal, and nothing here needs to.
     command.stdin(Stdio::null());
-    let mut running = Running(OwnedProcess::spawn(&mut command, Signal::TERM, None)?);
+    let mut running = RunningStep(OwnedProcess::spawn(&mut command, Signal::TERM, None)?);
     running.0.wait().await
 }
 
 // An interrupted step ends in order, so that its tests can still clean up.
-struct Running(OwnedProcess);
+struct RunningStep(OwnedProcess);
 
-impl Drop for Running {
+impl Drop for RunningStep {
     fn drop(&mut self) {
         if let Err(error) = self.0.stop(STOP_GRACE) {
             eprintln!("cannot stop a step: {error:#}");

@@ -6,13 +6,13 @@ use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
 use super::{Contender, Tally, decode, failed};
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::feed::Feed;
 use crate::store::DatabaseKind;
 
 pub(super) struct Bare<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
-    pub(super) work: Work,
+    pub(super) work: HandlerWork,
 }
 
 impl<E: DatabaseKind> Contender for Bare<E> {

@@ -6,7 +6,7 @@ use futures_util::future::{BoxFuture, try_join_all};
 use sqlx::Pool;
 
 use super::{Contender, HANDLER, SECOND_HANDLER, Tally, decode};
-use crate::business::{BodyError, Work};
+use crate::business::{BodyError, HandlerWork};
 use crate::feed::Feed;
 use crate::message::OrderPaid;
 use crate::store::{DatabaseKind, Value};
@@ -16,7 +16,7 @@ const CLAIM: &str = "INSERT INTO claim (handler, message_key, processed_at) \
 
 pub(super) struct ClaimLoop<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
-    pub(super) work: Work,
+    pub(super) work: HandlerWork,
 }
 
 impl<E: DatabaseKind> Contender for ClaimLoop<E> {
@@ -36,7 +36,7 @@ impl<E: DatabaseKind> Contender for ClaimLoop<E> {
 
 impl<E: DatabaseKind> ClaimLoop<E> {
     /// One handler's transaction, as often as it takes.
-    async fn until_known(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally> {
+    async fn until_known(&self, handler: &str, work: HandlerWork, paid: &OrderPaid) -> Result<Tally> {
         loop {
             match self.once(handler, work, paid).await {
                 Ok(tally) => return Ok(tally),
@@ -47,7 +47,7 @@ impl<E: DatabaseKind> ClaimLoop<E> {
         }
     }
 
-    async fn once(&self, handler: &str, work: Work, paid: &OrderPaid) -> Result<Tally, BodyError> {
+    async fn once(&self, handler: &str, work: HandlerWork, paid: &OrderPaid) -> Result<Tally, BodyError> {
         let key = paid.order_id.to_string();
         let mut tx = self.pool.begin_with(E::BEGIN).await?;
         if E::execute(&mut tx, CLAIM, &[Value::Text(handler), Value::Text(&key)]).await? == 0 {

@@ -15,7 +15,7 @@ use anyhow::Result;
 use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
-use crate::business::{BodyError, Work};
+use crate::business::{BodyError, HandlerWork};
 use crate::feed::Feed;
 use crate::message::OrderPaid;
 use crate::store::{DatabaseKind, Ground, HandlerCalls};
@@ -59,7 +59,7 @@ impl std::ops::AddAssign for Tally {
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Name {
+pub(crate) enum ContenderName {
     Oncebox,
     OnceboxSet,
     /// The same inbox with every message in a transaction of its own.
@@ -73,24 +73,30 @@ pub(crate) enum Name {
     Bulk,
 }
 
-impl Name {
+impl ContenderName {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Name::Oncebox => "oncebox",
-            Name::OnceboxSet => "oncebox-set",
-            Name::OnePerTx => "one-per-tx",
-            Name::ClaimLoop => "claim-loop",
-            Name::Modulus => "modulus",
-            Name::TurboMediator => "turbomediator",
-            Name::Vulthil => "vulthil",
-            Name::Bare => "bare",
-            Name::Bulk => "bulk",
+            ContenderName::Oncebox => "oncebox",
+            ContenderName::OnceboxSet => "oncebox-set",
+            ContenderName::OnePerTx => "one-per-tx",
+            ContenderName::ClaimLoop => "claim-loop",
+            ContenderName::Modulus => "modulus",
+            ContenderName::TurboMediator => "turbomediator",
+            ContenderName::Vulthil => "vulthil",
+            ContenderName::Bare => "bare",
+            ContenderName::Bulk => "bulk",
         }
     }
 
     /// Whether it gets the best of several sizes of pool. The others all get the inbox's.
     pub(crate) fn chooses_its_pool(self) -> bool {
-        !matches!(self, Name::Oncebox | Name::OnceboxSet | Name::OnePerTx | Name::ClaimLoop)
+        !matches!(
+            self,
+            ContenderName::Oncebox
+                | ContenderName::OnceboxSet
+                | ContenderName::OnePerTx
+                | ContenderName::ClaimLoop
+        )
     }
 
     /// Lets it begin on fresh tables.
@@ -98,18 +104,18 @@ impl Name {
         self,
         ground: &E::Ground,
         pool: Pool<E>,
-        work: Work,
+        work: HandlerWork,
     ) -> Result<Arc<dyn Contender>> {
         Ok(match self {
-            Name::Oncebox => Self::oncebox::<E>(ground, pool, HandlerCalls::Singles, work).await?,
-            Name::OnceboxSet => Self::oncebox::<E>(ground, pool, HandlerCalls::Sets, work).await?,
-            Name::OnePerTx => Self::oncebox::<E>(ground, pool, HandlerCalls::Off, work).await?,
-            Name::ClaimLoop => Arc::new(claim_loop::ClaimLoop { pool, work }),
-            Name::Modulus => Arc::new(modulus::Modulus { pool, work }),
-            Name::TurboMediator => Arc::new(turbomediator::TurboMediator { pool, work }),
-            Name::Vulthil => Arc::new(vulthil::Vulthil { pool, work }),
-            Name::Bare => Arc::new(bare::Bare { pool, work }),
-            Name::Bulk => Arc::new(bulk::Bulk { pool }),
+            ContenderName::Oncebox => Self::oncebox::<E>(ground, pool, HandlerCalls::Singles, work).await?,
+            ContenderName::OnceboxSet => Self::oncebox::<E>(ground, pool, HandlerCalls::Sets, work).await?,
+            ContenderName::OnePerTx => Self::oncebox::<E>(ground, pool, HandlerCalls::Off, work).await?,
+            ContenderName::ClaimLoop => Arc::new(claim_loop::ClaimLoop { pool, work }),
+            ContenderName::Modulus => Arc::new(modulus::Modulus { pool, work }),
+            ContenderName::TurboMediator => Arc::new(turbomediator::TurboMediator { pool, work }),
+            ContenderName::Vulthil => Arc::new(vulthil::Vulthil { pool, work }),
+            ContenderName::Bare => Arc::new(bare::Bare { pool, work }),
+            ContenderName::Bulk => Arc::new(bulk::Bulk { pool }),
         })
     }
 
@@ -117,7 +123,7 @@ impl Name {
         ground: &E::Ground,
         pool: Pool<E>,
         batching: HandlerCalls,
-        work: Work,
+        work: HandlerWork,
     ) -> Result<Arc<dyn Contender>> {
         let inbox = ground.inbox(pool, batching, work).await?;
         Ok(Arc::new(oncebox::Oncebox { inbox, work }))
@@ -129,9 +135,9 @@ impl Name {
         let mut tx = pool.begin_with(E::BEGIN).await?;
         while let Some(body) = feed.next() {
             match self {
-                Name::Modulus => modulus::remember::<E>(&mut tx, &body).await?,
-                Name::TurboMediator => turbomediator::remember::<E>(&mut tx, &body).await?,
-                Name::Vulthil => vulthil::remember::<E>(&mut tx, &body).await?,
+                ContenderName::Modulus => modulus::remember::<E>(&mut tx, &body).await?,
+                ContenderName::TurboMediator => turbomediator::remember::<E>(&mut tx, &body).await?,
+                ContenderName::Vulthil => vulthil::remember::<E>(&mut tx, &body).await?,
                 _ => return Ok(false),
             }
         }
@@ -140,7 +146,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ContenderName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
 use super::{Contender, HANDLER, Tally, decode, failed, is_duplicate_key};
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::feed::Feed;
 use crate::store::{DatabaseKind, Value};
 
@@ -29,7 +29,7 @@ pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[
 
 pub(super) struct Modulus<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
-    pub(super) work: Work,
+    pub(super) work: HandlerWork,
 }
 
 impl<E: DatabaseKind> Contender for Modulus<E> {

@@ -6,13 +6,13 @@ use futures_util::future::BoxFuture;
 use oncebox::{Envelope, Inbox, InboxStore, Message, Outcome, Report};
 
 use super::{Contender, Tally};
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::feed::Feed;
 use crate::message::OrderPaid;
 
 pub(super) struct Oncebox<S: InboxStore> {
     pub(super) inbox: Inbox<S>,
-    pub(super) work: Work,
+    pub(super) work: HandlerWork,
 }
 
 impl<S: InboxStore> Contender for Oncebox<S> {
@@ -23,7 +23,7 @@ impl<S: InboxStore> Contender for Oncebox<S> {
             loop {
                 let tally = tally(&self.inbox.process(Envelope::new(OrderPaid::KIND, body.clone())).await?)?;
                 // A broker delivers a message again whose handlers did not fail on purpose.
-                if tally == Tally::FAILED && self.work != Work::Failing {
+                if tally == Tally::FAILED && self.work != HandlerWork::Failing {
                     delivered_before = true;
                     continue;
                 }

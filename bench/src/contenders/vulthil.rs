@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
 use super::{Contender, Tally, decode, failed, is_duplicate_key};
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::feed::Feed;
 use crate::store::{DatabaseKind, Value};
 
@@ -22,7 +22,7 @@ pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[
 
 pub(super) struct Vulthil<E: DatabaseKind> {
     pub(super) pool: Pool<E>,
-    pub(super) work: Work,
+    pub(super) work: HandlerWork,
 }
 
 impl<E: DatabaseKind> Contender for Vulthil<E> {

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::gateway::program::{Program, executable};
-use crate::gateway::{GatewayOptions, Ground};
+use crate::gateway::{GatewayGround, GatewayOptions};
 
 const SLOW: Duration = Duration::from_millis(50);
 const BODY_BYTES: usize = 500;
@@ -19,7 +19,7 @@ const WARM_UP: u32 = 10;
 
 pub(super) async fn measure(
     store: &str,
-    ground: &Ground,
+    ground: &GatewayGround,
     messages: u64,
     options: &GatewayOptions,
 ) -> Result<()> {

@@ -15,20 +15,20 @@ use tokio::task::JoinHandle;
 const TABLE: &str = "create table if not exists bare_inbox (key text primary key, body text not null)";
 const CONNECTIONS: u32 = 16;
 
-pub(super) struct Bare {
+pub(super) struct BareGateway {
     address: String,
     serving: JoinHandle<()>,
 }
 
 #[derive(Clone)]
-enum Rows {
+enum BareTable {
     Sqlite(SqlitePool),
     Postgres(PgPool),
 }
 
-impl Bare {
+impl BareGateway {
     pub(super) async fn start(url: &str) -> Result<Self> {
-        let rows = Rows::open(url).await?;
+        let rows = BareTable::open(url).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let router = Router::new().route("/in/shop", post(insert)).with_state(rows);
@@ -45,13 +45,13 @@ impl Bare {
     }
 }
 
-impl Drop for Bare {
+impl Drop for BareGateway {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-impl Rows {
+impl BareTable {
     async fn open(url: &str) -> Result<Self> {
         if url.starts_with("postgres") {
             let pool = PgPoolOptions::new().max_connections(CONNECTIONS).connect(url).await?;
@@ -83,7 +83,7 @@ impl Rows {
     }
 }
 
-async fn insert(State(rows): State<Rows>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn insert(State(rows): State<BareTable>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let key = headers.get("Idempotency-Key").and_then(|key| key.to_str().ok());
     let (Some(key), Ok(body)) = (key, std::str::from_utf8(&body)) else { return StatusCode::BAD_REQUEST };
     match rows.insert(key, body).await {

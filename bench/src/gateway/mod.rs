@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use tempfile::TempDir;
 
-use crate::gateway::bare::Bare;
+use crate::gateway::bare::BareGateway;
 use crate::gateway::program::Program;
 use crate::options::StoreName;
 use crate::stats::median;
@@ -41,12 +41,12 @@ pub(crate) struct GatewayOptions {
 }
 
 /// A database for both sides.
-pub(crate) enum Ground {
+pub(crate) enum GatewayGround {
     Sqlite(TempDir),
     Postgres(PostgresServer),
 }
 
-impl Ground {
+impl GatewayGround {
     async fn new(store: StoreName) -> Result<Self> {
         Ok(match store {
             StoreName::Sqlite => Self::Sqlite(tempfile::tempdir()?),
@@ -73,10 +73,12 @@ pub(crate) async fn run(options: &GatewayOptions) -> Result<ExitCode> {
     for store in stores {
         let name = if store == StoreName::Sqlite { "sqlite" } else { "postgres" };
         match options.backlog {
-            Some(messages) => backlog::measure(name, &Ground::new(store).await?, messages, options).await?,
+            Some(messages) => {
+                backlog::measure(name, &GatewayGround::new(store).await?, messages, options).await?
+            }
             None => {
                 for &connections in &options.connections {
-                    compare(name, &Ground::new(store).await?, connections, options).await?;
+                    compare(name, &GatewayGround::new(store).await?, connections, options).await?;
                 }
             }
         }
@@ -85,8 +87,13 @@ pub(crate) async fn run(options: &GatewayOptions) -> Result<ExitCode> {
 }
 
 /// Both sides in turn, round after round.
-async fn compare(store: &str, ground: &Ground, connections: u32, options: &GatewayOptions) -> Result<()> {
-    let bare = Bare::start(&ground.url("bare")).await?;
+async fn compare(
+    store: &str,
+    ground: &GatewayGround,
+    connections: u32,
+    options: &GatewayOptions,
+) -> Result<()> {
+    let bare = BareGateway::start(&ground.url("bare")).await?;
     let program = Program::start(&ground.url("oncebox"), "").await?;
     let (mut of_bare, mut of_program) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {

@@ -4,15 +4,15 @@ use anyhow::Result;
 
 use super::rounds::interleave;
 use super::{CALLERS, RATE};
-use crate::arena::{Arena, Task};
-use crate::business::Work;
-use crate::contenders::Name;
-use crate::feed::Order;
+use crate::arena::{Arena, Trial};
+use crate::business::HandlerWork;
+use crate::contenders::ContenderName;
+use crate::feed::FeedKind;
 use crate::results::{Comparison, Series};
 use crate::stats::{median, spread};
 use crate::store::DatabaseKind;
 
-const NAMES: [Name; 2] = [Name::Oncebox, Name::ClaimLoop];
+const NAMES: [ContenderName; 2] = [ContenderName::Oncebox, ContenderName::ClaimLoop];
 /// From how many rows the two are picked: the names of the rate and of the longest wait.
 const ROWS: [(u64, &str, &str); 3] = [
     (20, "inline-deadlocks-20", "inline-deadlocks-20-wait"),
@@ -34,9 +34,9 @@ async fn compare<E: DatabaseKind>(
     rate: &'static str,
     wait: &'static str,
 ) -> Result<[Comparison; 2]> {
-    let labels = NAMES.map(Name::as_str);
-    let work = Work::Crossing { rows, backwards: false };
-    let task = Task { work, order: Order::Fresh, callers: CALLERS };
+    let labels = NAMES.map(ContenderName::as_str);
+    let work = HandlerWork::Crossing { rows, backwards: false };
+    let task = Trial { work, order: FeedKind::Fresh, callers: CALLERS };
     let title = format!("{}: {rate}", E::STORE);
     let rounds = arena.options.rounds();
     let mut longest = NAMES.map(|name| Series { contender: name.as_str(), figures: Vec::new() });

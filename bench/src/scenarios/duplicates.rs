@@ -5,23 +5,24 @@ use anyhow::{Context, Result, ensure};
 
 use super::rounds::interleave;
 use super::{CALLERS, RATE};
-use crate::arena::{Arena, Task};
-use crate::business::Work;
-use crate::contenders::Name;
-use crate::feed::{Feed, Order};
+use crate::arena::{Arena, Trial};
+use crate::business::HandlerWork;
+use crate::contenders::ContenderName;
+use crate::feed::{Feed, FeedKind};
 use crate::measure::{exhaust, throughput};
 use crate::results::Comparison;
 use crate::store::{DatabaseKind, Ground};
 
 const BENCH: &str = "inline-duplicates";
-const NAMES: [Name; 4] = [Name::Oncebox, Name::Modulus, Name::TurboMediator, Name::Vulthil];
+const NAMES: [ContenderName; 4] =
+    [ContenderName::Oncebox, ContenderName::Modulus, ContenderName::TurboMediator, ContenderName::Vulthil];
 /// Oncebox with messages that it has not seen.
 const FRESH: &str = "fresh";
 const FILLING_CALLERS: usize = 256;
 
 pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Comparison> {
-    let order = Order::Known { count: arena.options.known_messages() };
-    let task = Task { work: Work::Insert, order, callers: CALLERS };
+    let order = FeedKind::Known { count: arena.options.known_messages() };
+    let task = Trial { work: HandlerWork::Insert, order, callers: CALLERS };
     let mut grounds = Vec::new();
     for name in NAMES {
         eprintln!("{}: {BENCH}: {name} gets to know its messages", E::STORE);
@@ -32,7 +33,7 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Com
     let rounds = arena.options.rounds();
     let measure = async |n: usize| match grounds.get(n) {
         Some(ground) => read(arena, NAMES[n], ground, task).await,
-        None => arena.rate(Name::Oncebox, Task::fresh(CALLERS)).await,
+        None => arena.rate(ContenderName::Oncebox, Trial::fresh(CALLERS)).await,
     };
     let series = interleave(&title, rounds, &labels, measure).await?;
     for ground in grounds {
@@ -43,7 +44,11 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Com
 }
 
 // Reading changes nothing, so that all rounds can share the tables.
-async fn fill<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name, task: Task) -> Result<E::Ground> {
+async fn fill<E: DatabaseKind>(
+    arena: &mut Arena<'_, E>,
+    name: ContenderName,
+    task: Trial,
+) -> Result<E::Ground> {
     let ground = arena.fresh().await?;
     let entrant = arena.enter(name, &ground, task).await?;
     if !name.remember(&entrant.pool, &Feed::new(task.order)).await? {
@@ -56,9 +61,9 @@ async fn fill<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name, task: Task)
 
 async fn read<E: DatabaseKind>(
     arena: &mut Arena<'_, E>,
-    name: Name,
+    name: ContenderName,
     ground: &E::Ground,
-    task: Task,
+    task: Trial,
 ) -> Result<f64> {
     let entrant = arena.enter(name, ground, task).await?;
     let feed = Feed::new(task.order);

@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::RATE;
 use super::rounds::interleave;
-use crate::arena::{Arena, Task};
-use crate::contenders::Name;
+use crate::arena::{Arena, Trial};
+use crate::contenders::ContenderName;
 use crate::results::Comparison;
 use crate::store::DatabaseKind;
 
@@ -13,7 +13,13 @@ const BENCH: &str = "inline-fresh";
 const CALLERS: [usize; 4] = [1, 16, 64, 256];
 // With one writer the others tell nothing new.
 const CALLERS_OF_ONE_WRITER: [usize; 2] = [1, 64];
-const BASELINES: [Name; 5] = [Name::Modulus, Name::TurboMediator, Name::Vulthil, Name::Bare, Name::Bulk];
+const BASELINES: [ContenderName; 5] = [
+    ContenderName::Modulus,
+    ContenderName::TurboMediator,
+    ContenderName::Vulthil,
+    ContenderName::Bare,
+    ContenderName::Bulk,
+];
 
 pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
@@ -29,12 +35,13 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec
 }
 
 async fn compare<E: DatabaseKind>(arena: &mut Arena<'_, E>, callers: usize) -> Result<Comparison> {
-    let names: Vec<Name> = [Name::Oncebox, Name::OnceboxSet].into_iter().chain(BASELINES).collect();
+    let names: Vec<ContenderName> =
+        [ContenderName::Oncebox, ContenderName::OnceboxSet].into_iter().chain(BASELINES).collect();
     let labels: Vec<&'static str> = names.iter().map(|name| name.as_str()).collect();
     let title = format!("{}: {BENCH}, {callers} callers", E::STORE);
     let rounds = arena.options.rounds();
-    let measure = async |n: usize| arena.rate(names[n], Task::fresh(callers)).await;
+    let measure = async |n: usize| arena.rate(names[n], Trial::fresh(callers)).await;
     let series = interleave(&title, rounds, &labels, measure).await?;
-    let baselines = BASELINES.map(Name::as_str).to_vec();
+    let baselines = BASELINES.map(ContenderName::as_str).to_vec();
     Ok(Comparison { bench: BENCH, store: E::STORE, callers, unit: RATE, series, baselines })
 }

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 
 use super::CALLERS;
 use super::rounds::interleave;
-use crate::arena::{Arena, Task};
-use crate::contenders::Name;
+use crate::arena::{Arena, Trial};
+use crate::contenders::ContenderName;
 use crate::feed::Feed;
 use crate::measure::latencies;
 use crate::report::figure;
@@ -20,10 +20,14 @@ const PERCENTILES: [(&str, f64); 3] =
 const LABELS: [&str; 3] = ["oncebox", "vulthil", "oncebox-same-load"];
 
 pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec<Comparison>> {
-    let oncebox = LOAD * arena.rate(Name::Oncebox, Task::fresh(CALLERS)).await?;
-    let vulthil = LOAD * arena.rate(Name::Vulthil, Task::fresh(CALLERS)).await?;
+    let oncebox = LOAD * arena.rate(ContenderName::Oncebox, Trial::fresh(CALLERS)).await?;
+    let vulthil = LOAD * arena.rate(ContenderName::Vulthil, Trial::fresh(CALLERS)).await?;
     eprintln!("{}: 30 % are {}/s for oncebox, {}/s for vulthil", E::STORE, figure(oncebox), figure(vulthil));
-    let loads = [(Name::Oncebox, oncebox), (Name::Vulthil, vulthil), (Name::Oncebox, vulthil)];
+    let loads = [
+        (ContenderName::Oncebox, oncebox),
+        (ContenderName::Vulthil, vulthil),
+        (ContenderName::Oncebox, vulthil),
+    ];
     let title = format!("{}: inline-latency (p50, ms)", E::STORE);
     let rounds = arena.options.rounds();
     let mut figures = LABELS.map(|_| Vec::new());
@@ -47,8 +51,12 @@ fn comparison<E: DatabaseKind>(bench: &'static str, p: usize, figures: &[Vec<[f6
     Comparison { bench, store: E::STORE, callers: CALLERS, unit: "ms", series, baselines: vec!["vulthil"] }
 }
 
-async fn measure<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name, load: f64) -> Result<Vec<f64>> {
-    let task = Task::fresh(CALLERS);
+async fn measure<E: DatabaseKind>(
+    arena: &mut Arena<'_, E>,
+    name: ContenderName,
+    load: f64,
+) -> Result<Vec<f64>> {
+    let task = Trial::fresh(CALLERS);
     let ground = arena.fresh().await?;
     let entrant = arena.enter(name, &ground, task).await?;
     let feed = Feed::new(task.order);

@@ -5,10 +5,10 @@ use anyhow::Result;
 
 use super::rounds::interleave;
 use super::{CALLERS, RATE};
-use crate::arena::{Arena, Task};
-use crate::business::Work;
-use crate::contenders::Name;
-use crate::feed::Order;
+use crate::arena::{Arena, Trial};
+use crate::business::HandlerWork;
+use crate::contenders::ContenderName;
+use crate::feed::FeedKind;
 use crate::results::Comparison;
 use crate::store::DatabaseKind;
 
@@ -16,19 +16,19 @@ use crate::store::DatabaseKind;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contest {
     bench: &'static str,
-    work: Work,
+    work: HandlerWork,
 }
 
-pub(super) const HOT_ROWS: Contest = Contest { bench: "inline-hot-rows", work: Work::HotRow };
-pub(super) const FAILING: Contest = Contest { bench: "inline-failing", work: Work::Failing };
-pub(super) const SLOW: Contest = Contest { bench: "inline-slow", work: Work::Slow };
+pub(super) const HOT_ROWS: Contest = Contest { bench: "inline-hot-rows", work: HandlerWork::HotRow };
+pub(super) const FAILING: Contest = Contest { bench: "inline-failing", work: HandlerWork::Failing };
+pub(super) const SLOW: Contest = Contest { bench: "inline-slow", work: HandlerWork::Slow };
 
-const NAMES: [Name; 3] = [Name::Oncebox, Name::OnePerTx, Name::ClaimLoop];
+const NAMES: [ContenderName; 3] = [ContenderName::Oncebox, ContenderName::OnePerTx, ContenderName::ClaimLoop];
 
 pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>, contest: Contest) -> Result<Comparison> {
     let Contest { bench, work } = contest;
-    let labels = NAMES.map(Name::as_str);
-    let task = Task { work, order: Order::Fresh, callers: CALLERS };
+    let labels = NAMES.map(ContenderName::as_str);
+    let task = Trial { work, order: FeedKind::Fresh, callers: CALLERS };
     let title = format!("{}: {bench}", E::STORE);
     let rounds = arena.options.rounds();
     let series =

@@ -4,15 +4,16 @@ use anyhow::{Context, Result};
 
 use super::CALLERS;
 use super::rounds::interleave;
-use crate::arena::{Arena, Task};
-use crate::contenders::Name;
+use crate::arena::{Arena, Trial};
+use crate::contenders::ContenderName;
 use crate::feed::Feed;
 use crate::measure::throughput;
 use crate::results::Comparison;
 use crate::store::{DatabaseKind, Ground};
 
 const BENCH: &str = "inline-wal";
-const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::Vulthil, Name::Bare];
+const NAMES: [ContenderName; 4] =
+    [ContenderName::Oncebox, ContenderName::OnceboxSet, ContenderName::Vulthil, ContenderName::Bare];
 
 pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Option<Comparison>> {
     let ground = arena.fresh().await?;
@@ -21,7 +22,7 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Opt
     if !can_tell {
         return Ok(None);
     }
-    let labels = NAMES.map(Name::as_str);
+    let labels = NAMES.map(ContenderName::as_str);
     let title = format!("{}: {BENCH} (bytes per message)", E::STORE);
     let rounds = arena.options.rounds();
     let series = interleave(&title, rounds, &labels, async |n: usize| measure(arena, NAMES[n]).await).await?;
@@ -36,8 +37,8 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Opt
     }))
 }
 
-async fn measure<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: Name) -> Result<f64> {
-    let task = Task::fresh(CALLERS);
+async fn measure<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: ContenderName) -> Result<f64> {
+    let task = Trial::fresh(CALLERS);
     let ground = arena.fresh().await?;
     let entrant = arena.enter(name, &ground, task).await?;
     let before = ground.log_bytes().await?.unwrap_or_default();

@@ -10,7 +10,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Arguments, Connection, Database, Encode, IntoArguments, Pool, Type};
 use uuid::Uuid;
 
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::message::OrderPaid;
 
 /// A value in a statement.
@@ -94,7 +94,7 @@ pub(crate) trait Ground: Sized {
         &self,
         pool: Pool<Self::DatabaseKind>,
         batching: HandlerCalls,
-        work: Work,
+        work: HandlerWork,
     ) -> Result<Inbox<<Self::DatabaseKind as DatabaseKind>::Store>>;
 
     /// The number of rows in the ledger.
@@ -136,7 +136,7 @@ const TABLES: &str = include_str!("../sql/tables.sql");
 /// Opens a pool with all its connections.
 async fn open_pool<DB: Database>(
     connections: u32,
-    options: <DB::Connection as Connection>::Options,
+    options: <DB::Connection as Connection>::MeasureOptions,
 ) -> Result<Pool<DB>> {
     PoolOptions::new()
         .min_connections(connections)
@@ -180,7 +180,11 @@ use prepared_statements;
 /// are `Send`.
 macro_rules! inbox_handlers {
     ($database:ty, $connection:ty, $store:ty) => {
-        async fn build_inbox(store: $store, batching: HandlerCalls, work: Work) -> Result<Inbox<$store>> {
+        async fn build_inbox(
+            store: $store,
+            batching: HandlerCalls,
+            work: HandlerWork,
+        ) -> Result<Inbox<$store>> {
             use $crate::contenders::{HANDLER, SECOND_HANDLER};
             let builder = Inbox::builder(store).state(work);
             let builder = match batching {
@@ -197,7 +201,7 @@ macro_rules! inbox_handlers {
 
         async fn handle(
             paid: OrderPaid,
-            oncebox::State(work): oncebox::State<Work>,
+            oncebox::State(work): oncebox::State<HandlerWork>,
             db: &mut $connection,
         ) -> Result<(), oncebox::Failure> {
             Ok(work.run::<$database>(&paid, db).await?)
@@ -205,7 +209,7 @@ macro_rules! inbox_handlers {
 
         async fn handle_second(
             paid: OrderPaid,
-            oncebox::State(work): oncebox::State<Work>,
+            oncebox::State(work): oncebox::State<HandlerWork>,
             db: &mut $connection,
         ) -> Result<(), oncebox::Failure> {
             match work.of_second_handler() {

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, Postgres};
 use super::{
     DatabaseKind, Ground, HandlerCalls, Server, TABLES, inbox_handlers, open_pool, prepared_statements,
 };
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::message::OrderPaid;
 
 impl DatabaseKind for Postgres {
@@ -101,7 +101,12 @@ impl Ground for PostgresGround {
         Ok(PostgresStore::new(pool).with_schema(&self.name)?)
     }
 
-    async fn inbox(&self, pool: PgPool, batching: HandlerCalls, work: Work) -> Result<Inbox<PostgresStore>> {
+    async fn inbox(
+        &self,
+        pool: PgPool,
+        batching: HandlerCalls,
+        work: HandlerWork,
+    ) -> Result<Inbox<PostgresStore>> {
         build_inbox(self.store(pool)?, batching, work).await
     }
 

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::{
     DatabaseKind, Ground, HandlerCalls, Server, TABLES, inbox_handlers, open_pool, prepared_statements,
 };
-use crate::business::Work;
+use crate::business::HandlerWork;
 use crate::message::OrderPaid;
 
 impl DatabaseKind for Sqlite {
@@ -100,7 +100,7 @@ impl Ground for SqliteGround {
         &self,
         pool: SqlitePool,
         batching: HandlerCalls,
-        work: Work,
+        work: HandlerWork,
     ) -> Result<Inbox<SqliteStore>> {
         build_inbox(self.store(pool)?, batching, work).await
     }

@@ -10,15 +10,15 @@ use futures_util::future::try_join_all;
 use sqlx::Pool;
 
 use super::engine::{Handlers, StoredDatabaseKind};
-use super::keepers::{Accepting, Keeper, Milan, Name, Oncebox, RowQueue};
+use super::keepers::{Accepting, Keeper, KeeperName, Milan, Oncebox, RowQueue};
 use super::ledger::rows;
 use super::meter::Meter;
 use super::per_second;
 use crate::arena::Arena;
 use crate::contenders::Contender;
-use crate::feed::{Feed, Order};
+use crate::feed::{Feed, FeedKind};
 use crate::measure::{Pace, throughput};
-use crate::options::Options;
+use crate::options::MeasureOptions;
 use crate::report::figure;
 use crate::store::Ground;
 
@@ -35,11 +35,11 @@ const MOST_TO_WARM_UP: u64 = 40_000;
 pub(crate) const LONGEST: Duration = Duration::from_secs(900);
 
 /// A keeper on its tables.
-pub(crate) struct Entrant<E: StoredDatabaseKind> {
+pub(crate) struct StoredEntrant<E: StoredDatabaseKind> {
     pub(crate) ground: E::Ground,
     pub(crate) keeper: Arc<dyn Keeper>,
     pub(crate) meter: Arc<Meter>,
-    name: Name,
+    name: KeeperName,
     handlers: usize,
     pools: Vec<Pool<E>>,
     /// How many messages were filled in, and how many handler runs committed so far.
@@ -60,41 +60,46 @@ pub(crate) struct Worked {
 
 /// Where keepers are measured.
 pub(crate) struct StoredArena<'a, E: StoredDatabaseKind> {
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a MeasureOptions,
     /// For contenders that keep nothing.
     pub(crate) inline: Arena<'a, E>,
     /// The best size of the callers' pool and the best number of workers, once known.
-    pools: HashMap<Name, u32>,
-    workers: HashMap<Name, usize>,
+    pools: HashMap<KeeperName, u32>,
+    workers: HashMap<KeeperName, usize>,
 }
 
 impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
-    pub(crate) async fn open(options: &'a Options) -> Result<StoredArena<'a, E>> {
+    pub(crate) async fn open(options: &'a MeasureOptions) -> Result<StoredArena<'a, E>> {
         let inline = Arena::open(options).await?;
         Ok(StoredArena { options, inline, pools: HashMap::new(), workers: HashMap::new() })
     }
 
     /// Lets a keeper begin on fresh tables, to be filled and worked through.
-    pub(crate) async fn enter(&mut self, name: Name, handlers: usize) -> Result<Entrant<E>> {
+    pub(crate) async fn enter(&mut self, name: KeeperName, handlers: usize) -> Result<StoredEntrant<E>> {
         let workers = self.best_workers(name).await?;
         self.enter_with(name, handlers, FILLING_POOL, workers).await
     }
 
     /// Lets a keeper begin that callers bring messages to.
-    pub(crate) async fn enter_for_callers(&mut self, name: Name) -> Result<Entrant<E>> {
+    pub(crate) async fn enter_for_callers(&mut self, name: KeeperName) -> Result<StoredEntrant<E>> {
         let pool = self.best_pool(name).await?;
         let workers = self.best_workers(name).await?;
         self.enter_with(name, 1, pool, workers).await
     }
 
     /// How many accepts per second callers get through.
-    pub(crate) async fn accepts(&mut self, name: Name, callers: usize) -> Result<f64> {
+    pub(crate) async fn accepts(&mut self, name: KeeperName, callers: usize) -> Result<f64> {
         let pool = self.best_pool(name).await?;
         self.accepts_with(name, pool, callers, self.options.pace()).await
     }
 
     /// How many handler runs per second there are on a backlog.
-    pub(crate) async fn drains(&mut self, name: Name, handlers: usize, messages: u64) -> Result<Worked> {
+    pub(crate) async fn drains(
+        &mut self,
+        name: KeeperName,
+        handlers: usize,
+        messages: u64,
+    ) -> Result<Worked> {
         let mut entrant = self.enter(name, handlers).await?;
         entrant.warm_up(messages).await?;
         entrant.fill(messages).await?;
@@ -103,7 +108,13 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
         Ok(worked)
     }
 
-    async fn enter_with(&self, name: Name, handlers: usize, pool: u32, workers: usize) -> Result<Entrant<E>> {
+    async fn enter_with(
+        &self,
+        name: KeeperName,
+        handlers: usize,
+        pool: u32,
+        workers: usize,
+    ) -> Result<StoredEntrant<E>> {
         let ground = self.inline.fresh().await?;
         let tables = ground.pool(1).await?;
         E::make_tables(&mut *tables.acquire().await?).await.context("creating tables")?;
@@ -122,18 +133,18 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
                 // A processor whose handlers have connections of their own needs two.
                 let own = match (E::ONE_WRITER, name) {
                     (true, _) => pool.clone(),
-                    (false, Name::Milan) => ground.pool(u32::try_from(2 * workers)?).await?,
+                    (false, KeeperName::Milan) => ground.pool(u32::try_from(2 * workers)?).await?,
                     (false, _) => ground.pool(u32::try_from(workers)?).await?,
                 };
                 let pools = vec![pool.clone(), own.clone()];
                 let meter = meter.clone();
                 match name {
-                    Name::Milan | Name::MilanInTx => {
-                        let in_tx = name == Name::MilanInTx;
+                    KeeperName::Milan | KeeperName::MilanInTx => {
+                        let in_tx = name == KeeperName::MilanInTx;
                         (Arc::new(Milan { consumers: pool, processors: own, workers, in_tx, meter }), pools)
                     }
                     _ => {
-                        let sets = name == Name::RowQueueSet;
+                        let sets = name == KeeperName::RowQueueSet;
                         let queue =
                             RowQueue { callers: pool, consumers: own, workers, handlers, sets, meter };
                         (Arc::new(queue), pools)
@@ -141,12 +152,12 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
                 }
             }
         };
-        Ok(Entrant { ground, keeper, meter, name, handlers, pools, filled: 0, done: 0 })
+        Ok(StoredEntrant { ground, keeper, meter, name, handlers, pools, filled: 0, done: 0 })
     }
 
-    async fn accepts_with(&self, name: Name, pool: u32, callers: usize, pace: Pace) -> Result<f64> {
+    async fn accepts_with(&self, name: KeeperName, pool: u32, callers: usize, pace: Pace) -> Result<f64> {
         let entrant = self.enter_with(name, 1, pool, 1).await?;
-        let measured = throughput(&entrant.caller(), Feed::new(Order::Fresh), callers, pace).await;
+        let measured = throughput(&entrant.caller(), Feed::new(FeedKind::Fresh), callers, pace).await;
         let measured = measured.with_context(|| format!("measuring {name}"))?;
         let waiting = entrant.keeper.waiting().await?;
         let done = measured.tally.done;
@@ -155,7 +166,7 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
         Ok(measured.rate)
     }
 
-    async fn best_pool(&mut self, name: Name) -> Result<u32> {
+    async fn best_pool(&mut self, name: KeeperName) -> Result<u32> {
         if name.takes().is_some() || E::ONE_WRITER {
             return Ok(E::INBOX_POOL);
         }
@@ -177,7 +188,7 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
         Ok(size)
     }
 
-    async fn best_workers(&mut self, name: Name) -> Result<usize> {
+    async fn best_workers(&mut self, name: KeeperName) -> Result<usize> {
         if name.takes().is_some() {
             return Ok(E::INBOX_WORKERS);
         }
@@ -208,7 +219,7 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
     }
 }
 
-impl<E: StoredDatabaseKind> Entrant<E> {
+impl<E: StoredDatabaseKind> StoredEntrant<E> {
     /// As callers see it.
     pub(crate) fn caller(&self) -> Arc<dyn Contender> {
         Arc::new(Accepting(self.keeper.clone()))
@@ -264,12 +275,12 @@ impl<E: StoredDatabaseKind> Entrant<E> {
 
     /// Ends it, if each message that it reports as handled was handled once.
     pub(crate) async fn leave(self) -> Result<()> {
-        let Entrant { ground, keeper, name, handlers, pools, done, .. } = self;
+        let StoredEntrant { ground, keeper, name, handlers, pools, done, .. } = self;
         drop(keeper);
         for pool in pools {
             pool.close().await;
         }
-        if name != Name::OnceboxIdle {
+        if name != KeeperName::OnceboxIdle {
             let pool = ground.pool(1).await?;
             let rows = rows::<E>(&pool, handlers).await;
             pool.close().await;

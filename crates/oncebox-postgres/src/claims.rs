@@ -8,7 +8,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row, SqlStr};
 
-use crate::connection::{Held, TimedConnection};
+use crate::connection::{AnyConnection, TimedConnection};
 use crate::fault::failed;
 use crate::inspect::find_marker;
 use crate::statements::Statements;
@@ -159,7 +159,7 @@ impl PostgresStore {
     /// The marker that a claim ran into, read by a later statement; a claim again where a sweep took it meanwhile.
     async fn known_or_claim(
         &self,
-        conn: &mut TimedConnection<impl Held>,
+        conn: &mut TimedConnection<impl AnyConnection>,
         unit: &Unit,
     ) -> Result<Claimed, Error> {
         for _ in 0..refusal::CLAIM_ATTEMPTS {
@@ -175,7 +175,11 @@ impl PostgresStore {
         Err(refusal::unstable_marker())
     }
 
-    async fn insert_marker(&self, conn: &mut TimedConnection<impl Held>, unit: &Unit) -> Result<bool, Error> {
+    async fn insert_marker(
+        &self,
+        conn: &mut TimedConnection<impl AnyConnection>,
+        unit: &Unit,
+    ) -> Result<bool, Error> {
         let insert = conn.execute(self.insert_of(&self.statements.claim_in, unit)).await;
         Ok(insert.map_err(failed(doing::CLAIM))?.rows_affected() == 1)
     }

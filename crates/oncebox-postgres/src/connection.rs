@@ -43,7 +43,7 @@ fn silent(limit: Duration) -> sqlx::Error {
 
 /// A connection, and how long to wait for its answers. Dropping it gives a connection of a pool back, with what is left of a
 /// transaction rolled back.
-pub(crate) struct TimedConnection<C: Held = PoolConnection<Postgres>> {
+pub(crate) struct TimedConnection<C: AnyConnection = PoolConnection<Postgres>> {
     /// `None` only while it is being dropped.
     conn: Option<C>,
     answer: Duration,
@@ -60,7 +60,7 @@ pub(crate) struct TimedConnection<C: Held = PoolConnection<Postgres>> {
 }
 
 /// A connection of a pool, or one that the caller owns.
-pub(crate) trait Held: AsMut<PgConnection> + Send {
+pub(crate) trait AnyConnection: AsMut<PgConnection> + Send {
     /// Lets it go: closes it if it is lost, and else waits this long at most until it is as others expect it.
     fn let_go(self, lost: bool, limit: Duration);
 }
@@ -72,7 +72,7 @@ impl TimedConnection {
     }
 }
 
-impl<C: Held> TimedConnection<C> {
+impl<C: AnyConnection> TimedConnection<C> {
     pub(crate) fn on(conn: C, answer: Duration) -> Self {
         Self {
             conn: Some(conn),
@@ -223,7 +223,7 @@ impl<C: Held> TimedConnection<C> {
     }
 }
 
-impl<C: Held> Drop for TimedConnection<C> {
+impl<C: AnyConnection> Drop for TimedConnection<C> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             // Only the time for a response: the ping needs none of the time that statements may take.
@@ -232,7 +232,7 @@ impl<C: Held> Drop for TimedConnection<C> {
     }
 }
 
-impl Held for PoolConnection<Postgres> {
+impl AnyConnection for PoolConnection<Postgres> {
     fn let_go(mut self, lost: bool, limit: Duration) {
         let runtime = match Handle::try_current() {
             // A nested transaction that was forgotten is not worth taking apart.
@@ -252,11 +252,11 @@ impl Held for PoolConnection<Postgres> {
     }
 }
 
-impl Held for &mut PgConnection {
+impl AnyConnection for &mut PgConnection {
     fn let_go(self, _lost: bool, _limit: Duration) {}
 }
 
-impl<C: Held> fmt::Debug for TimedConnection<C> {
+impl<C: AnyConnection> fmt::Debug for TimedConnection<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { answer, told, lost, .. } = self;
         f.debug_struct("TimedConnection")

@@ -5,7 +5,7 @@ use oncebox_core::{Error, Fingerprint};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::connection::{Held, TimedConnection};
+use crate::connection::{AnyConnection, TimedConnection};
 use crate::fault::failed;
 use crate::statements::Statements;
 use crate::store::PostgresStore;
@@ -44,7 +44,7 @@ impl Inspect for PostgresStore {
 
 pub(crate) async fn find_marker(
     statements: &Statements,
-    conn: &mut TimedConnection<impl Held>,
+    conn: &mut TimedConnection<impl AnyConnection>,
     unit: &Unit,
 ) -> Result<Option<Marker>, Error> {
     let find = sqlx::query(statements.find_marker.clone())

@@ -154,7 +154,7 @@ impl Servers {
 struct Several {
     options: Vec<PgConnectOptions>,
     target: Target,
-    state: Mutex<State>,
+    state: Mutex<ServersState>,
     /// One looks for all.
     looking: tokio::sync::Mutex<()>,
     /// A server would not do.
@@ -162,7 +162,7 @@ struct Several {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServersState {
     /// Where the pool connects to.
     at: usize,
     /// The newest history that was ever seen.
@@ -171,7 +171,7 @@ struct State {
     trusted_since: Option<Instant>,
     looked_at: Option<Instant>,
     /// Why the last look found no suitable server.
-    not_found: Option<NotFound>,
+    not_found: Option<NoServer>,
     turned_at: Option<Instant>,
 }
 
@@ -248,7 +248,7 @@ impl Several {
     }
 
     /// Which server is the one to write to: of those that will do, one of the newest history.
-    async fn look(&self) -> Result<usize, NotFound> {
+    async fn look(&self) -> Result<usize, NoServer> {
         let mut asked = JoinSet::new();
         for (n, options) in self.options.iter().enumerate() {
             let (options, target) = (options.clone(), self.target);
@@ -274,7 +274,7 @@ impl Several {
         chosen.ok_or_else(|| state.not_found.clone().unwrap_or_default())
     }
 
-    fn not_found(&self, answers: &[Option<Result<Answer, sqlx::Error>>], newest: Timeline) -> NotFound {
+    fn not_found(&self, answers: &[Option<Result<Answer, sqlx::Error>>], newest: Timeline) -> NoServer {
         let why = |answer: &Option<Result<Answer, sqlx::Error>>| match answer {
             None => "does not answer".to_owned(),
             Some(Err(error)) => format!("cannot be reached ({error})"),
@@ -285,10 +285,10 @@ impl Several {
             let place = place(options);
             format!("{place} {}", why(answer))
         });
-        NotFound(each.collect::<Vec<_>>().join(", "))
+        NoServer(each.collect::<Vec<_>>().join(", "))
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ServersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -329,10 +329,10 @@ fn left_behind(timeline: Timeline, newest: Timeline) -> String {
 
 /// No server will do; why, for each.
 #[derive(Clone, Debug, Default)]
-struct NotFound(String);
+struct NoServer(String);
 
-impl From<NotFound> for sqlx::Error {
-    fn from(NotFound(why): NotFound) -> Self {
+impl From<NoServer> for sqlx::Error {
+    fn from(NoServer(why): NoServer) -> Self {
         sqlx::Error::Io(io::Error::new(
             io::ErrorKind::NotConnected,
             format!("no server can be written to: {why}"),

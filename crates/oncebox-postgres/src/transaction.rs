@@ -31,7 +31,7 @@ pub struct PostgresTx {
     statements: Arc<Statements>,
     limits: Limits,
     /// What the guard compares; known once the transaction is armed.
-    identity: Option<Identity>,
+    identity: Option<TransactionIdentity>,
     /// Whether the guard has let it through.
     guarded: bool,
     /// The progress that was appended with the batch, if one was.
@@ -54,7 +54,7 @@ impl PostgresBegun {
 }
 
 /// Which transaction on which backend.
-struct Identity {
+struct TransactionIdentity {
     transaction_id: u64,
     backend: i32,
 }
@@ -122,7 +122,7 @@ impl PostgresTx {
         let transaction_id = transaction_id
             .parse()
             .map_err(|error| sqlx::Error::Decode(Box::<std::num::ParseIntError>::from(error)))?;
-        self.identity = Some(Identity { transaction_id, backend: row.try_get("backend")? });
+        self.identity = Some(TransactionIdentity { transaction_id, backend: row.try_get("backend")? });
         // The handler's limit holds for our own statements too.
         let told = self.limits.handler_timeout.max(self.limits.lock_timeout);
         self.timed().may_take(told);

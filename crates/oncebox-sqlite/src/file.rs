@@ -16,7 +16,7 @@ pub(crate) struct DatabaseFile(Option<Arc<File>>);
 struct File {
     path: PathBuf,
     /// What it was when the first transaction began.
-    opened: OnceLock<Identity>,
+    opened: OnceLock<FileIdentity>,
 }
 
 impl DatabaseFile {
@@ -36,7 +36,7 @@ impl DatabaseFile {
     /// Refuses to go on with a file that is no longer where it was.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Some(file) = &self.0 else { return Ok(()) };
-        let is_same = match Identity::of(&file.path) {
+        let is_same = match FileIdentity::of(&file.path) {
             Ok(identity) => *file.opened.get_or_init(|| identity) == identity,
             // Before the first transaction the file may be missing: connecting creates it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => file.opened.get().is_none(),
@@ -59,12 +59,12 @@ impl DatabaseFile {
 
 /// What tells a file from another one at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct FileIdentity {
     device: u64,
     number: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     #[cfg(unix)]
     fn of(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;

@@ -11,15 +11,15 @@ use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::{Row, SqliteConnection};
 
 use crate::json::{hex, to_json};
-use crate::many::{Many, Rows};
+use crate::many::{Many, NewRows};
 use crate::statements;
 use crate::store::SqliteStore;
 
 /// The number of keys that one statement looks up.
 const KEYS_PER_LOOKUP: usize = 256;
 
-static APPEND: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append()));
-static APPEND_MARKER: LazyLock<Rows> = LazyLock::new(|| Rows::new(statements::append_marker()));
+static APPEND: LazyLock<NewRows> = LazyLock::new(|| NewRows::new(statements::append()));
+static APPEND_MARKER: LazyLock<NewRows> = LazyLock::new(|| NewRows::new(statements::append_marker()));
 static MARK_ACCEPTED: LazyLock<Many> = LazyLock::new(|| Many::new(statements::import_accepted()));
 
 impl Log for SqliteStore {

@@ -54,9 +54,9 @@ const ROWS: [usize; 4] = [64, 16, 4, 1];
 /// An insert of rows that are new for sure, which ends with the values of one row, for each size. Faster than
 /// [`Many`], and silent on the single row.
 #[derive(Debug)]
-pub(crate) struct Rows(Vec<(usize, Arc<str>)>);
+pub(crate) struct NewRows(Vec<(usize, Arc<str>)>);
 
-impl Rows {
+impl NewRows {
     pub(crate) fn new(statement: &str) -> Self {
         let (insert, row) = statement.rsplit_once("values").unwrap_or((statement, ""));
         let repeated = |rows| format!("{insert}values {}", vec![row.trim(); rows].join(", ")).into();
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_row_is_repeated_and_the_rest_is_not() {
-        let rows = Rows::new("-- Of values.\ninsert into x (a, b)\nvalues ('@', ?)\n");
+        let rows = NewRows::new("-- Of values.\ninsert into x (a, b)\nvalues ('@', ?)\n");
         assert_eq!(&*rows.0[3].1, "-- Of values.\ninsert into x (a, b)\nvalues ('@', ?)");
         assert_eq!(
             &*rows.0[2].1,

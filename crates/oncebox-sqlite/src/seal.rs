@@ -21,10 +21,10 @@ const EXPIRED: u64 = 1;
 /// Shared by a transaction and the hooks on its connection. An open seal without deadline lets everything
 /// through, so hooks that outlive their transaction do no harm.
 #[derive(Clone, Debug)]
-pub(crate) struct Seal(Arc<State>);
+pub(crate) struct Seal(Arc<SealState>);
 
 #[derive(Debug)]
-struct State {
+struct SealState {
     closed: AtomicBool,
     since: Instant,
     /// Milliseconds after `since`; 0 for none.
@@ -36,7 +36,7 @@ struct State {
 impl Seal {
     /// Hooks an open seal into a connection.
     pub(crate) async fn install(conn: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
-        let state = State {
+        let state = SealState {
             closed: AtomicBool::new(false),
             since: Instant::now(),
             deadline_ms: AtomicU64::new(0),

@@ -26,7 +26,7 @@ type Manager = <Sqlite as sqlx::Database>::TransactionManager;
 /// An open transaction. Dropping it rolls back.
 pub struct SqliteTx {
     /// `None` once the transaction has ended.
-    held: Option<Held>,
+    held: Option<HeldWriter>,
     seal: Seal,
     kept: Kept,
     handler_timeout: Duration,
@@ -35,7 +35,7 @@ pub struct SqliteTx {
 }
 
 /// What the transaction holds for as long as it lasts: a connection, and the turn, which the next in line gets then.
-struct Held {
+struct HeldWriter {
     writer: Writer,
     _turn: Turn,
 }
@@ -56,7 +56,7 @@ impl SqliteTx {
         // a read.
         Manager::begin(&mut writer.conn, Some("BEGIN IMMEDIATE".into_sql_str())).await?;
         let seal = writer.seal.clone();
-        Ok(Self { held: Some(Held { writer, _turn: turn }), seal, kept, handler_timeout, armed: false })
+        Ok(Self { held: Some(HeldWriter { writer, _turn: turn }), seal, kept, handler_timeout, armed: false })
     }
 
     /// Closes the seal.
@@ -113,7 +113,7 @@ impl SqliteTx {
         self.guard_if_armed().await?;
         // On failure the transaction is still open, and dropping `self` ends it.
         Manager::commit(self.connection()).await.map_err(failed(doing::COMMIT))?;
-        if let Some(Held { writer, _turn }) = self.held.take() {
+        if let Some(HeldWriter { writer, _turn }) = self.held.take() {
             // Before the turn ends, so that the next caller finds the connection.
             self.kept.put(writer);
         }
@@ -141,7 +141,7 @@ impl SqliteTx {
                     tracing::debug!(%error, "a connection that cannot roll back is closed");
                     // Not returned to its pool, which would wait for the same response. The next caller gets its
                     // turn.
-                    let Held { writer, _turn } = held;
+                    let HeldWriter { writer, _turn } = held;
                     drop(writer.conn.detach());
                 }
                 // The hooks stay on the connection, and its next user must be able to commit.

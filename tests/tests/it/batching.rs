@@ -281,9 +281,9 @@ async fn neighbours_of_a_unit_that_breaks_a_deferred_constraint_are_unharmed() {
 
 /// How the runs of a handler ended, by message: those that came to their end say so.
 #[derive(Clone, Default)]
-struct Runs(Arc<Mutex<HashMap<String, Vec<bool>>>>);
+struct RunEnds(Arc<Mutex<HashMap<String, Vec<bool>>>>);
 
-impl Runs {
+impl RunEnds {
     /// A run of this message begins.
     fn begin(&self, id: &str) {
         self.0.lock().unwrap().entry(id.to_owned()).or_default().push(false);
@@ -302,7 +302,7 @@ impl Runs {
 
 /// On a busy machine the time of others may be up too. What counts: a message whose own run was over needs no retry.
 async fn neighbours_of_a_unit_that_hangs_are_unharmed<F: Fixture>(fixture: F) {
-    let runs = Runs::default();
+    let runs = RunEnds::default();
     let (effects, seen) = (fixture.clone(), runs.clone());
     let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
         seen.begin(&order.order_id);

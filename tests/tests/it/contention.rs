@@ -22,23 +22,23 @@ on_every_store!(
 
 /// How many bodies run, and the largest number that ever did.
 #[derive(Clone, Default)]
-struct Gauge(Arc<Counts>);
+struct Gauge(Arc<GaugeCounts>);
 
 #[derive(Default)]
-struct Counts {
+struct GaugeCounts {
     now: AtomicUsize,
     most: AtomicUsize,
     all: AtomicUsize,
 }
 
-struct Running<'g>(&'g Counts);
+struct RunningCall<'g>(&'g GaugeCounts);
 
 impl Gauge {
-    fn enter(&self) -> Running<'_> {
+    fn enter(&self) -> RunningCall<'_> {
         self.0.all.fetch_add(1, Ordering::SeqCst);
         let now = self.0.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.0.most.fetch_max(now, Ordering::SeqCst);
-        Running(&self.0)
+        RunningCall(&self.0)
     }
 
     fn most(&self) -> usize {
@@ -50,7 +50,7 @@ impl Gauge {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::SeqCst);
     }

@@ -23,7 +23,7 @@ on_every_store!(
 );
 
 /// A handler that says when it has begun and ends when it is let go.
-struct Held {
+struct HeldHandler {
     begun: mpsc::UnboundedReceiver<String>,
     let_go: Arc<Semaphore>,
     runs: Arc<AtomicU32>,
@@ -33,9 +33,9 @@ async fn held<F: Fixture>(
     fixture: &F,
     fails: bool,
     options: impl FnOnce(InboxBuilder<F::Store>) -> InboxBuilder<F::Store>,
-) -> (Inbox<F::Store>, Held) {
+) -> (Inbox<F::Store>, HeldHandler) {
     let (begins, begun) = mpsc::unbounded_channel();
-    let held = Held { begun, let_go: Arc::new(Semaphore::new(0)), runs: Arc::default() };
+    let held = HeldHandler { begun, let_go: Arc::new(Semaphore::new(0)), runs: Arc::default() };
     let (effects, let_go, runs) = (fixture.clone(), held.let_go.clone(), held.runs.clone());
     let handler = async move |order: OrderPaid, conn: &mut Conn<F>| -> Result<(), BoxError> {
         runs.fetch_add(1, Ordering::SeqCst);

@@ -39,13 +39,13 @@ const POLL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(5);
 
 /// A server that can be killed, with a log.
-struct Server {
+struct KillableServer {
     server: PostgresServer,
     inbox: Inbox<PostgresStore>,
     store: PostgresStore,
 }
 
-impl Server {
+impl KillableServer {
     /// Starts one, unless there is none at all on this machine.
     async fn start(test: &str) -> Option<Self> {
         // The test that starts the common server knows whether there is one at all.
@@ -177,7 +177,7 @@ fn keep_busy(inbox: Inbox<PostgresStore>, stop: Arc<AtomicBool>) -> JoinHandle<u
 /// How many positions all handlers together had passed at which time.
 type Samples = Vec<(Instant, u64)>;
 
-fn sample(server: &Server, stop: Arc<AtomicBool>) -> JoinHandle<Samples> {
+fn sample(server: &KillableServer, stop: Arc<AtomicBool>) -> JoinHandle<Samples> {
     let inbox = server.inbox.clone();
     tokio::spawn(async move {
         let mut samples = Vec::new();
@@ -220,7 +220,7 @@ fn print_rates(samples: &Samples, undisturbed: f64, began: Instant, ended: Insta
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_kills_loses_and_doubles_nothing_and_every_handler_goes_on() {
-    let Some(mut server) = Server::start("a_storm_of_kills").await else { return };
+    let Some(mut server) = KillableServer::start("a_storm_of_kills").await else { return };
     let mut workers = Vec::new();
     for _ in 0..PROCESSES {
         workers.push(server.worker("storm").await);
@@ -265,7 +265,7 @@ async fn a_storm_of_kills_loses_and_doubles_nothing_and_every_handler_goes_on() 
 
 /// The lease is ten minutes: nothing here waits for it to expire, since the processes are on the same host.
 async fn killed_twice(test: &str, role: &str) {
-    let Some(server) = Server::start(test).await else { return };
+    let Some(server) = KillableServer::start(test).await else { return };
     let messages = judged(20_000);
     // The handlers have to be known before there is something to wait for.
     server.worker(role).await.stop().await;
@@ -302,7 +302,7 @@ async fn detached_messages_of_a_worker_that_is_killed_twice_wait_for_no_lease() 
 async fn three_workers_that_live_shortly_get_work_done() {
     // One fewer than the crashes that make a message a dead letter: each kill may meet the same message again.
     const LIVES: usize = 3;
-    let Some(server) = Server::start("three_workers_that_live_shortly").await else { return };
+    let Some(server) = KillableServer::start("three_workers_that_live_shortly").await else { return };
     let messages = judged(20_000);
     server.worker("storm_leased").await.stop().await;
     let mut passed = server.passed().await;

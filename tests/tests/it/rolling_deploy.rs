@@ -62,10 +62,10 @@ fn sale(way: &str, number: usize) -> Envelope {
 
 /// What handlers have to do, and what they report.
 #[derive(Clone, Default)]
-struct Watch(Arc<Watched>);
+struct Watch(Arc<WatchCounts>);
 
 #[derive(Default)]
-struct Watched {
+struct WatchCounts {
     /// Handler calls that are to drop the prepared statements of their session.
     deallocations: AtomicU32,
     /// Calls of handlers that work from the log, for which the function was missing.
@@ -107,12 +107,12 @@ impl Watch {
 }
 
 /// An inbox whose handlers work from the log, as one process has it.
-struct Process {
+struct DeployedProcess {
     inbox: Inbox<PostgresStore>,
     running: JoinHandle<Result<WorkReport, Error>>,
 }
 
-impl Process {
+impl DeployedProcess {
     async fn start(url: &str, retry: Retry, watch: &Watch) -> Self {
         let handler = |name: &'static str| {
             let watch = watch.clone();
@@ -156,13 +156,13 @@ async fn inline(url: &str, watch: &Watch) -> Inbox<PostgresStore> {
 }
 
 /// Processes, callers and a source that keeps them busy.
-struct Load {
+struct DeployLoad {
     url: String,
     retry: Retry,
     watch: Watch,
     /// For the test's own statements, which are not prepared.
     db: PgConnection,
-    processes: Vec<Process>,
+    processes: Vec<DeployedProcess>,
     reports: Vec<WorkReport>,
     /// The inbox that callers use; another one takes its place.
     inline: Arc<Mutex<Inbox<PostgresStore>>>,
@@ -171,14 +171,14 @@ struct Load {
     callers: Vec<JoinHandle<BTreeSet<String>>>,
 }
 
-impl Load {
+impl DeployLoad {
     async fn start(url: String, retry: Retry) -> Self {
         let watch = Watch::default();
         let mut db = PgConnection::connect(&url).await.unwrap();
         db.execute(sqlx::raw_sql(TABLES)).await.unwrap();
         let mut processes = Vec::new();
         for _ in 0..2 {
-            processes.push(Process::start(&url, retry, &watch).await);
+            processes.push(DeployedProcess::start(&url, retry, &watch).await);
         }
         let inline = Arc::new(Mutex::new(inline(&url, &watch).await));
         let stop = Arc::<AtomicBool>::default();
@@ -221,7 +221,7 @@ impl Load {
 
     /// Replaces a process that works from the log, and the inbox of the callers.
     async fn replace(&mut self) {
-        let next = Process::start(&self.url, self.retry, &self.watch).await;
+        let next = DeployedProcess::start(&self.url, self.retry, &self.watch).await;
         self.processes.push(next);
         let report = self.processes.remove(0).close().await;
         self.reports.push(report);
@@ -340,7 +340,7 @@ async fn call(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_column_spends_no_attempt() {
     let Some(postgres) = as_owner("a_new_column_spends_no_attempt").await else { return };
-    let mut load = Load::start(postgres.database.url(), NO_SECOND_TRY).await;
+    let mut load = DeployLoad::start(postgres.database.url(), NO_SECOND_TRY).await;
     for round in 0..judged(50) {
         // One that `select *` reads, and one that is only written to.
         load.run(format!("alter table tariff add column extra_{round} text")).await;
@@ -356,7 +356,7 @@ async fn a_new_column_spends_no_attempt() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_prepared_statements_spend_no_attempt() {
     let Some(postgres) = as_owner("lost_prepared_statements_spend_no_attempt").await else { return };
-    let mut load = Load::start(postgres.database.url(), NO_SECOND_TRY).await;
+    let mut load = DeployLoad::start(postgres.database.url(), NO_SECOND_TRY).await;
     for _ in 0..judged(50) {
         load.watch.0.deallocations.store(4, Ordering::SeqCst);
         load.goes_on("since sessions have lost their prepared statements").await;
@@ -369,7 +369,7 @@ async fn lost_prepared_statements_spend_no_attempt() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deploy_with_schema_changes_loses_and_doubles_nothing() {
     let Some(postgres) = as_owner("a_deploy_with_schema_changes").await else { return };
-    let mut load = Load::start(postgres.database.url(), PATIENT).await;
+    let mut load = DeployLoad::start(postgres.database.url(), PATIENT).await;
     for round in 0..judged(20) {
         load.run(format!("alter table tariff add column extra_{round} text")).await;
         load.goes_on("since there is a new column").await;

@@ -11,7 +11,7 @@ use crate::stored_fixture::LogFixture;
 
 /// What the bodies of all inboxes did.
 #[derive(Default)]
-struct Bodies {
+struct BodyRuns {
     inside: HashSet<String>,
     overlaps: usize,
     runs: HashMap<(String, u32), usize>,
@@ -22,7 +22,7 @@ async fn each_try_is_made_by_one_process<F: LogFixture>(fixture: F) {
     const TRIES: u32 = 4;
     let messages = judged(1_000);
     let retry = Retry::new().max_attempts(TRIES).first_delay(Duration::ZERO).max_delay(Duration::ZERO);
-    let bodies: Arc<Mutex<Bodies>> = Arc::default();
+    let bodies: Arc<Mutex<BodyRuns>> = Arc::default();
     let mut inboxes = Vec::new();
     for _ in 0..8 {
         let (effects, bodies) = (fixture.clone(), bodies.clone());

@@ -170,12 +170,12 @@ async fn a_process_that_is_taken_for_dead_comes_too_late<F: LogFixture>(fixture:
 
 /// How often bodies have begun, and whether they may go on.
 #[derive(Clone)]
-struct Bodies {
+struct GatedBodies {
     begun: Arc<Mutex<HashMap<String, usize>>>,
     gate: watch::Sender<bool>,
 }
 
-impl Bodies {
+impl GatedBodies {
     fn new(open: bool) -> Self {
         Self { begun: Arc::default(), gate: watch::Sender::new(open) }
     }
@@ -226,7 +226,7 @@ async fn work_through_an_outage(lease: Duration) -> u64 {
     let mut server = PostgresServer::start(PostgresOptions::default()).await.unwrap();
     let store = PostgresStore::connect(&server.url()).await.unwrap();
     store.migrate().await.unwrap();
-    let bodies = Bodies::new(false);
+    let bodies = GatedBodies::new(false);
     let mut inboxes = Vec::new();
     let mut running = Vec::new();
     for _ in 0..2 {
@@ -303,7 +303,7 @@ async fn a_lease_whose_answer_is_cut_off_is_let_go() {
     let port = postgres.store.pool().connect_options().get_port();
     let proxy = FaultyProxy::start(port).await.unwrap();
     let url = postgres.database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
-    let bodies = Bodies::new(true);
+    let bodies = GatedBodies::new(true);
     let store = PostgresStore::connect(&url).await.unwrap();
     // Longer than any test: it is not the end of a lease that frees anything.
     let lease = Duration::from_secs(3600);

@@ -19,7 +19,7 @@ const DESCRIPTIONS_MAX: usize = 50;
 
 /// The rows that are in the database at the end.
 #[derive(Debug)]
-pub(crate) struct Effects {
+pub(crate) struct EffectRows {
     /// Handler and message of each effect, in the order in which they were written.
     pub(crate) rows: Vec<(String, u64)>,
     /// The number of markers that are done.
@@ -30,7 +30,7 @@ pub(crate) struct Effects {
 pub(crate) fn check(
     scenario: Scenario,
     history: impl Iterator<Item = Result<Event>>,
-    effects: &Effects,
+    effects: &EffectRows,
 ) -> Result<(Verdict, Vec<String>)> {
     let mut checker = Checker::new(scenario);
     for event in history {
@@ -171,7 +171,7 @@ impl Checker {
         }
     }
 
-    fn check_effects(&mut self, effects: &Effects) {
+    fn check_effects(&mut self, effects: &EffectRows) {
         let scenario = self.scenario;
         let of_message =
             |message: u64| scenario.handlers(message).iter().map(move |handler| (*handler, message));
@@ -196,7 +196,7 @@ impl Checker {
     }
 
     /// In stored mode the handlers' progress takes the place of markers.
-    fn check_markers(&mut self, effects: &Effects) {
+    fn check_markers(&mut self, effects: &EffectRows) {
         let rows = effects.rows.len() as u64;
         if self.scenario.mode != TortureMode::Stored && effects.markers != rows {
             self.verdict.ghost += effects.markers.abs_diff(rows);
@@ -215,7 +215,7 @@ impl Checker {
         }
     }
 
-    fn check_order(&mut self, effects: &Effects) {
+    fn check_order(&mut self, effects: &EffectRows) {
         let plan = self.scenario.plan();
         let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
         // The source sends the messages of an account in the order of their numbers.
@@ -256,12 +256,12 @@ mod tests {
         messages.into_iter().flat_map(events).collect()
     }
 
-    fn effects(list: &[(&str, u64)]) -> Effects {
+    fn effects(list: &[(&str, u64)]) -> EffectRows {
         let rows: Vec<_> = list.iter().map(|(handler, message)| ((*handler).to_owned(), *message)).collect();
-        Effects { markers: rows.len() as u64, rows }
+        EffectRows { markers: rows.len() as u64, rows }
     }
 
-    fn verdict_of(scenario: Scenario, events: Vec<Event>, effects: &Effects) -> Verdict {
+    fn verdict_of(scenario: Scenario, events: Vec<Event>, effects: &EffectRows) -> Verdict {
         let (verdict, descriptions) = check(scenario, events.into_iter().map(Ok), effects).unwrap();
         assert_eq!(verdict.violations() > 0, !descriptions.is_empty(), "{descriptions:?}");
         verdict
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn an_effect_without_a_message_or_a_marker_is_a_ghost() {
         assert_eq!(verdict_of(INLINE, vec![], &effects(&[(BOOKS, 7)])).ghost, 1);
-        let without_marker = Effects { markers: 1, ..effects(&[(BOOKS, 1), (LEDGER, 1)]) };
+        let without_marker = EffectRows { markers: 1, ..effects(&[(BOOKS, 1), (LEDGER, 1)]) };
         assert_eq!(verdict_of(INLINE, acknowledged([1]), &without_marker).ghost, 1);
     }
 

@@ -8,7 +8,7 @@ use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use oncebox_servers::proxy::FaultyProxy;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
-use crate::checker::Effects;
+use crate::checker::EffectRows;
 use crate::disk::Disk;
 
 /// The schema of the inbox.
@@ -162,7 +162,7 @@ impl Database {
     }
 
     /// All effects and markers.
-    pub(crate) async fn effects(&self) -> Result<Effects> {
+    pub(crate) async fn effects(&self) -> Result<EffectRows> {
         let (rows, markers): (Vec<(String, i64)>, i64) = match &self.kind {
             Kind::Sqlite { file } => {
                 let mut conn = sqlite(file).await?;
@@ -178,7 +178,7 @@ impl Database {
             }
         };
         let rows = rows.into_iter().map(|(handler, id)| Ok((handler, u64::try_from(id)?)));
-        Ok(Effects { rows: rows.collect::<Result<_>>()?, markers: u64::try_from(markers)? })
+        Ok(EffectRows { rows: rows.collect::<Result<_>>()?, markers: u64::try_from(markers)? })
     }
 
     /// Whether messages run one by one, or alone, because processes have crashed.

@@ -44,11 +44,11 @@ const DEALLOCATIONS: usize = 8;
 pub(crate) struct ActiveFault {
     fault: TortureFault,
     since: Instant,
-    state: State,
+    state: InjectionState,
 }
 
 #[derive(Debug)]
-enum State {
+enum InjectionState {
     /// It is over.
     Over,
     /// It could not begin; it is injected again.
@@ -96,29 +96,33 @@ impl ActiveFault {
     pub(crate) async fn is_over(&mut self, run: &mut Run) -> Result<bool> {
         let now = Instant::now();
         let is_over = match &mut self.state {
-            State::Over => true,
-            State::NotYet => false,
-            State::Killing { worker } => {
+            InjectionState::Over => true,
+            InjectionState::NotYet => false,
+            InjectionState::Killing { worker } => {
                 !matches!(run.slots[*worker].state, WorkerState::Doomed | WorkerState::Killed)
             }
-            State::Locked { until, .. } | State::Stopped { until, .. } => *until <= now,
-            State::Full { .. } => self.since.elapsed() > FULL && run.time_without_progress() > FULL,
-            State::Snapshot { until, .. } => run.deliverer.acknowledged() >= *until,
-            State::Cutting { before } => run.database.proxy().is_some_and(|proxy| proxy.cuts() > *before),
-            State::Silencing { before } => {
+            InjectionState::Locked { until, .. } | InjectionState::Stopped { until, .. } => *until <= now,
+            InjectionState::Full { .. } => self.since.elapsed() > FULL && run.time_without_progress() > FULL,
+            InjectionState::Snapshot { until, .. } => run.deliverer.acknowledged() >= *until,
+            InjectionState::Cutting { before } => {
+                run.database.proxy().is_some_and(|proxy| proxy.cuts() > *before)
+            }
+            InjectionState::Silencing { before } => {
                 run.database.proxy().is_some_and(|proxy| proxy.silences() > *before)
             }
-            State::LosingResults { before } => run.commits_unknown > *before,
-            State::Cancelling { before } => run.cancelled > *before,
-            State::Deallocating { before } => {
+            InjectionState::LosingResults { before } => run.commits_unknown > *before,
+            InjectionState::Cancelling { before } => run.cancelled > *before,
+            InjectionState::Deallocating { before } => {
                 if run.deallocated > *before {
-                    self.state = State::Changed { until: run.bodies + AFFECTED_CALLS };
+                    self.state = InjectionState::Changed { until: run.bodies + AFFECTED_CALLS };
                     self.since = now;
                 }
                 false
             }
-            State::Changed { until } => run.bodies >= *until || self.since.elapsed() > AFFECTED_LIMIT,
-            State::Jumping { seconds, queried } => {
+            InjectionState::Changed { until } => {
+                run.bodies >= *until || self.since.elapsed() > AFFECTED_LIMIT
+            }
+            InjectionState::Jumping { seconds, queried } => {
                 if now.duration_since(*queried) > CLOCK_PAUSE {
                     *queried = now;
                     run.send(WITH_CLOCK, WorkerCommand::ReportClock)?;
@@ -126,7 +130,7 @@ impl ActiveFault {
                 let expected = seconds_now().saturating_add_signed(*seconds);
                 run.clock_seconds.is_some_and(|read| read.abs_diff(expected) < CLOCK_TOLERANCE_SECONDS)
             }
-            State::Rolling { worker } => return Ok(restart_next(worker, run)),
+            InjectionState::Rolling { worker } => return Ok(restart_next(worker, run)),
         };
         if is_over {
             self.end(run).await?;
@@ -140,21 +144,21 @@ impl ActiveFault {
         // The worker or the connection may have ended before the fault happened.
         matches!(
             self.state,
-            State::NotYet
-                | State::Full { .. }
-                | State::Cutting { .. }
-                | State::Silencing { .. }
-                | State::LosingResults { .. }
-                | State::Cancelling { .. }
-                | State::Deallocating { .. }
+            InjectionState::NotYet
+                | InjectionState::Full { .. }
+                | InjectionState::Cutting { .. }
+                | InjectionState::Silencing { .. }
+                | InjectionState::LosingResults { .. }
+                | InjectionState::Cancelling { .. }
+                | InjectionState::Deallocating { .. }
         )
     }
 
     /// Restores the state before the fault.
     async fn end(&mut self, run: &mut Run) -> Result<()> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Stopped { worker, .. } => run.slots[worker].worker.signal(Signal::CONT),
-            State::Locked { held, .. } | State::Snapshot { held, .. } => drop(held),
+        match std::mem::replace(&mut self.state, InjectionState::Over) {
+            InjectionState::Stopped { worker, .. } => run.slots[worker].worker.signal(Signal::CONT),
+            InjectionState::Locked { held, .. } | InjectionState::Snapshot { held, .. } => drop(held),
             _ => {}
         }
         if self.fault == TortureFault::DiskFull {
@@ -166,19 +170,19 @@ impl ActiveFault {
     }
 }
 
-async fn begin(fault: TortureFault, run: &mut Run) -> Result<State> {
+async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
     let now = Instant::now();
-    let Some(worker) = run.random_worker() else { return Ok(State::NotYet) };
+    let Some(worker) = run.random_worker() else { return Ok(InjectionState::NotYet) };
     Ok(match fault {
         TortureFault::KillAt(point) => {
             // Before the command, because the worker may end at once.
             run.slots[worker].state = WorkerState::Doomed;
             run.send(worker, WorkerCommand::KillAt(point))?;
-            State::Killing { worker }
+            InjectionState::Killing { worker }
         }
         TortureFault::KillRandom => {
             run.kill(worker);
-            State::Killing { worker }
+            InjectionState::Killing { worker }
         }
         TortureFault::KillDatabase => {
             if run.database.proxy().is_none() {
@@ -188,32 +192,36 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<State> {
             }
             let pause = random_ms(run, DOWN_MS);
             run.database.kill_and_restart(pause).await?;
-            State::Over
+            InjectionState::Over
         }
         TortureFault::TerminateBackend => {
             let number = run.random.below(1_000);
-            if run.database.terminate_backend(number).await? { State::Over } else { State::NotYet }
+            if run.database.terminate_backend(number).await? {
+                InjectionState::Over
+            } else {
+                InjectionState::NotYet
+            }
         }
         TortureFault::HoldWriteLock => {
             let held = run.database.hold_write_lock().await?;
-            State::Locked { until: now + random_ms(run, LOCKED_MS), held }
+            InjectionState::Locked { until: now + random_ms(run, LOCKED_MS), held }
         }
         TortureFault::StopBeyondLease => {
             run.slots[worker].worker.signal(Signal::STOP);
             // Long enough for others to declare it crashed. Then it continues, with leases that are lost.
-            State::Stopped { worker, until: now + LEASE * 3 / 2 + random_ms(run, 1_000) }
+            InjectionState::Stopped { worker, until: now + LEASE * 3 / 2 + random_ms(run, 1_000) }
         }
         TortureFault::CutAfterCommit => match run.database.proxy() {
             Some(proxy) => {
                 let before = proxy.cuts();
                 proxy.cut_after_commits(1 + u32::try_from(run.random.below(3))?);
-                State::Cutting { before }
+                InjectionState::Cutting { before }
             }
             None => {
                 // SQLite has no connection that could be cut, so the worker loses the result itself.
                 let commits = 1 + u32::try_from(run.random.below(3))?;
                 run.send(worker, WorkerCommand::LoseCommitResults(commits))?;
-                State::LosingResults { before: run.commits_unknown }
+                InjectionState::LosingResults { before: run.commits_unknown }
             }
         },
         TortureFault::HalfOpen => {
@@ -225,25 +233,25 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<State> {
                 2 => proxy.silence_after_commits(1),
                 _ => proxy.silence_after_requests(u32::try_from(run.random.below(20))?),
             }
-            State::Silencing { before }
+            InjectionState::Silencing { before }
         }
         TortureFault::DiskFull => {
             let held = run.database.use_up_log().await?;
             run.database.disk().fill()?;
-            State::Full { _held: held }
+            InjectionState::Full { _held: held }
         }
         TortureFault::PoolOfTwo => {
             let copies = run.deliverer.burst(WITH_SMALL_POOL, COPIES);
             run.send_deliveries(&copies)?;
-            if copies.is_empty() { State::NotYet } else { State::Over }
+            if copies.is_empty() { InjectionState::NotYet } else { InjectionState::Over }
         }
         TortureFault::HeldSnapshot => {
             let held = run.database.hold_snapshot().await?;
-            State::Snapshot { until: run.deliverer.acknowledged() + SNAPSHOT_MESSAGES, held }
+            InjectionState::Snapshot { until: run.deliverer.acknowledged() + SNAPSHOT_MESSAGES, held }
         }
         TortureFault::CancelCallers => {
             run.send(worker, WorkerCommand::CancelCalls(CANCELLED_CALLS))?;
-            State::Cancelling { before: run.cancelled }
+            InjectionState::Cancelling { before: run.cancelled }
         }
         TortureFault::ClockJump => {
             let jump = i64::try_from(JUMP_SECONDS.0 + run.random.below(JUMP_SECONDS.1) as u64)?;
@@ -251,27 +259,27 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<State> {
             run.clock.as_ref().context("no clock that can be set")?.set(seconds)?;
             // A report from before the jump must not count.
             run.clock_seconds = None;
-            State::Jumping { seconds, queried: now }
+            InjectionState::Jumping { seconds, queried: now }
         }
         TortureFault::TwentyStarters => {
             starters::start(run).await?;
-            State::Over
+            InjectionState::Over
         }
         TortureFault::RollingRestart => {
             run.terminate(0);
-            State::Rolling { worker: 0 }
+            InjectionState::Rolling { worker: 0 }
         }
         TortureFault::AlterTable => {
             run.columns += 1;
             match run.database.add_column(run.columns).await? {
-                true => State::Changed { until: run.bodies + AFFECTED_CALLS },
-                false => State::NotYet,
+                true => InjectionState::Changed { until: run.bodies + AFFECTED_CALLS },
+                false => InjectionState::NotYet,
             }
         }
         TortureFault::DeallocateAll => {
             let calls = 1 + u32::try_from(run.random.below(DEALLOCATIONS))?;
             run.send(worker, WorkerCommand::Deallocate(calls))?;
-            State::Deallocating { before: run.deallocated }
+            InjectionState::Deallocating { before: run.deallocated }
         }
     })
 }

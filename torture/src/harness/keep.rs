@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::checker::Effects;
+use crate::checker::EffectRows;
 use crate::seed::SeedSettings;
 use crate::verdict::Verdict;
 
@@ -38,7 +38,7 @@ pub(crate) fn keep(
     folder: &Path,
     settings: &SeedSettings,
     Files { history, log, database }: Files<'_>,
-    effects: &Effects,
+    effects: &EffectRows,
     verdict: &Verdict,
 ) -> Result<()> {
     let doing = || format!("keeping {} in {}", settings.name(), folder.display());

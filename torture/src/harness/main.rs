@@ -46,7 +46,7 @@ const SEED_FAULTS: usize = 100;
     bin_name = "cargo xtask torture",
     about = "Real faults against real databases: counts what is lost or doubled"
 )]
-struct Options {
+struct HarnessOptions {
     /// Only this database
     #[arg(long, value_enum)]
     store: Option<StoreName>,
@@ -83,7 +83,7 @@ struct Options {
 }
 
 fn main() -> Result<ExitCode> {
-    let options = Options::parse();
+    let options = HarnessOptions::parse();
     // Before any thread is started: a mount namespace belongs to a thread.
     namespace::enter()?;
     // One thread only: a worker is killed when the thread ends that started it.
@@ -100,7 +100,7 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-async fn torture(options: &Options) -> Result<ExitCode> {
+async fn torture(options: &HarnessOptions) -> Result<ExitCode> {
     if options.faults == 0 || options.messages == 0 {
         bail!("there is nothing to do without faults or messages: --faults and --messages must be 1 or more");
     }
@@ -156,7 +156,7 @@ fn missing(store: StoreName, may_install: bool) -> Result<Option<String>> {
 }
 
 /// The seeds of a run: each with up to 100 faults, and at least one for each mode.
-fn seeds(options: &Options, store: StoreName) -> Vec<SeedSettings> {
+fn seeds(options: &HarnessOptions, store: StoreName) -> Vec<SeedSettings> {
     let modes = options.mode.map_or(TortureMode::ALL.to_vec(), |mode| vec![mode]);
     let count = options.faults.div_ceil(SEED_FAULTS).max(modes.len()).min(options.faults);
     let seed = |number: usize| SeedSettings {
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     fn seeds_of(arguments: &[&str]) -> Vec<(TortureMode, u64, usize, u64)> {
-        let options = Options::parse_from([&["torture"], arguments].concat());
+        let options = HarnessOptions::parse_from([&["torture"], arguments].concat());
         let seeds = seeds(&options, StoreName::Sqlite);
         seeds.iter().map(|seed| (seed.mode, seed.seed, seed.faults, seed.messages)).collect()
     }

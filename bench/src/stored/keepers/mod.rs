@@ -43,7 +43,7 @@ pub(crate) trait Keeper: Send + Sync {
 
 /// Those by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Name {
+pub(crate) enum KeeperName {
     Oncebox,
     OnceboxSet,
     /// A handler of sets that writes nothing.
@@ -56,31 +56,33 @@ pub(crate) enum Name {
     RowQueueSet,
 }
 
-impl Name {
+impl KeeperName {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Name::Oncebox => "oncebox",
-            Name::OnceboxSet => "oncebox-set",
-            Name::OnceboxIdle => "oncebox-idle",
-            Name::Milan => "milan",
-            Name::MilanInTx => "milan-in-tx",
-            Name::RowQueue => "row-queue",
-            Name::RowQueueSet => "row-queue-set",
+            KeeperName::Oncebox => "oncebox",
+            KeeperName::OnceboxSet => "oncebox-set",
+            KeeperName::OnceboxIdle => "oncebox-idle",
+            KeeperName::Milan => "milan",
+            KeeperName::MilanInTx => "milan-in-tx",
+            KeeperName::RowQueue => "row-queue",
+            KeeperName::RowQueueSet => "row-queue-set",
         }
     }
 
     /// What its handlers take, if it is Oncebox.
     pub(super) fn takes(self) -> Option<Takes> {
         match self {
-            Name::Oncebox => Some(Takes::Singles),
-            Name::OnceboxSet => Some(Takes::Sets),
-            Name::OnceboxIdle => Some(Takes::Nothing),
-            Name::Milan | Name::MilanInTx | Name::RowQueue | Name::RowQueueSet => None,
+            KeeperName::Oncebox => Some(Takes::Singles),
+            KeeperName::OnceboxSet => Some(Takes::Sets),
+            KeeperName::OnceboxIdle => Some(Takes::Nothing),
+            KeeperName::Milan | KeeperName::MilanInTx | KeeperName::RowQueue | KeeperName::RowQueueSet => {
+                None
+            }
         }
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for KeeperName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }

@@ -12,12 +12,12 @@ use super::{HANDLERS, Keeper, chunks};
 use crate::message::OrderPaid;
 use crate::stored::meter::Meter;
 
-pub(crate) struct Oncebox<S: LogStore> {
+pub(crate) struct OnceboxKeeper<S: LogStore> {
     pub(crate) inbox: Inbox<S>,
     pub(crate) meter: Arc<Meter>,
 }
 
-impl<S: LogStore> Keeper for Oncebox<S> {
+impl<S: LogStore> Keeper for OnceboxKeeper<S> {
     fn accept(&self, body: Vec<u8>) -> BoxFuture<'_, Result<()>> {
         async move { check(self.inbox.accept(Envelope::new(OrderPaid::KIND, body)).await?) }.boxed()
     }

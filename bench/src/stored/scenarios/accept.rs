@@ -4,13 +4,13 @@ use anyhow::Result;
 
 use super::super::arena::StoredArena;
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
 
 const BENCH: &str = "stored-accept";
 const CALLERS: [usize; 2] = [64, 256];
-const NAMES: [Name; 2] = [Name::Oncebox, Name::Milan];
+const NAMES: [KeeperName; 2] = [KeeperName::Oncebox, KeeperName::Milan];
 
 pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
     let mut all = Vec::new();
@@ -26,7 +26,7 @@ async fn compare<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
     callers: usize,
 ) -> Result<Comparison> {
-    let labels = NAMES.map(Name::as_str);
+    let labels = NAMES.map(KeeperName::as_str);
     let title = format!("{}: {BENCH}, {callers} callers", E::STORE);
     let rounds = arena.options.rounds();
     let series =

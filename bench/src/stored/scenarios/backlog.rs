@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::super::arena::StoredArena;
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use super::RATE;
 use crate::report::figure;
 use crate::results::{Comparison, Series};
@@ -17,9 +17,9 @@ const TENTHS: [&str; 10] = [
 ];
 
 /// A contender, its baseline, and where its tenths are reported.
-const CONTESTS: [(Name, [&str; 2], &str); 2] = [
-    (Name::OnceboxSet, ["oncebox-set", "oncebox-set-small"], "backlog-tenths-oncebox-set"),
-    (Name::Oncebox, ["oncebox", "oncebox-small"], "backlog-tenths-oncebox"),
+const CONTESTS: [(KeeperName, [&str; 2], &str); 2] = [
+    (KeeperName::OnceboxSet, ["oncebox-set", "oncebox-set-small"], "backlog-tenths-oncebox-set"),
+    (KeeperName::Oncebox, ["oncebox", "oncebox-small"], "backlog-tenths-oncebox"),
 ];
 
 pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
@@ -57,7 +57,7 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
     Ok(all)
 }
 
-fn show<E: StoredDatabaseKind>(name: Name, tenths: &[f64]) {
+fn show<E: StoredDatabaseKind>(name: KeeperName, tenths: &[f64]) {
     let figures: Vec<String> = tenths.iter().map(|rate| figure(*rate)).collect();
     eprintln!(
         "{}: {BENCH}: {name} by tenths: {}; from begin to end {:+.1} %",

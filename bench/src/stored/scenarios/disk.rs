@@ -3,23 +3,23 @@
 
 use anyhow::{Context, Result};
 
-use super::super::arena::{Entrant, LONGEST, StoredArena};
+use super::super::arena::{LONGEST, StoredArena, StoredEntrant};
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use super::super::per_message;
 use super::CALLERS;
-use crate::feed::{Feed, Order};
+use crate::feed::{Feed, FeedKind};
 use crate::measure::exhaust;
 use crate::results::{Comparison, Series};
 use crate::scenarios::rounds::interleave;
 use crate::store::Ground;
 
 const BENCHES: [&str; 2] = ["stored-disk", "stored-disk-wal"];
-const NAMES: [Name; 2] = [Name::Oncebox, Name::Milan];
+const NAMES: [KeeperName; 2] = [KeeperName::Oncebox, KeeperName::Milan];
 
 pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
     let Some(ask) = E::DISK_BYTES else { return Ok(Vec::new()) };
-    let labels = NAMES.map(Name::as_str);
+    let labels = NAMES.map(KeeperName::as_str);
     let title = format!("{}: {} (bytes per message)", E::STORE, BENCHES[0]);
     let mut logs = labels.map(|contender| Series { contender, figures: Vec::new() });
     let measure = async |n: usize| {
@@ -40,13 +40,13 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
 
 async fn measure<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
-    name: Name,
+    name: KeeperName,
     ask: &str,
 ) -> Result<(f64, f64)> {
     let messages = arena.options.waiting_messages();
     let mut entrant = arena.enter_for_callers(name).await?;
     let before = bytes(&entrant, ask).await?;
-    let feed = Feed::new(Order::Known { count: messages });
+    let feed = Feed::new(FeedKind::Known { count: messages });
     exhaust(&entrant.caller(), feed, CALLERS).await.with_context(|| format!("measuring {name}"))?;
     entrant.work(messages, LONGEST).await?;
     let after = bytes(&entrant, ask).await?;
@@ -55,7 +55,7 @@ async fn measure<E: StoredDatabaseKind>(
 }
 
 /// On the disk, and in the log.
-async fn bytes<E: StoredDatabaseKind>(entrant: &Entrant<E>, ask: &str) -> Result<(u64, u64)> {
+async fn bytes<E: StoredDatabaseKind>(entrant: &StoredEntrant<E>, ask: &str) -> Result<(u64, u64)> {
     let pool = entrant.ground.pool(1).await?;
     let disk = E::number(&mut *pool.acquire().await?, ask.into()).await;
     pool.close().await;

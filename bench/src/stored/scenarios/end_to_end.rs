@@ -6,19 +6,20 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::arena::{LONGEST, StoredArena};
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use super::super::per_second;
 use super::{CALLERS, RATE};
-use crate::feed::{Feed, Order};
+use crate::feed::{Feed, FeedKind};
 use crate::measure::exhaust;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
 
 const BENCH: &str = "stored-end-to-end";
-const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::Milan, Name::RowQueue];
+const NAMES: [KeeperName; 4] =
+    [KeeperName::Oncebox, KeeperName::OnceboxSet, KeeperName::Milan, KeeperName::RowQueue];
 
 pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
-    let labels = NAMES.map(Name::as_str);
+    let labels = NAMES.map(KeeperName::as_str);
     let title = format!("{}: {BENCH}", E::STORE);
     let rounds = arena.options.rounds();
     let series = interleave(&title, rounds, &labels, async |n: usize| measure(arena, NAMES[n]).await).await?;
@@ -26,14 +27,14 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
     Ok(Comparison { bench: BENCH, store: E::STORE, callers: CALLERS, unit: RATE, series, baselines })
 }
 
-async fn measure<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>, name: Name) -> Result<f64> {
+async fn measure<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>, name: KeeperName) -> Result<f64> {
     // One writer commits for each message that a baseline takes in.
     let messages = arena.options.waiting_messages() / if E::ONE_WRITER { 4 } else { 1 };
     let mut entrant = arena.enter_for_callers(name).await?;
     let caller = entrant.caller();
     entrant.meter.ask_for(messages, 10);
     let begin = Instant::now();
-    let bring = exhaust(&caller, Feed::new(Order::Known { count: messages }), CALLERS);
+    let bring = exhaust(&caller, Feed::new(FeedKind::Known { count: messages }), CALLERS);
     let (done, brought) = tokio::try_join!(entrant.work_until_enough(LONGEST), bring)
         .with_context(|| format!("measuring {name}"))?;
     let took = begin.elapsed();

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::arena::{LONGEST, StoredArena};
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use super::RATE;
 use crate::report::figure;
 use crate::results::Comparison;
@@ -15,10 +15,10 @@ use crate::store::Ground;
 
 const BENCH: &str = "held-snapshot";
 const HOLD: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ";
-const CONTESTS: [(Name, [&str; 2]); 3] = [
-    (Name::Oncebox, ["oncebox", "oncebox-fresh"]),
-    (Name::OnceboxSet, ["oncebox-set", "oncebox-set-fresh"]),
-    (Name::RowQueue, ["row-queue", "row-queue-fresh"]),
+const CONTESTS: [(KeeperName, [&str; 2]); 3] = [
+    (KeeperName::Oncebox, ["oncebox", "oncebox-fresh"]),
+    (KeeperName::OnceboxSet, ["oncebox-set", "oncebox-set-fresh"]),
+    (KeeperName::RowQueue, ["row-queue", "row-queue-fresh"]),
 ];
 
 pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Vec<Comparison>> {
@@ -37,7 +37,11 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
     Ok(all)
 }
 
-async fn held<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>, name: Name, half: u64) -> Result<f64> {
+async fn held<E: StoredDatabaseKind>(
+    arena: &mut StoredArena<'_, E>,
+    name: KeeperName,
+    half: u64,
+) -> Result<f64> {
     let mut entrant = arena.enter(name, 1).await?;
     entrant.warm_up(half).await?;
     entrant.fill(2 * half).await?;

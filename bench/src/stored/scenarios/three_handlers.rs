@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::super::arena::{LONGEST, StoredArena};
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use super::super::per_message;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
@@ -13,17 +13,18 @@ use crate::store::Ground;
 
 const BENCH: &str = "stored-3-handlers";
 const HANDLERS: usize = 3;
-const NAMES: [Name; 4] = [Name::Oncebox, Name::OnceboxSet, Name::RowQueue, Name::RowQueueSet];
+const NAMES: [KeeperName; 4] =
+    [KeeperName::Oncebox, KeeperName::OnceboxSet, KeeperName::RowQueue, KeeperName::RowQueueSet];
 
 const WAL_BENCH: &str = "stored-3-handlers-wal";
 /// With the handlers' own writes, and with handlers that write nothing.
-const WAL: [(&str, Name, usize); 6] = [
-    ("oncebox-3", Name::OnceboxSet, 3),
-    ("oncebox-3-idle", Name::OnceboxIdle, 3),
-    ("row-queue-3", Name::RowQueue, 3),
-    ("oncebox-1", Name::OnceboxSet, 1),
-    ("oncebox-1-idle", Name::OnceboxIdle, 1),
-    ("row-queue-1", Name::RowQueue, 1),
+const WAL: [(&str, KeeperName, usize); 6] = [
+    ("oncebox-3", KeeperName::OnceboxSet, 3),
+    ("oncebox-3-idle", KeeperName::OnceboxIdle, 3),
+    ("row-queue-3", KeeperName::RowQueue, 3),
+    ("oncebox-1", KeeperName::OnceboxSet, 1),
+    ("oncebox-1-idle", KeeperName::OnceboxIdle, 1),
+    ("row-queue-1", KeeperName::RowQueue, 1),
 ];
 
 pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<[Comparison; 2]> {
@@ -31,7 +32,7 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
 }
 
 async fn rates<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
-    let labels = NAMES.map(Name::as_str);
+    let labels = NAMES.map(KeeperName::as_str);
     let title = format!("{}: {BENCH}", E::STORE);
     // As many handler runs as the others have, or nearly.
     let (rounds, messages) = (arena.options.rounds(), arena.options.waiting_messages() / 2);
@@ -54,7 +55,7 @@ async fn wal<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Co
 /// From the accept to the last handler.
 async fn written<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
-    name: Name,
+    name: KeeperName,
     handlers: usize,
 ) -> Result<f64> {
     let messages = arena.options.waiting_messages();

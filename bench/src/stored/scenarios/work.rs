@@ -4,17 +4,19 @@ use anyhow::Result;
 
 use super::super::arena::StoredArena;
 use super::super::engine::StoredDatabaseKind;
-use super::super::keepers::Name;
+use super::super::keepers::KeeperName;
 use super::{CALLERS, RATE};
-use crate::arena::Task;
+use crate::arena::Trial;
 use crate::contenders;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
 
-const NAMES: [Name; 4] = [Name::Oncebox, Name::Milan, Name::MilanInTx, Name::RowQueue];
-const NAMES_OF_SETS: [Name; 4] = [Name::OnceboxSet, Name::Milan, Name::MilanInTx, Name::RowQueueSet];
+const NAMES: [KeeperName; 4] =
+    [KeeperName::Oncebox, KeeperName::Milan, KeeperName::MilanInTx, KeeperName::RowQueue];
+const NAMES_OF_SETS: [KeeperName; 4] =
+    [KeeperName::OnceboxSet, KeeperName::Milan, KeeperName::MilanInTx, KeeperName::RowQueueSet];
 /// No inbox: a hundred rows with one insert.
-const BULK: contenders::Name = contenders::Name::Bulk;
+const BULK: contenders::KeeperName = contenders::KeeperName::Bulk;
 
 pub(super) async fn singles<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     compare(arena, "stored-work", &NAMES, false).await
@@ -27,7 +29,7 @@ pub(super) async fn sets<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) 
 async fn compare<E: StoredDatabaseKind>(
     arena: &mut StoredArena<'_, E>,
     bench: &'static str,
-    names: &[Name],
+    names: &[KeeperName],
     with_bulk: bool,
 ) -> Result<Comparison> {
     let mut labels: Vec<&'static str> = names.iter().map(|name| name.as_str()).collect();
@@ -38,7 +40,7 @@ async fn compare<E: StoredDatabaseKind>(
     let (rounds, messages) = (arena.options.rounds(), arena.options.waiting_messages());
     let measure = async |n: usize| match names.get(n) {
         Some(&name) => Ok(arena.drains(name, 1, messages).await?.rate),
-        None => arena.inline.rate(BULK, Task::fresh(CALLERS)).await,
+        None => arena.inline.rate(BULK, Trial::fresh(CALLERS)).await,
     };
     let series = interleave(&title, rounds, &labels, measure).await?;
     let (callers, baselines) = (E::INBOX_WORKERS, labels[1..].to_vec());

@@ -4,7 +4,7 @@ use oncebox_workload::history::SentMessage;
 use oncebox_workload::ledger::LedgerDiff;
 use oncebox_workload::plan::Entry;
 
-use crate::demo::history::Counts;
+use crate::demo::history::DemoCounts;
 use crate::demo::ledger::LedgerRow;
 use crate::demo::plan::MessageMode;
 
@@ -27,7 +27,7 @@ pub(super) struct Audit {
 
 impl Audit {
     /// Compares the messages that were sent with all rows of the ledger.
-    pub(super) fn new(counts: &Counts, rows: &[LedgerRow]) -> Self {
+    pub(super) fn new(counts: &DemoCounts, rows: &[LedgerRow]) -> Self {
         let sent = &counts.deliveries.sent;
         let entries = || sent.values().map(|sent| sent.entry);
         let diff = LedgerDiff::new(entries(), rows.iter().copied());
@@ -52,7 +52,7 @@ impl Audit {
 }
 
 /// At the end every message; before that, inline messages that are acknowledged.
-fn must_be_handled(counts: &Counts, sent: &SentMessage) -> bool {
+fn must_be_handled(counts: &DemoCounts, sent: &SentMessage) -> bool {
     counts.is_worked_off
         || (sent.is_acknowledged && MessageMode::of(sent.entry.message) == MessageMode::Inline)
 }
@@ -67,7 +67,7 @@ mod tests {
         (Entry { message, account: 1, amount: message * 10 }, times)
     }
 
-    fn finished() -> Counts {
+    fn finished() -> DemoCounts {
         counts(&[sent(1), sent(2), sent(3), DemoEvent::WorkedOff.into()])
     }
 

@@ -36,7 +36,7 @@ pub(super) enum DemoEvent {
 
 /// The sums of all events.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct DemoCounts {
     pub(super) seed: u64,
     /// The number of messages that were to be sent.
     pub(super) messages: u64,
@@ -54,7 +54,7 @@ pub(super) struct Counts {
     pub(super) ms: u64,
 }
 
-impl Counts {
+impl DemoCounts {
     fn add(&mut self, line: &HistoryLine<DemoEvent>) {
         self.ms = line.ms;
         self.deliveries.add(&line.event);
@@ -84,20 +84,20 @@ impl Counts {
 
 /// Counts events, and writes them to a file if there is one.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct DemoHistory {
     begun: Instant,
-    counts: Counts,
+    counts: DemoCounts,
     file: Option<HistoryWriter>,
 }
 
-impl History {
+impl DemoHistory {
     /// Begins a history. The file must not exist yet.
     pub(super) fn begin(path: Option<&Path>) -> Result<Self> {
         let file = path.map(HistoryWriter::create).transpose()?;
-        Ok(Self { begun: Instant::now(), counts: Counts::default(), file })
+        Ok(Self { begun: Instant::now(), counts: DemoCounts::default(), file })
     }
 
-    pub(super) fn counts(&self) -> &Counts {
+    pub(super) fn counts(&self) -> &DemoCounts {
         &self.counts
     }
 
@@ -115,14 +115,14 @@ impl History {
     }
 
     /// Completes the file.
-    pub(super) fn finish(self) -> Result<Counts> {
+    pub(super) fn finish(self) -> Result<DemoCounts> {
         self.file.map(HistoryWriter::finish).transpose()?;
         Ok(self.counts)
     }
 }
 
 /// Counts the events of a file.
-pub(super) fn read(path: &Path) -> Result<Counts> {
+pub(super) fn read(path: &Path) -> Result<DemoCounts> {
     let lines = read_file(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let text = format!("there is no {}: `oncebox demo --keep DIR` leaves one in DIR", path.display());
@@ -130,7 +130,7 @@ pub(super) fn read(path: &Path) -> Result<Counts> {
         }
         _ => anyhow::Error::new(error),
     })?;
-    let mut counts = Counts::default();
+    let mut counts = DemoCounts::default();
     for line in lines {
         counts.add(&line?);
     }
@@ -146,8 +146,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::demo) fn counts(events: &[Event]) -> Counts {
-        let mut counts = Counts::default();
+    pub(in crate::demo) fn counts(events: &[Event]) -> DemoCounts {
+        let mut counts = DemoCounts::default();
         for event in events {
             counts.add(&HistoryLine::new(Duration::ZERO, event.clone()));
         }
@@ -189,7 +189,7 @@ pub(super) mod tests {
     fn a_history_file_has_the_same_counts_when_it_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
-        let mut history = History::begin(Some(&path)).unwrap();
+        let mut history = DemoHistory::begin(Some(&path)).unwrap();
         for event in events() {
             history.add(event).unwrap();
         }
@@ -197,6 +197,6 @@ pub(super) mod tests {
         assert_eq!((read.recognised, read.crashes, read.is_worked_off), (1, 1, true));
         assert_eq!((written.cut_off, written.ms, written.seed), (read.cut_off, read.ms, read.seed));
         assert_eq!(read.deliveries.sent[&1].entry.amount, 10);
-        History::begin(Some(&path)).unwrap_err();
+        DemoHistory::begin(Some(&path)).unwrap_err();
     }
 }

@@ -33,7 +33,7 @@ use uuid::Uuid;
 use crate::cli::CommonArgs;
 use crate::demo::audit::Audit;
 use crate::demo::database::DemoDatabase;
-use crate::demo::history::{Counts, DemoEvent, History};
+use crate::demo::history::{DemoCounts, DemoEvent, DemoHistory};
 use crate::demo::kills::KillSchedule;
 use crate::demo::ledger::{LedgerStore, table};
 use crate::demo::plan::plan;
@@ -158,7 +158,7 @@ fn prepare(output: CommandOutput, options: &DemoArgs, database: &DemoDatabase) -
     let plan = plan(seed);
     let (messages, workers, kills) =
         (u64::from(options.messages), usize::from(options.workers), usize::from(options.kills));
-    let mut history = History::begin(database.history_file().as_deref())?;
+    let mut history = DemoHistory::begin(database.history_file().as_deref())?;
     let (store, schema) = (database.target.redacted_url(), database.target.schema.clone());
     output.line(format!(
         "{messages} messages, {workers} workers, {kills} kills, seed {seed}, on {store}{}",
@@ -177,7 +177,7 @@ fn prepare(output: CommandOutput, options: &DemoArgs, database: &DemoDatabase) -
     })
 }
 
-async fn audit(counts: &Counts, opened: &Opened, schema: Option<&str>) -> Result<Audit> {
+async fn audit(counts: &DemoCounts, opened: &Opened, schema: Option<&str>) -> Result<Audit> {
     let rows = with_store!(opened, store => store.rows(&table(schema)).await);
     Ok(Audit::new(counts, &rows.context("cannot read the ledger")?))
 }

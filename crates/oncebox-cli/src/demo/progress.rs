@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oncebox_workload::history::DeliveryCounts;
 
-use crate::demo::history::Counts;
+use crate::demo::history::DemoCounts;
 
 /// The time between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -42,14 +42,14 @@ impl DemoProgress {
     }
 
     /// Shows the counts while messages are delivered.
-    pub(super) fn show(&mut self, counts: &Counts) {
+    pub(super) fn show(&mut self, counts: &DemoCounts) {
         if self.is_time() {
             self.print(counts, &text(counts));
         }
     }
 
     /// Shows the counts while the backlog is worked off.
-    pub(super) fn show_backlog(&mut self, counts: &Counts, backlog: u64) {
+    pub(super) fn show_backlog(&mut self, counts: &DemoCounts, backlog: u64) {
         if self.is_time() {
             let text = format!("{}  {backlog} stored messages left", text(counts));
             self.print(counts, &text);
@@ -66,7 +66,7 @@ impl DemoProgress {
         is_time
     }
 
-    fn print(&self, counts: &Counts, text: &str) {
+    fn print(&self, counts: &DemoCounts, text: &str) {
         let (acknowledged, messages) = (counts.deliveries.acknowledged, counts.messages);
         match &self.form {
             Form::Bar(bar) => {
@@ -86,8 +86,8 @@ impl DemoProgress {
     }
 }
 
-fn text(counts: &Counts) -> String {
-    let Counts { recognised, crashes, .. } = counts;
+fn text(counts: &DemoCounts) -> String {
+    let DemoCounts { recognised, crashes, .. } = counts;
     let DeliveryCounts { delivered, acks_dropped, .. } = counts.deliveries;
     format!(
         "{crashes} kills  {delivered} delivered  {recognised} duplicates recognised  {acks_dropped} acks dropped"

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::demo::audit::Audit;
-use crate::demo::history::Counts;
+use crate::demo::history::DemoCounts;
 use crate::table::TextTable;
 
 /// The result in JSON.
@@ -36,7 +36,7 @@ struct Object<'a> {
 /// The counts of the history, and the audit of the ledger.
 #[derive(Debug)]
 pub(super) struct DemoReport {
-    pub(super) counts: Counts,
+    pub(super) counts: DemoCounts,
     pub(super) audit: Audit,
 }
 

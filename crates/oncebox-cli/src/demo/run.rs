@@ -10,7 +10,7 @@ use oncebox_workload::plan::Plan;
 use tokio::time::sleep;
 
 use crate::demo::database::DemoDatabase;
-use crate::demo::history::{DemoEvent, Event, History};
+use crate::demo::history::{DemoEvent, DemoHistory, Event};
 use crate::demo::kills::KillSchedule;
 use crate::demo::plan::MessageMode;
 use crate::demo::progress::DemoProgress;
@@ -32,7 +32,7 @@ const OPERATOR: &str = "oncebox demo";
 #[derive(Debug)]
 pub(super) struct DemoRun {
     pub(super) workers: WorkerProcesses,
-    pub(super) history: History,
+    pub(super) history: DemoHistory,
     pub(super) progress: DemoProgress,
     pub(super) plan: Plan,
     pub(super) deliverer: Deliverer,

@@ -36,14 +36,14 @@ fn entry(operator: &str, action: &str, handler: &str) -> (String, String, String
 
 /// What a handler was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Run {
+struct HandlerRun {
     id: String,
     attempt: u32,
     is_replay: bool,
     effect: EffectId,
 }
 
-type Runs = Arc<Mutex<Vec<Run>>>;
+type Runs = Arc<Mutex<Vec<HandlerRun>>>;
 
 /// The runs since the last time, as (message, whether it was a replay).
 fn read(runs: &Runs) -> Vec<(String, bool)> {
@@ -74,7 +74,7 @@ fn noting<F: Fixture<Store: LogStore>>(
                               conn: &mut Conn<F>|
                 -> Result<(), Failure> {
         effects.effect(conn, &sample.id).await?;
-        runs.lock().unwrap().push(Run { id: sample.id.clone(), attempt, is_replay, effect });
+        runs.lock().unwrap().push(HandlerRun { id: sample.id.clone(), attempt, is_replay, effect });
         judge(&sample.id, attempt)
     };
     let isolated = |options: HandlerOptions<Sample>| options.isolated();

@@ -17,12 +17,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The runs that succeeded, and all of them.
 #[derive(Clone, Default)]
-struct Runs {
+struct HandlerRuns {
     done: Arc<Mutex<Vec<String>>>,
     all: Arc<Mutex<Vec<String>>>,
 }
 
-impl Runs {
+impl HandlerRuns {
     /// A message under the key that is the first letter of its id. What a batch took back has run again, so the last run counts.
     fn of_key(&self, key: &str) -> Vec<String> {
         let mut seen = HashSet::new();
@@ -46,7 +46,7 @@ impl Runs {
 fn with_judge<F: Fixture<Store: LogStore>>(
     fixture: &F,
     builder: InboxBuilder<F::Store>,
-    runs: &Runs,
+    runs: &HandlerRuns,
     judge: impl Fn(&str, u32) -> Result<(), Failure> + Clone + Send + Sync + 'static,
     options: impl FnOnce(HandlerOptions<Sample>) -> HandlerOptions<Sample>,
 ) -> InboxBuilder<F::Store> {
@@ -94,7 +94,7 @@ async fn assert_once<F: Fixture>(fixture: &F, ids: &[&str]) {
 
 /// Keys that differ in their last byte only are two, and the longest one that is accepted holds its messages as a short one does.
 pub async fn an_ordering_key_of_any_length_keeps_its_order<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let judge = |id: &str, n: u32| match id {
         "a-1" | "b-1" if n == 1 => Err("at first".into()),
         _ => Ok(()),
@@ -121,7 +121,7 @@ pub async fn an_ordering_key_of_any_length_keeps_its_order<F: Fixture<Store: Log
 pub async fn an_ordering_key_keeps_its_order_however_often_its_messages_fail<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let number = |id: &str| id[2..].parse::<u32>().unwrap();
     let judge = move |id: &str, n: u32| match number(id) {
         m if m.is_multiple_of(2) && n == 1 => Err("at first".into()),
@@ -151,7 +151,7 @@ pub async fn an_ordering_key_keeps_its_order_however_often_its_messages_fail<F: 
 
 /// Those of the same batch too; other keys, and messages without one, go on at once.
 pub async fn only_the_key_of_a_failed_message_waits<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let judge = |id: &str, n: u32| match (id, n) {
         ("a1" | "x1", 1) => Err(Failure::after(HOUR, "busy")),
         _ => Ok(()),
@@ -185,7 +185,7 @@ pub async fn only_the_key_of_a_failed_message_waits<F: Fixture<Store: LogStore>>
 
 /// Without `.ordered()`, ordering keys choose a lane and nothing else.
 pub async fn without_order_no_message_waits_for_a_failed_one<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let judge = |id: &str, _| match id {
         "a1" => Err(Failure::permanent("never")),
         "a2" => Err(Failure::after(HOUR, "busy")),
@@ -201,7 +201,7 @@ pub async fn without_order_no_message_waits_for_a_failed_one<F: Fixture<Store: L
 /// An inbox where the first of key a is dead and two wait behind it; it heals when told.
 async fn with_dead_head<F: Fixture<Store: LogStore>>(
     fixture: &F,
-    runs: &Runs,
+    runs: &HandlerRuns,
     policy: DeadHead,
 ) -> (Inbox<F::Store>, Arc<Mutex<bool>>) {
     let healed = Arc::new(Mutex::new(false));
@@ -216,7 +216,7 @@ async fn with_dead_head<F: Fixture<Store: LogStore>>(
 
 /// Until an operator acts on it; only its own key.
 pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let (inbox, healed) = with_dead_head(&fixture, &runs, DeadHead::default()).await;
     accept_keyed(&inbox, &["a1", "a2", "b1", "a3"]).await;
     let report = inbox.work_until_idle().await.unwrap();
@@ -244,7 +244,7 @@ pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store:
 
 /// Discarded, counted as done or corrected: those behind it go on, in their order.
 pub async fn a_dead_letter_that_is_resolved_frees_its_key<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let judge = |id: &str, _| if id.ends_with('1') { Err(Failure::permanent("never")) } else { Ok(()) };
     let inbox =
         with_judge(&fixture, one_lane(&fixture), &runs, judge, |o| o.ordered()).build().await.unwrap();
@@ -271,7 +271,7 @@ pub async fn a_dead_letter_that_is_resolved_frees_its_key<F: Fixture<Store: LogS
 
 /// And a handler may change its mind about that.
 pub async fn a_dead_letter_that_is_skipped_holds_no_message<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let (skips, _) = with_dead_head(&fixture, &runs, DeadHead::Skip).await;
     accept_keyed(&skips, &["a1", "a2", "b1", "a3"]).await;
     assert_eq!(skips.work_until_idle().await.unwrap().dead, 1);
@@ -292,7 +292,7 @@ pub async fn a_dead_letter_that_is_skipped_holds_no_message<F: Fixture<Store: Lo
 
 /// Before its time it waits alone; then it holds its key like any other.
 pub async fn a_scheduled_message_holds_its_key_when_it_is_due<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     let judge = |id: &str, n: u32| match (id, n) {
         ("a1", 1) => Err(Failure::after(HOUR, "busy")),
         _ => Ok(()),
@@ -368,7 +368,7 @@ pub async fn a_set_handler_keeps_the_order_of_keys<F: Fixture<Store: LogStore>>(
     assert_eq!((report.done, report.failed, report.parked), (3 + 7 + 10, 2, 6 + 2));
     fixture.travel(HOUR);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 10);
-    let runs = Runs { done, ..Runs::default() };
+    let runs = HandlerRuns { done, ..HandlerRuns::default() };
     for key in ["a", "b", "c"] {
         assert_eq!(runs.of_key(key), (0..10).map(|n| format!("{key}-{n}")).collect::<Vec<_>>());
     }
@@ -379,7 +379,7 @@ pub async fn a_set_handler_keeps_the_order_of_keys<F: Fixture<Store: LogStore>>(
 
 /// Inline, messages come in any order.
 pub async fn order_needs_the_log<F: Fixture<Store: LogStore>>(fixture: F) {
-    let runs = Runs::default();
+    let runs = HandlerRuns::default();
     for mode in [Mode::inline(), Mode::inline().spill(), Mode::mixed()] {
         let builder = Inbox::builder(fixture.store()).mode(mode);
         let refused = with_judge(&fixture, builder, &runs, |_, _| Ok(()), |o| o.ordered()).build().await;

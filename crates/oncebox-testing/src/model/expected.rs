@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncebox_core::DeadHead;
 use oncebox_core::store::{Event, Fence, Place, Stage};
 
-use super::Shared;
+use super::StoreCases;
 use super::operations::{HANDLERS, Step};
 
 /// The most failures of a message before it is dead.
@@ -63,7 +63,7 @@ pub(super) struct Expected {
     pub(super) handlers: Vec<ExpectedHandler>,
     pub(super) messages: Vec<ExpectedMessage>,
     pub(super) heads: Vec<i64>,
-    shared: Arc<Shared>,
+    shared: Arc<StoreCases>,
 }
 
 impl Life {
@@ -91,7 +91,11 @@ impl Life {
 }
 
 impl Expected {
-    pub(super) fn new(ordered: [Option<DeadHead>; HANDLERS], heads: Vec<i64>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        ordered: [Option<DeadHead>; HANDLERS],
+        heads: Vec<i64>,
+        shared: Arc<StoreCases>,
+    ) -> Self {
         let handler = |ordered| ExpectedHandler {
             ordered,
             is_there: true,

@@ -34,7 +34,7 @@ const OPERATIONS: usize = 40;
 
 /// What the cases on one store have in common.
 #[derive(Debug, Default)]
-struct Shared {
+struct StoreCases {
     /// The transitions that were seen.
     seen: Mutex<BTreeSet<(Stage, Event)>>,
     /// How far the store's clock was moved.
@@ -51,7 +51,7 @@ pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>
     };
     println!("seed: ONCEBOX_SEED={seed}");
     let cases = if env::var_os("ONCEBOX_FULL").is_some() { SEQUENCES } else { SEQUENCES / 10 };
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(StoreCases::default());
     let of_all = shared.clone();
     // The runner of proptest is not async: it blocks this thread, and each case blocks on the runtime in turn.
     let ran = tokio::task::block_in_place(move || {
@@ -76,7 +76,7 @@ pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>
 
 /// Every transition of the table happens, on a store too.
 pub async fn every_transition_happens<F: Fixture<Store: LogStore>>(fixture: F) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(StoreCases::default());
     for operations in operations::grand_tour() {
         run(&fixture, &operations, &shared).await.unwrap_or_else(|why| panic!("{why}\n{operations:#?}"));
     }
@@ -94,7 +94,7 @@ fn sequence() -> impl Strategy<Value = Vec<ModelOperation>> {
 async fn run<F: Fixture<Store: LogStore>>(
     fixture: &F,
     operations: &[ModelOperation],
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCases>,
 ) -> Result<(), String> {
     let mut world = World::new(fixture, shared.clone()).await;
     let mut done = Ok(());

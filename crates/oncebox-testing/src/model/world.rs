@@ -17,7 +17,7 @@ use oncebox_core::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::Shared;
+use super::StoreCases;
 use super::expected::{ATTEMPTS, Expected, ExpectedMessage, LATER};
 use super::operations::{APART, HANDLERS, ModelOperation, Step};
 use crate::conformance::{Fixture, LIMITS};
@@ -84,11 +84,11 @@ pub(super) struct World<F: Fixture<Store: LogStore>> {
     /// Another process, and what it has taken.
     ghost: Option<ProcessId>,
     leases: Vec<(Place, Fence)>,
-    shared: Arc<Shared>,
+    shared: Arc<StoreCases>,
 }
 
 impl<F: Fixture<Store: LogStore>> World<F> {
-    pub(super) async fn new(fixture: &F, shared: Arc<Shared>) -> Self {
+    pub(super) async fn new(fixture: &F, shared: Arc<StoreCases>) -> Self {
         let case = CASES.fetch_add(1, Ordering::SeqCst);
         let kind = format!("case-{case}");
         let script = Arc::new(Script::default());

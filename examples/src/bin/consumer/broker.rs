@@ -25,7 +25,7 @@ pub(crate) struct Queued {
 
 /// One delivery, to be settled by its tag.
 #[derive(Debug)]
-pub(crate) struct Delivery {
+pub(crate) struct BrokerDelivery {
     pub(crate) tag: u64,
     pub(crate) kind: String,
     pub(crate) body: Vec<u8>,
@@ -80,7 +80,7 @@ impl Broker {
     }
 
     /// Delivers any of the messages that are due; `None` when the queue is empty.
-    pub(crate) fn receive(&mut self) -> Option<Delivery> {
+    pub(crate) fn receive(&mut self) -> Option<BrokerDelivery> {
         let next_due = self.queue.iter().map(|queued| queued.due).min()?;
         self.clock = self.clock.max(next_due);
         let mut due: Vec<&mut Queued> =
@@ -89,7 +89,7 @@ impl Broker {
         queued.due = self.clock + VISIBILITY_TIMEOUT;
         queued.deliveries += 1;
         self.deliveries += 1;
-        Some(Delivery {
+        Some(BrokerDelivery {
             tag: queued.tag,
             kind: queued.kind.clone(),
             body: queued.body.clone(),

@@ -59,7 +59,7 @@ fn is_refused(error: &sqlx::Error) -> bool {
 
 /// What became of the deliveries.
 #[derive(Debug, Default)]
-struct Counts {
+struct ConsumerCounts {
     done: u32,
     duplicates: u32,
     retries: u32,
@@ -68,8 +68,8 @@ struct Counts {
 
 /// The consumer: process, then settle, never the other way round. Any number of these loops, in any number of
 /// processes, may share a queue and a database.
-async fn consume(broker: &mut Broker, inbox: &Inbox<SqliteStore>) -> Counts {
-    let mut counts = Counts::default();
+async fn consume(broker: &mut Broker, inbox: &Inbox<SqliteStore>) -> ConsumerCounts {
+    let mut counts = ConsumerCounts::default();
     while let Some(delivery) = broker.receive() {
         let envelope = Envelope::new(delivery.kind, delivery.body).with_attempt(delivery.attempt);
         let settlement = match inbox.process(envelope).await {
@@ -92,7 +92,7 @@ async fn consume(broker: &mut Broker, inbox: &Inbox<SqliteStore>) -> Counts {
     counts
 }
 
-impl Counts {
+impl ConsumerCounts {
     fn add(&mut self, outcome: Option<&Outcome>) {
         match outcome {
             Some(Outcome::Done) => self.done += 1,

@@ -4,14 +4,14 @@ use oncebox::State;
 use sqlx::SqliteConnection;
 
 use crate::OrderPlaced;
-use crate::runs::Runs;
+use crate::runs::RunCounts;
 
 pub(crate) const HANDLER: &str = "billing";
 pub(crate) const TABLE: &str = "create table invoices (order_id text not null, cents integer not null)";
 
 pub(crate) async fn write_invoice(
     order: OrderPlaced,
-    State(runs): State<Runs>,
+    State(runs): State<RunCounts>,
     db: &mut SqliteConnection,
 ) -> Result<(), sqlx::Error> {
     runs.count(HANDLER);

@@ -4,14 +4,14 @@ use oncebox::State;
 use sqlx::SqliteConnection;
 
 use crate::OrderPlaced;
-use crate::runs::Runs;
+use crate::runs::RunCounts;
 
 pub(crate) const HANDLER: &str = "mail-log";
 pub(crate) const TABLE: &str = "create table mail_log (order_id text not null, customer text not null)";
 
 pub(crate) async fn log_confirmation(
     order: OrderPlaced,
-    State(runs): State<Runs>,
+    State(runs): State<RunCounts>,
     db: &mut SqliteConnection,
 ) -> Result<(), sqlx::Error> {
     runs.count(HANDLER);

@@ -16,7 +16,7 @@ mod shipping;
 
 use anyhow::ensure;
 use oncebox::{Envelope, Inbox, Message, Outcome, Report, Settlement, SqliteStore};
-use runs::Runs;
+use runs::RunCounts;
 use serde::{Deserialize, Serialize};
 use shipping::Carrier;
 use uuid::Uuid;
@@ -37,7 +37,7 @@ async fn main() -> anyhow::Result<()> {
     for table in [billing::TABLE, shipping::TABLE, mail_log::TABLE] {
         sqlx::query(table).execute(store.pool()).await?;
     }
-    let runs = Runs::default();
+    let runs = RunCounts::default();
     let inbox = Inbox::builder(store.clone())
         .on(billing::HANDLER, billing::write_invoice)
         .on(shipping::HANDLER, shipping::book_parcel)

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Counts runs, also those that were rolled back. All clones count together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Runs(Arc<Mutex<BTreeMap<&'static str, u32>>>);
+pub(crate) struct RunCounts(Arc<Mutex<BTreeMap<&'static str, u32>>>);
 
-impl Runs {
+impl RunCounts {
     pub(crate) fn count(&self, handler: &'static str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(handler).or_default() += 1;
     }

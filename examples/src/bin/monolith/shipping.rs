@@ -8,7 +8,7 @@ use oncebox::{EffectId, Failure, State};
 use sqlx::SqliteConnection;
 
 use crate::OrderPlaced;
-use crate::runs::Runs;
+use crate::runs::RunCounts;
 
 pub(crate) const HANDLER: &str = "shipping";
 pub(crate) const TABLE: &str = "create table parcels (order_id text not null, tracking text not null)";
@@ -21,7 +21,7 @@ pub(crate) async fn book_parcel(
     order: OrderPlaced,
     effect: EffectId,
     State(carrier): State<Carrier>,
-    State(runs): State<Runs>,
+    State(runs): State<RunCounts>,
     db: &mut SqliteConnection,
 ) -> Result<(), Failure> {
     runs.count(HANDLER);

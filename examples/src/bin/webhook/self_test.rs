@@ -26,7 +26,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let fresh = json!({ "handled": true, "duplicate": false });
     let duplicate = json!({ "handled": true, "duplicate": true });
 
-    let server = Server::start(database).await?;
+    let server = TestedEndpoint::start(database).await?;
     server.accepts(PAYMENT, &fresh).await?;
     server.accepts(PAYMENT, &duplicate).await?;
     server.accepts(UNKNOWN, &json!({ "handled": false, "duplicate": false })).await?;
@@ -58,20 +58,20 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     server.stop().await?;
     println!("stopped; again on the same database:");
 
-    let server = Server::start(database).await?;
+    let server = TestedEndpoint::start(database).await?;
     server.accepts(PAYMENT, &duplicate).await?;
     server.has_totals().await?;
     server.stop().await
 }
 
 /// The endpoint on a port of its own.
-struct Server {
+struct TestedEndpoint {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Server {
+impl TestedEndpoint {
     async fn start(database: &str) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;

@@ -12,7 +12,7 @@ on_every_store!(
 );
 
 /// A fixture into which a marker can be written behind the library's back.
-trait Rows {
+trait HandwrittenMarkers {
     async fn insert_marker_by_hand(&self, handler: &str, key: &[u8]) -> Result<(), sqlx::Error>;
 }
 
@@ -21,19 +21,19 @@ const BY_HAND_POSTGRES: &str =
     "insert into oncebox.marker (handler, kind, key, state, received_at, processed_at)
     values ($1, 'order.paid', $2, 'done', now(), now())";
 
-impl Rows for crate::sqlite::Sqlite {
+impl HandwrittenMarkers for crate::sqlite::Sqlite {
     async fn insert_marker_by_hand(&self, handler: &str, key: &[u8]) -> Result<(), sqlx::Error> {
         sqlx::query(BY_HAND_SQLITE).bind(handler).bind(key).execute(self.store.pool()).await.map(drop)
     }
 }
 
-impl Rows for crate::postgres::Postgres {
+impl HandwrittenMarkers for crate::postgres::Postgres {
     async fn insert_marker_by_hand(&self, handler: &str, key: &[u8]) -> Result<(), sqlx::Error> {
         sqlx::query(BY_HAND_POSTGRES).bind(handler).bind(key).execute(self.store.pool()).await.map(drop)
     }
 }
 
-async fn the_primary_key_refuses_a_second_marker<F: Fixture + Rows>(fixture: F) {
+async fn the_primary_key_refuses_a_second_marker<F: Fixture + HandwrittenMarkers>(fixture: F) {
     let effects = fixture.clone();
     let handler =
         async move |order: OrderPaid, conn: &mut Conn<F>| effects.effect(conn, &order.order_id).await;

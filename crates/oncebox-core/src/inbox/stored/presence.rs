@@ -57,7 +57,7 @@ struct ProcessIdentity {
 }
 
 /// The identity of this process for its workers.
-pub(super) struct Process {
+pub(super) struct ThisProcess {
     pub(super) id: ProcessId,
     pub(super) cancellation: Cancellation,
 }
@@ -68,10 +68,10 @@ impl Identities {
     }
 
     /// The current identity; `None` while this process does not work.
-    fn process(&self) -> Option<Process> {
+    fn process(&self) -> Option<ThisProcess> {
         let state = self.state();
         let identity = state.identity.as_ref()?;
-        Some(Process { id: identity.id, cancellation: identity.cancel.cancellation() })
+        Some(ThisProcess { id: identity.id, cancellation: identity.cancel.cancellation() })
     }
 
     /// Adopts a new identity, and cancels the bodies that run under the previous one: their ends no longer count.
@@ -180,7 +180,7 @@ impl<S: InboxStore> Presence<S> {
     }
 
     /// The current identity; `None` while this process does not work.
-    pub(super) fn process(&self) -> Option<Process> {
+    pub(super) fn process(&self) -> Option<ThisProcess> {
         self.me.process()
     }
 

@@ -15,7 +15,7 @@ use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::account::apart;
 use crate::inbox::stored::care::{CRASHES_MAX, crashed_outcome};
-use crate::inbox::stored::presence::Process;
+use crate::inbox::stored::presence::ThisProcess;
 use crate::inbox::stored::visit::{TakenBatch, VisitResult, VisitTarget, WorkKind};
 use crate::inbox::stored::work::{BatchRun, HeldKeys, MessageEnd};
 use crate::inbox::stored::worker::WorkReport;
@@ -209,7 +209,7 @@ impl<S: LogStore> DetachedRuns<S> {
         self: &Arc<Self>,
         tx: S::Tx,
         commit: LeaseCommit,
-        process: &Process,
+        process: &ThisProcess,
         permits: Vec<OwnedSemaphorePermit>,
         isolation: &Isolation,
     ) -> Result<VisitResult, Error> {

@@ -12,7 +12,7 @@ use super::lease::LeasedMessages;
 use crate::inbox::body::BodyFailure;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
-use crate::inbox::stored::presence::Process;
+use crate::inbox::stored::presence::ThisProcess;
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
 use crate::store::StoredMessage;
@@ -74,7 +74,7 @@ impl<S: LogStore> DetachedRuns<S> {
     pub(super) fn start(
         self: &Arc<Self>,
         handler: &Registered<S>,
-        process: &Process,
+        process: &ThisProcess,
         leased: LeasedMessages,
         permits: Vec<OwnedSemaphorePermit>,
         isolation: &Isolation,
