@@ -14,7 +14,7 @@ const SEVERAL_ON_SQLITE: &[(&str, &[&str])] = &[
     ),
     ("append", &["begin_append", "find_accepted", "append_marker", "note_kinds"]),
     ("beat", &["begin_live_time"]),
-    ("complete", &["retry_task", "bury_task", "end_task", "mark_done"]),
+    ("complete", &["retry_task", "dead_letter_task", "end_task", "mark_done"]),
     ("end_lanes", &["drop_progress", "drop_replays"]),
     ("finish", &["advance"]),
     ("forget_attempt", &["count_care"]),

@@ -136,7 +136,7 @@ const TABLES: &str = include_str!("../sql/tables.sql");
 /// Opens a pool with all its connections.
 async fn open_pool<DB: Database>(
     connections: u32,
-    options: <DB::Connection as Connection>::MeasureOptions,
+    options: <DB::Connection as Connection>::Options,
 ) -> Result<Pool<DB>> {
     PoolOptions::new()
         .min_connections(connections)

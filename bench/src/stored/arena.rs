@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use sqlx::Pool;
 
 use super::engine::{Handlers, StoredDatabaseKind};
-use super::keepers::{Accepting, Keeper, KeeperName, Milan, Oncebox, RowQueue};
+use super::keepers::{Accepting, Keeper, KeeperName, Milan, OnceboxKeeper, RowQueue};
 use super::ledger::rows;
 use super::meter::Meter;
 use super::per_second;
@@ -125,7 +125,7 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
                 let pool = ground.pool(E::INBOX_POOL).await?;
                 let handlers = Handlers { count: handlers, takes };
                 let inbox = E::inbox(ground.store(pool.clone())?, handlers, meter.clone()).await?;
-                (Arc::new(Oncebox { inbox, meter: meter.clone() }), vec![pool])
+                (Arc::new(OnceboxKeeper { inbox, meter: meter.clone() }), vec![pool])
             }
             None => {
                 let pool = ground.pool(if E::ONE_WRITER { 1 } else { pool }).await?;

@@ -160,7 +160,7 @@ impl PostgresStore {
 
     async fn try_spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Option<Place>, sqlx::Error> {
         let Spill { marker, message, lane, .. } = spill;
-        let set_apart = sqlx::query(self.statements.spill.clone())
+        let spill = sqlx::query(self.statements.spill.clone())
             .bind(spill.handler.0)
             .bind(marker.as_ref().map(|unit| &*unit.handler))
             .bind(&message.kind)
@@ -185,7 +185,7 @@ impl PostgresStore {
         let mut conn = self.connections.take().await?;
         // The server may wait this long for a lock before it responds.
         conn.may_take(lock_timeout);
-        let row = conn.fetch_optional(set_apart).await?;
+        let row = conn.fetch_optional(spill).await?;
         row.map(|row| Ok(Place { lane: read_lane(&row)?, pos: row.try_get("pos")? })).transpose()
     }
 

@@ -142,7 +142,7 @@ pub(crate) const EDITS: &[Edit] = &[
     },
     Edit {
         mutant: "lease_by_the_process_s_clock_postgres",
-        text: "bury_process",
+        text: "remove_crashed",
         from: "clock_timestamp() + $2::int8 * interval '1 ms'",
         to: "clock_timestamp() + 0 * $2::int8 * interval '1 ms'",
     },

@@ -20,7 +20,7 @@ impl Processes for PostgresStore {
             .bind(&process.name)
             .bind(process.handlers.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(row::duration_to_ms(process.lease))
-            .bind(to_i32(process.in_hand))
+            .bind(to_i32(process.in_flight))
             .bind(self.clock_offset_ms());
         self.connections.open(doing).await?.execute(enter).await.map_err(self.connections.failed(doing))?;
         Ok(())
@@ -72,20 +72,20 @@ impl Processes for PostgresStore {
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
-    async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
-        let doing = doing::BURY_PROCESS;
+    async fn remove_crashed(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
+        let doing = doing::REMOVE_CRASHED;
         self.connections
             .in_transaction(doing, Duration::ZERO, async |tx: &mut TimedConnection| {
-                let bury = sqlx::query(self.statements.bury_process.clone()).bind(id.0);
-                let buried = tx.fetch_optional(bury.bind(self.clock_offset_ms()).bind(is_seen)).await?;
-                let Some(buried) = buried else { return Ok(None) };
-                let (handlers, in_hand) = <(Vec<i32>, i32)>::from_row(&buried)?;
+                let remove = sqlx::query(self.statements.remove_crashed.clone()).bind(id.0);
+                let removed = tx.fetch_optional(remove.bind(self.clock_offset_ms()).bind(is_seen)).await?;
+                let Some(removed) = removed else { return Ok(None) };
+                let (handlers, in_flight) = <(Vec<i32>, i32)>::from_row(&removed)?;
                 // By a later statement: it sees what was leased while the first one waited.
                 let note = sqlx::query(self.statements.note_crash.clone())
                     .bind(id.0)
                     .bind(self.clock_offset_ms())
                     .bind(handlers)
-                    .bind(in_hand);
+                    .bind(in_flight);
                 let tasks: i64 = tx.fetch_one(note).await?.try_get(0)?;
                 Ok(Some(u64::try_from(tasks).unwrap_or(0)))
             })

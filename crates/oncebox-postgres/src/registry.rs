@@ -209,7 +209,7 @@ pub(crate) async fn known_handlers(
 fn read_leftovers(row: &PgRow) -> Result<Leftovers, sqlx::Error> {
     Ok(Leftovers {
         waiting: row.try_get("waiting")?,
-        set_apart: row.try_get("set_apart")?,
+        has_tasks: row.try_get("has_tasks")?,
         inline_keys: row.try_get("inline_keys")?,
         done_elsewhere: row.try_get("done_elsewhere")?,
     })

@@ -94,10 +94,10 @@ statements! {
     }
     message { append, spill, announce, prune }
     work { look, look_ordered, take, take_tasks }
-    task { set_apart, lease, task_attempts, complete, free_tasks }
-    dead { bury, dead_letters, lock_dead, act_on_dead }
+    task { write_tasks, lease, task_attempts, complete, free_tasks }
+    dead { write_dead_letters, dead_letters, lock_dead, act_on_dead }
     replay { first_messages, replay_lanes, replay }
-    process { enter, beat_process, leave, peers, bury_process }
+    process { enter, beat_process, leave, peers, remove_crashed }
     care { note_crash, note_attempt, give_back_attempt, forget_attempt, end_care }
     audit { audit, audit_handler }
     live_time { beat, live_time, forget_live_time }

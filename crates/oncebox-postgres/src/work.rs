@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use oncebox_core::store::{
     Account, AccountStep, Batch, Care, Claims, Completion, FailedAttempt, Fence, HandlerId, Look, Place,
-    ProcessId, Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work, doing,
-    row,
+    ProcessId, Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished, Unit, Waiting, Work,
+    doing, row,
 };
 use oncebox_core::{DeadHead, Error, Headers, Key};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -132,12 +132,13 @@ impl Work for PostgresStore {
                         .bind(place.pos);
                     (doing::FORGET_ATTEMPT, forget)
                 }
-                AccountStep::SetApart(messages) => {
-                    (doing::SET_APART, self.write_apart(&self.statements.set_apart, taker, messages))
+                AccountStep::WriteTasks(messages) => {
+                    (doing::WRITE_TASKS, self.write_unfinished(&self.statements.write_tasks, taker, messages))
                 }
-                AccountStep::Bury(messages) => {
-                    (doing::BURY, self.write_apart(&self.statements.bury, taker, messages))
-                }
+                AccountStep::WriteDeadLetters(messages) => (
+                    doing::WRITE_DEAD_LETTERS,
+                    self.write_unfinished(&self.statements.write_dead_letters, taker, messages),
+                ),
                 AccountStep::SettleMarkers(state, markers) => {
                     let settle = of_markers(&self.statements.settle_markers, markers)
                         .bind(state.name())
@@ -162,10 +163,10 @@ impl Work for PostgresStore {
         tx: &mut PostgresTx,
         taker: Taker<'_>,
         process: ProcessId,
-        messages: &[SetApart],
+        messages: &[Unfinished],
     ) -> Result<Option<Fence>, Error> {
         let doing = doing::LEASE;
-        let lease = self.write_apart(&self.statements.lease, taker, messages).bind(process.0);
+        let lease = self.write_unfinished(&self.statements.lease, taker, messages).bind(process.0);
         let row = tx.timed().fetch_optional(lease).await.map_err(failed(doing))?;
         row.map(|row| row.try_get(0).map(Fence)).transpose().map_err(failed(doing))
     }
@@ -267,11 +268,11 @@ impl PostgresStore {
     }
 
     /// A statement that writes messages beside the progress, with what all of them begin with.
-    fn write_apart<'m>(
+    fn write_unfinished<'m>(
         &self,
         statement: &SqlStr,
         taker: Taker<'_>,
-        messages: &'m [SetApart],
+        messages: &'m [Unfinished],
     ) -> Query<'m, Postgres, PgArguments> {
         let all = messages.iter();
         sqlx::query(statement.clone())
@@ -291,7 +292,7 @@ impl PostgresStore {
 }
 
 /// The failed attempts before this one, with room for it where it failed.
-fn history(one: &SetApart) -> Option<Cow<'_, str>> {
+fn history(one: &Unfinished) -> Option<Cow<'_, str>> {
     let attempts = one.attempts.as_deref()?;
     Some(if one.error.is_some() { FailedAttempt::with_room(attempts) } else { Cow::Borrowed(attempts) })
 }

@@ -34,9 +34,9 @@ pub(crate) async fn complete(
         }
         End::Dead { failures, error } => {
             let history = history_with_room(&mut *conn, completion).await?;
-            let bury = bind_task(sqlx::query(statements::bury_task()), completion);
+            let dead_letter = bind_task(sqlx::query(statements::dead_letter_task()), completion);
             // Before the task is removed, because the statement reads it.
-            bury.bind(failures).bind(error).bind(offset_ms).bind(history).execute(&mut *conn).await?;
+            dead_letter.bind(failures).bind(error).bind(offset_ms).bind(history).execute(&mut *conn).await?;
             end_task(conn, completion).await
         }
     }

@@ -6,7 +6,12 @@ use oncebox_core::mutant::Edit;
 pub(crate) const EDITS: &[Edit] = &[
     Edit { mutant: "unfenced_completion_sqlite", text: "end_task", from: "fence = ?4", to: "?4 = ?4" },
     Edit { mutant: "unfenced_completion_sqlite", text: "retry_task", from: "fence = ?4", to: "?4 = ?4" },
-    Edit { mutant: "unfenced_completion_sqlite", text: "bury_task", from: "t.fence = ?4", to: "?4 = ?4" },
+    Edit {
+        mutant: "unfenced_completion_sqlite",
+        text: "dead_letter_task",
+        from: "t.fence = ?4",
+        to: "?4 = ?4",
+    },
     Edit {
         mutant: "accept_without_kind_sqlite",
         text: "find_accepted",
@@ -22,7 +27,7 @@ pub(crate) const EDITS: &[Edit] = &[
     Edit { mutant: "lane_takes_targeted_sqlite", text: "take", from: " and m.target is null\n", to: "\n" },
     Edit {
         mutant: "lease_by_the_process_s_clock_sqlite",
-        text: "bury_process",
+        text: "remove_crashed",
         from: "cast(unixepoch('subsec') * 1000 as integer) + ?2",
         to: "cast(unixepoch('subsec') * 1000 as integer) + 0 * ?2",
     },

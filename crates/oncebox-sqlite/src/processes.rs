@@ -20,7 +20,7 @@ impl Processes for SqliteStore {
                 .bind(&process.name)
                 .bind(to_json(process.handlers.iter().map(|handler| handler.0))?)
                 .bind(row::duration_to_ms(process.lease))
-                .bind(process.in_hand)
+                .bind(process.in_flight)
                 .bind(offset_ms)
                 .execute(&mut *conn)
                 .await?;
@@ -65,18 +65,18 @@ impl Processes for SqliteStore {
         peers.map_err(failed(doing::READ_PROCESSES))
     }
 
-    async fn bury_process(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
+    async fn remove_crashed(&self, id: ProcessId, is_seen: bool) -> Result<Option<u64>, Error> {
         let offset_ms = self.clock_offset_ms();
-        self.write(doing::BURY_PROCESS, async |conn| {
+        self.write(doing::REMOVE_CRASHED, async |conn| {
             let id = &id.0.as_bytes()[..];
-            let bury = sqlx::query_as(statements::bury_process()).bind(id).bind(offset_ms).bind(is_seen);
-            let buried: Option<(String, u32)> = bury.fetch_optional(&mut *conn).await?;
-            let Some((handlers, in_hand)) = buried else { return Ok(None) };
+            let remove = sqlx::query_as(statements::remove_crashed()).bind(id).bind(offset_ms).bind(is_seen);
+            let removed: Option<(String, u32)> = remove.fetch_optional(&mut *conn).await?;
+            let Some((handlers, in_flight)) = removed else { return Ok(None) };
             // One more crash for each task that it ran. Before the note below, which counts these tasks as waiting
             // again.
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(1).bind(offset_ms);
             let freed = free.execute(&mut *conn).await?;
-            let note = sqlx::query(statements::note_crash()).bind(handlers).bind(in_hand);
+            let note = sqlx::query(statements::note_crash()).bind(handlers).bind(in_flight);
             note.bind(offset_ms).execute(conn).await?;
             Ok(Some(freed.rows_affected()))
         })

@@ -61,8 +61,8 @@ async fn check_leftovers(
     for handler in &plan.handlers {
         let Some(id) = handler.leaves_mode() else { continue };
         let find = sqlx::query_as(statements::find_leftovers()).bind(id.0);
-        let (waiting, set_apart, inline_keys, done_elsewhere) = find.fetch_one(&mut *conn).await?;
-        let left = Leftovers { waiting, set_apart, inline_keys, done_elsewhere };
+        let (waiting, has_tasks, inline_keys, done_elsewhere) = find.fetch_one(&mut *conn).await?;
+        let left = Leftovers { waiting, has_tasks, inline_keys, done_elsewhere };
         if let Err(refused) = handler.check_leftovers(left) {
             return Ok(Err(refused));
         }

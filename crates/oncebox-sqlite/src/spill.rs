@@ -1,17 +1,17 @@
-//! Spilling: what was to run inline is set apart in the log for one handler.
+//! Spilling: an inline message moves to the log, for one handler.
 
 use std::time::Duration;
 
-use oncebox_core::store::{Fault, Place, SetApart, Spill, Spilled, Unit, doing, refusal, row};
+use oncebox_core::store::{Fault, Place, Spill, Spilled, Unfinished, Unit, doing, refusal, row};
 use oncebox_core::{Error, Fingerprint, Key};
 use sqlx::SqliteConnection;
 
 use crate::fault::classify;
 use crate::inspect::find_marker;
 use crate::log::{Fresh, begin_append, insert_messages};
-use crate::set_apart::Apart;
 use crate::statements;
 use crate::store::{BUSY_TIMEOUT, SqliteStore};
+use crate::unfinished::LaneUnfinished;
 
 impl SqliteStore {
     pub(crate) async fn spill_one(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
@@ -57,7 +57,7 @@ async fn write(
     let place = Place { lane, pos: newest + 1 };
     let fresh = Fresh { message: &spill.message, place, target: Some(spill.handler), now_ms };
     insert_messages(&mut *conn, &[fresh]).await?;
-    let message = SetApart {
+    let message = Unfinished {
         pos: place.pos,
         order_by: spill.message.order_by.clone(),
         failures: spill.failures,
@@ -68,11 +68,11 @@ async fn write(
         scheduled: false,
         crashes: 0,
     };
-    let apart = Apart { handler: spill.handler, lane, messages: &[message], offset_ms };
+    let unfinished = LaneUnfinished { handler: spill.handler, lane, messages: &[message], offset_ms };
     if spill.is_dead {
-        apart.bury(conn).await?;
+        unfinished.write_dead_letters(conn).await?;
     } else {
-        apart.set_apart(conn, None).await?;
+        unfinished.write_tasks(conn, None).await?;
     }
     Ok(Ok(Spilled::New(place)))
 }

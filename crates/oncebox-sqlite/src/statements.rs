@@ -58,18 +58,18 @@ statements! {
         take_tasks,
     }
     task {
-        set_apart, next_fence, task_attempts, retry_task, end_task, remove_tasks, drop_tasks, free_tasks,
+        write_tasks, next_fence, task_attempts, retry_task, end_task, remove_tasks, drop_tasks, free_tasks,
         count_tasks, correct_due_times,
     }
     dead {
-        bury, bury_task, dead_letters, choose_dead, retry_dead, resolve_dead,
+        write_dead_letters, dead_letter_task, dead_letters, choose_dead, retry_dead, resolve_dead,
         mark_dead_done, remove_dead, drop_dead,
     }
     replay {
         replay_lanes, begin_replay, drop_replay, drop_replays, drop_tasks_behind,
         drop_dead_behind,
     }
-    process { enter, beat_process, leave, peers, bury_process }
+    process { enter, beat_process, leave, peers, remove_crashed }
     care {
         note_crash, note_attempt, give_back_attempt, drop_empty_attempt, forget_attempt,
         forget_attempts, drop_attempts, count_care, end_care, drop_care,

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use oncebox_core::store::{
     Account, AccountStep, Batch, Care, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
-    Progress, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits, Unit, Waiting, Work, doing, row,
+    Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished, Unit, Waiting, Work, doing, row,
 };
 use oncebox_core::{DeadHead, Error};
 use sqlx::sqlite::SqliteRow;
@@ -18,11 +18,11 @@ use crate::fault::failed;
 use crate::json::to_json;
 use crate::many::Many;
 use crate::message::read_message;
-use crate::set_apart::Apart;
 use crate::statements;
 use crate::store::SqliteStore;
 use crate::tasks::take_tasks;
 use crate::transaction::SqliteTx;
+use crate::unfinished::LaneUnfinished;
 
 static SETTLE_MARKERS: LazyLock<Many> = LazyLock::new(|| Many::new(statements::settle_markers()));
 
@@ -74,12 +74,15 @@ impl Work for SqliteStore {
                     let forgotten = forget_attempt(&mut *conn, taker.handler, place).await;
                     forgotten.map_err(failed(doing::FORGET_ATTEMPT))?;
                 }
-                AccountStep::SetApart(messages) => {
-                    let set_apart = self.apart(taker, messages).set_apart(&mut *conn, None).await;
-                    set_apart.map_err(failed(doing::SET_APART))?;
+                AccountStep::WriteTasks(messages) => {
+                    let written = self.unfinished(taker, messages).write_tasks(&mut *conn, None).await;
+                    written.map_err(failed(doing::WRITE_TASKS))?;
                 }
-                AccountStep::Bury(messages) => {
-                    self.apart(taker, messages).bury(&mut *conn).await.map_err(failed(doing::BURY))?;
+                AccountStep::WriteDeadLetters(messages) => {
+                    self.unfinished(taker, messages)
+                        .write_dead_letters(&mut *conn)
+                        .await
+                        .map_err(failed(doing::WRITE_DEAD_LETTERS))?;
                 }
                 AccountStep::SettleMarkers(state, markers) => {
                     self.settle_markers(&mut *conn, markers, state).await?;
@@ -96,14 +99,17 @@ impl Work for SqliteStore {
         tx: &mut SqliteTx,
         taker: Taker<'_>,
         process: ProcessId,
-        messages: &[SetApart],
+        messages: &[Unfinished],
     ) -> Result<Option<Fence>, Error> {
         let next = sqlx::query_scalar(statements::next_fence()).bind(&process.0.as_bytes()[..]);
         let next: Option<i64> = next.fetch_optional(tx.connection()).await.map_err(failed(doing::LEASE))?;
         // Another process has declared this one crashed, and would not know of the lease.
         let Some(fence) = next.map(Fence) else { return Ok(None) };
-        let apart = self.apart(taker, messages);
-        apart.set_apart(tx.connection(), Some((process, fence))).await.map_err(failed(doing::LEASE))?;
+        let unfinished = self.unfinished(taker, messages);
+        unfinished
+            .write_tasks(tx.connection(), Some((process, fence)))
+            .await
+            .map_err(failed(doing::LEASE))?;
         Ok(Some(fence))
     }
 
@@ -186,9 +192,9 @@ impl Care for SqliteStore {
 }
 
 impl SqliteStore {
-    fn apart<'a>(&self, taker: Taker<'_>, messages: &'a [SetApart]) -> Apart<'a> {
+    fn unfinished<'a>(&self, taker: Taker<'_>, messages: &'a [Unfinished]) -> LaneUnfinished<'a> {
         let Taker { handler, lane, .. } = taker;
-        Apart { handler, lane, messages, offset_ms: self.clock_offset_ms() }
+        LaneUnfinished { handler, lane, messages, offset_ms: self.clock_offset_ms() }
     }
 
     async fn settle_markers(

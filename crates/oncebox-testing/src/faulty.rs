@@ -8,8 +8,8 @@ use oncebox_core::store::{
     Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion,
     DeadLetter, DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice,
     LaneCount, Layout, Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate,
-    Operation, Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, SetApart,
-    Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime,
+    Operation, Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, Spill,
+    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished,
     UnhandledKind, Unit, Upkeep, Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
@@ -333,7 +333,7 @@ impl<S: Work, F: Faults> Work for Faulty<S, F> {
         tx: &mut S::Tx,
         taker: Taker<'_>,
         process: ProcessId,
-        messages: &[SetApart],
+        messages: &[Unfinished],
     ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send {
         self.store.lease(tx, taker, process, messages)
     }
@@ -403,12 +403,12 @@ impl<S: Processes, F: Faults> Processes for Faulty<S, F> {
         self.store.peers(id)
     }
 
-    fn bury_process(
+    fn remove_crashed(
         &self,
         id: ProcessId,
         is_seen: bool,
     ) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
-        self.store.bury_process(id, is_seen)
+        self.store.remove_crashed(id, is_seen)
     }
 }
 

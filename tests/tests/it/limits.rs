@@ -19,7 +19,7 @@ use crate::stored_fixture::{Chance, LogFixture, seed};
 on_every_store!(
     an_accepted_message_is_handled_or_dead_and_its_lane_goes_on,
     an_inline_message_is_handled_or_rejected,
-    an_inline_message_that_fails_is_set_apart_or_rejected,
+    an_inline_message_that_fails_is_spilled_or_rejected,
 );
 
 /// Cases for each test; ten times as many with `ONCEBOX_FULL`.
@@ -563,7 +563,7 @@ async fn an_inline_message_is_handled_or_rejected<F: LogFixture>(fixture: F) {
     .await;
 }
 
-async fn an_inline_message_that_fails_is_set_apart_or_rejected<F: LogFixture>(fixture: F) {
+async fn an_inline_message_that_fails_is_spilled_or_rejected<F: LogFixture>(fixture: F) {
     let scene = Scene::default();
     let handler = |name: &'static str| {
         let (scene, fixture) = (scene.clone(), fixture.clone());

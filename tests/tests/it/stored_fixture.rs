@@ -48,7 +48,7 @@ fn balance_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
     sqlx::AssertSqlSafe(named)
 }
 
-fn deaths_in_hand_of(tables: &str) -> sqlx::AssertSqlSafe<String> {
+fn crashes_pending_sql(tables: &str) -> sqlx::AssertSqlSafe<String> {
     sqlx::AssertSqlSafe(format!(
         "select (select count(*) from {tables}process) <> $1 or exists (select 1 from {tables}careful where messages_left > 0)
             or exists (select 1 from {tables}attempting)"
@@ -88,13 +88,13 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
 
     /// Makes a process's death known at once, as it would be known at the end of its lease. One that has not begun to work leaves
     /// nothing behind.
-    async fn bury(&self, number: u32) {
+    async fn remove_process(&self, number: u32) {
         let number = number.to_string();
         for dead in self.processes().await.iter().filter(|peer| peer.name.split(' ').nth(1) == Some(&number))
         {
             let ahead = self.store_ahead(dead.lease * 2).await;
             // Nothing if another process was faster.
-            let _ = ahead.bury_process(dead.id, true).await.unwrap();
+            let _ = ahead.remove_crashed(dead.id, true).await.unwrap();
         }
     }
 
@@ -112,7 +112,7 @@ pub(crate) trait LogFixture: Fixture<Store: LogStore> {
 
     /// Whether a death is not yet known to the others, of whom so many are alive, or makes them careful. Who kills again now
     /// may hit a message that is suspected already, and after three times that is a dead letter, as it should be.
-    async fn deaths_in_hand(&self, alive: i64) -> bool;
+    async fn crashes_pending(&self, alive: i64) -> bool;
 
     /// Whether a stopped process that will not go on keeps all others from writing.
     async fn is_stuck(&self) -> bool;
@@ -177,10 +177,11 @@ impl LogFixture for Sqlite {
         conn.close().await.unwrap();
     }
 
-    async fn deaths_in_hand(&self, alive: i64) -> bool {
+    async fn crashes_pending(&self, alive: i64) -> bool {
         let mut conn = SqliteConnection::connect(&self.path()).await.unwrap();
         sqlx::query("pragma busy_timeout = 60000").execute(&mut conn).await.unwrap();
-        let found = sqlx::query_scalar(deaths_in_hand_of("oncebox_")).bind(alive).fetch_one(&mut conn).await;
+        let found =
+            sqlx::query_scalar(crashes_pending_sql("oncebox_")).bind(alive).fetch_one(&mut conn).await;
         conn.close().await.unwrap();
         found.unwrap()
     }
@@ -257,8 +258,8 @@ impl LogFixture for Postgres {
         heal.execute(self.store.pool()).await.unwrap();
     }
 
-    async fn deaths_in_hand(&self, alive: i64) -> bool {
-        let found = sqlx::query_scalar(deaths_in_hand_of("oncebox.")).bind(alive);
+    async fn crashes_pending(&self, alive: i64) -> bool {
+        let found = sqlx::query_scalar(crashes_pending_sql("oncebox.")).bind(alive);
         found.fetch_one(self.store.pool()).await.unwrap()
     }
 

@@ -127,7 +127,7 @@ async fn two_of_which_one_was_stopped<F: LogFixture>(fixture: &F, inbox: &Inbox<
         // It was stopped in the middle of a write, and would keep all others waiting.
         first.signal("CONT").await;
     }
-    fixture.bury(first.number()).await;
+    fixture.remove_process(first.number()).await;
     assert_eq!(second.until("begin m").await, [""; 0]);
     first.signal("CONT").await;
     // It finds out that it was silent for too long.

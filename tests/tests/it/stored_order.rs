@@ -72,7 +72,7 @@ impl<'a, F: LogFixture> Crew<'a, F> {
         let (workers, worker) = self.workers.swap_remove(one);
         let number = worker.number();
         worker.kill().await;
-        self.fixture.bury(number).await;
+        self.fixture.remove_process(number).await;
         self.join(workers).await;
     }
 }
@@ -146,7 +146,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
     loop {
         let effects = by_key(&fixture).await;
         let done: usize = free.iter().filter_map(|key| effects.get(key)).map(Vec::len).sum();
-        if kills_at.first().is_some_and(|&at| at <= done) && !fixture.deaths_in_hand(3).await {
+        if kills_at.first().is_some_and(|&at| at <= done) && !fixture.crashes_pending(3).await {
             kills_at.remove(0);
             crew.replace(chance.below(3)).await;
             kills += 1;
@@ -178,7 +178,7 @@ async fn effects_of_a_key_come_in_the_order_of_its_messages<F: LogFixture>(fixtu
     kills_at.sort_unstable();
     loop {
         let done = by_key(&fixture).await.values().map(Vec::len).sum::<usize>() + operator.dropped.len();
-        if kills_at.first().is_some_and(|&at| at <= done) && !fixture.deaths_in_hand(3).await {
+        if kills_at.first().is_some_and(|&at| at <= done) && !fixture.crashes_pending(3).await {
             kills_at.remove(0);
             crew.replace(chance.below(3)).await;
         }

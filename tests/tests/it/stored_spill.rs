@@ -77,7 +77,7 @@ async fn what_fails_inline_takes_effect_once_whoever_dies<F: LogFixture>(fixture
         workers.push(LogWorker::start(&address, "spill", seed, 2).await);
     }
     // Both are at work.
-    while fixture.deaths_in_hand(2).await {
+    while fixture.crashes_pending(2).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let inbox = Inbox::builder(fixture.store()).mode(Mode::inline().spill()).build().await.unwrap();
@@ -109,7 +109,7 @@ async fn what_fails_inline_takes_effect_once_whoever_dies<F: LogFixture>(fixture
             is_durable(&fixture, &inbox, &key).await;
         }
         if kill_at.first().is_some_and(|&at| at <= source.acknowledged.len())
-            && !fixture.deaths_in_hand(2).await
+            && !fixture.crashes_pending(2).await
         {
             kill_at.remove(0);
             killed += 1;
@@ -117,7 +117,7 @@ async fn what_fails_inline_takes_effect_once_whoever_dies<F: LogFixture>(fixture
             let worker = workers.remove(victim);
             let number = worker.number();
             let said = worker.kill().await;
-            fixture.bury(number).await;
+            fixture.remove_process(number).await;
             workers.insert(victim, LogWorker::start(&address, "spill", seed, 2).await);
             // What it has said it has said; what it owes is delivered again, as brokers do.
             for line in said {

@@ -161,13 +161,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "lane_takes_targeted_sqlite",
-        breaks: "A message set apart for one handler also runs from the lane, on SQLite.",
-        tests: &["test(=in_a_file::what_is_set_apart_is_for_its_handler_alone)"],
+        breaks: "A spilled message, which is for one handler, also runs from the lane, on SQLite.",
+        tests: &["test(=in_a_file::a_spilled_message_runs_in_its_handler_alone)"],
     },
     Mutant {
         name: "lane_takes_targeted_postgres",
-        breaks: "A message set apart for one handler also runs from the lane, on PostgreSQL.",
-        tests: &["test(=as_owner::what_is_set_apart_is_for_its_handler_alone)"],
+        breaks: "A spilled message, which is for one handler, also runs from the lane, on PostgreSQL.",
+        tests: &["test(=as_owner::a_spilled_message_runs_in_its_handler_alone)"],
     },
     Mutant {
         name: "spill_without_marker",

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 pub(super) use self::milan::{Milan, TYPE as MILAN_TYPE};
-pub(super) use self::oncebox::Oncebox;
+pub(super) use self::oncebox::OnceboxKeeper;
 pub(super) use self::row_queue::RowQueue;
 use super::engine::Takes;
 use crate::contenders::{Contender, Tally};

@@ -16,7 +16,7 @@ const NAMES: [KeeperName; 4] =
 const NAMES_OF_SETS: [KeeperName; 4] =
     [KeeperName::OnceboxSet, KeeperName::Milan, KeeperName::MilanInTx, KeeperName::RowQueueSet];
 /// No inbox: a hundred rows with one insert.
-const BULK: contenders::KeeperName = contenders::KeeperName::Bulk;
+const BULK: contenders::ContenderName = contenders::ContenderName::Bulk;
 
 pub(super) async fn singles<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     compare(arena, "stored-work", &NAMES, false).await

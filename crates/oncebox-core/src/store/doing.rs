@@ -37,7 +37,7 @@ pub const READ_MARKERS: &str = "read markers";
 /// Appends messages.
 pub const APPEND: &str = "append messages";
 /// Moves an inline message to the log.
-pub const SPILL: &str = "set a message apart";
+pub const SPILL: &str = "spill a message";
 /// Imports accepted keys.
 pub const IMPORT_ACCEPTED: &str = "import accepted keys";
 /// Deletes messages.
@@ -55,10 +55,10 @@ pub const LOOK: &str = "look for work";
 pub const TAKE: &str = "take messages";
 /// Takes tasks.
 pub const TAKE_TASKS: &str = "take tasks";
-/// Inserts tasks.
-pub const SET_APART: &str = "set messages apart";
+/// Writes tasks.
+pub const WRITE_TASKS: &str = "write tasks";
 /// Writes dead letters.
-pub const BURY: &str = "write dead letters";
+pub const WRITE_DEAD_LETTERS: &str = "write dead letters";
 /// Settles markers.
 pub const SETTLE_MARKERS: &str = "settle markers";
 /// Leases messages.
@@ -86,7 +86,7 @@ pub const LEAVE: &str = "remove this process";
 /// Reads the processes.
 pub const READ_PROCESSES: &str = "read the processes";
 /// Removes a process whose lease expired.
-pub const BURY_PROCESS: &str = "take over from a crashed process";
+pub const REMOVE_CRASHED: &str = "take over from a crashed process";
 
 /// Reads dead letters.
 pub const READ_DEAD_LETTERS: &str = "read dead letters";

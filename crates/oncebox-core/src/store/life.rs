@@ -42,7 +42,7 @@ pub enum Event {
     /// The handler fails and has attempts left.
     Fail,
     /// The handler fails in its last attempt or permanently, or processes crashed on the message.
-    Bury,
+    DeadLetter,
     /// A worker reaches the message before its due time.
     Schedule,
     /// The due time arrives.
@@ -92,7 +92,7 @@ pub const LIFE: &[Transition] = {
         line(Absent, SpillDead, Dead),
         line(Waiting, Succeed, Done),
         line(Waiting, Fail, Turn),
-        line(Waiting, Bury, Dead),
+        line(Waiting, DeadLetter, Dead),
         line(Waiting, Schedule, Scheduled),
         line(Waiting, Park, Parked),
         line(Waiting, Lease, Running),
@@ -102,13 +102,13 @@ pub const LIFE: &[Transition] = {
         line(Parked, Replay, Waiting),
         line(Turn, Succeed, Done),
         line(Turn, Fail, Turn),
-        line(Turn, Bury, Dead),
+        line(Turn, DeadLetter, Dead),
         line(Turn, Lease, Running),
         line(Turn, Park, Parked),
         line(Turn, Replay, Waiting),
         line(Running, Succeed, Done),
         line(Running, Fail, Turn),
-        line(Running, Bury, Dead),
+        line(Running, DeadLetter, Dead),
         line(Running, LoseLease, Turn),
         line(Running, Replay, Waiting),
         line(Dead, Retry, Turn),
@@ -169,7 +169,7 @@ impl fmt::Display for Event {
             Self::SpillDead => "spill dead",
             Self::Succeed => "succeed",
             Self::Fail => "fail",
-            Self::Bury => "bury",
+            Self::DeadLetter => "dead-letter",
             Self::Schedule => "schedule",
             Self::FallDue => "fall due",
             Self::Park => "park",

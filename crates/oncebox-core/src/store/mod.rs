@@ -74,8 +74,8 @@ pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, Unhan
 pub use test_time::TestTime;
 pub use upkeep::{LiveTime, Upkeep};
 pub use work::{
-    Account, AccountStep, Batch, Completion, End, Fence, Look, Progress, SetApart, StoredMessage, TakeLimits,
-    Taker, TaskLimits, Waiting, Work,
+    Account, AccountStep, Batch, Completion, End, Fence, Look, Progress, StoredMessage, TakeLimits, Taker,
+    TaskLimits, Unfinished, Waiting, Work,
 };
 
 use crate::Error;

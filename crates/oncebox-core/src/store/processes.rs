@@ -23,7 +23,7 @@ pub struct NewProcess {
     /// Its lease expires after this time without a heartbeat.
     pub lease: Duration,
     /// The maximum number of messages that it has in flight in one lane.
-    pub in_hand: u32,
+    pub in_flight: u32,
 }
 
 /// Another running process.
@@ -68,7 +68,7 @@ pub trait Processes: Store {
     ///   can have had in flight.
     ///
     /// Returns the number of tasks, or `None` if the process is alive or another process declared it crashed first.
-    fn bury_process(
+    fn remove_crashed(
         &self,
         id: ProcessId,
         is_seen: bool,

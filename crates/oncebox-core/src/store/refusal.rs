@@ -17,7 +17,7 @@ pub fn no_such_lane(lane: u16) -> Error {
 /// The error for a message that cannot become a task, because its handler was removed or is only inline now.
 pub fn no_tasks_for_handler() -> Error {
     Error::configuration(
-        "the message cannot be set apart: its handler was removed, or handles messages only inline now. Restart the program",
+        "the message cannot be spilled: its handler was removed, or handles messages only inline now. Restart the program",
     )
 }
 

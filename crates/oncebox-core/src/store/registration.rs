@@ -30,7 +30,7 @@ pub struct Leftovers {
     /// Whether messages are ahead of its progress.
     pub waiting: bool,
     /// Whether there are tasks or dead letters.
-    pub set_apart: bool,
+    pub has_tasks: bool,
     /// Whether there are markers of keys that were never accepted, which means that they arrived inline.
     pub inline_keys: bool,
     /// Whether messages in the log or tasks have a marker that says done, because a copy arrived inline.
@@ -187,7 +187,7 @@ impl HandlerPlan<'_> {
             // Inline handlers do not read the log: these messages would wait for ever.
             Mode::Inline { .. } if left.waiting => "messages wait in the log: let it work through them",
             // With spill the handler keeps its tasks, so this concerns purely inline handlers only.
-            Mode::Inline { spill: false } if left.set_apart => {
+            Mode::Inline { spill: false } if left.has_tasks => {
                 "there are tasks or dead letters: let it work through them, and deal with the dead letters"
             }
             Mode::Inline { .. } | Mode::Stored | Mode::Mixed => return Ok(()),
@@ -353,7 +353,7 @@ mod tests {
     fn modes_change_through_mixed() {
         let (inline, spill) = (Mode::inline(), Mode::inline().spill());
         let waiting = Leftovers { waiting: true, ..Leftovers::default() };
-        let set_apart = Leftovers { set_apart: true, ..Leftovers::default() };
+        let has_tasks = Leftovers { has_tasks: true, ..Leftovers::default() };
         let inline_keys = Leftovers { inline_keys: true, ..Leftovers::default() };
         let done_elsewhere = Leftovers { done_elsewhere: true, ..Leftovers::default() };
         let refused_with = |from: Mode, to: Mode| {
@@ -362,7 +362,7 @@ mod tests {
             assert_eq!((plan.row, plan.leaves_mode()), (RowStep::Update(ID), Some(ID)));
             plan.check_leftovers(Leftovers::default()).unwrap();
             Some(
-                [waiting, set_apart, inline_keys, done_elsewhere]
+                [waiting, has_tasks, inline_keys, done_elsewhere]
                     .map(|left| plan.check_leftovers(left).is_err()),
             )
         };

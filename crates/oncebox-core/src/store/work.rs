@@ -151,7 +151,7 @@ pub struct Progress {
 
 /// A message that becomes a task or a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetApart {
+pub struct Unfinished {
     /// Its position in the lane.
     pub pos: i64,
     /// Its ordering key.
@@ -176,9 +176,9 @@ pub struct SetApart {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Messages that run later and become tasks.
-    pub apart: Vec<SetApart>,
+    pub tasks: Vec<Unfinished>,
     /// Messages without attempts left, which become dead letters.
-    pub dead: Vec<SetApart>,
+    pub dead: Vec<Unfinished>,
     /// Markers of messages that become tasks or dead letters. Their state becomes known and not done
     /// ([`MarkerState::Spilled`](crate::store::MarkerState)). A missing marker is not inserted.
     pub spilled: Vec<Unit>,
@@ -202,8 +202,8 @@ impl Account {
 
     /// The steps that a store carries out, in this order. Steps without content are omitted.
     pub fn steps(&self) -> impl Iterator<Item = AccountStep<'_>> {
-        let apart = (!self.apart.is_empty()).then_some(AccountStep::SetApart(&self.apart));
-        let dead = (!self.dead.is_empty()).then_some(AccountStep::Bury(&self.dead));
+        let tasks = (!self.tasks.is_empty()).then_some(AccountStep::WriteTasks(&self.tasks));
+        let dead = (!self.dead.is_empty()).then_some(AccountStep::WriteDeadLetters(&self.dead));
         let spilled = (!self.spilled.is_empty())
             .then_some(AccountStep::SettleMarkers(MarkerState::Spilled, &self.spilled));
         let done =
@@ -215,7 +215,7 @@ impl Account {
             )
         });
         let noted = self.noted.map(AccountStep::ForgetAttempt);
-        [noted, apart, dead, spilled, done, unclaimed, results].into_iter().flatten()
+        [noted, tasks, dead, spilled, done, unclaimed, results].into_iter().flatten()
     }
 }
 
@@ -225,9 +225,9 @@ pub enum AccountStep<'a> {
     /// Delete the note of this message, and count one message less that needs crash care in its lane.
     ForgetAttempt(Place),
     /// Insert tasks.
-    SetApart(&'a [SetApart]),
+    WriteTasks(&'a [Unfinished]),
     /// Insert dead letters.
-    Bury(&'a [SetApart]),
+    WriteDeadLetters(&'a [Unfinished]),
     /// Set existing markers to a state, as of now.
     SettleMarkers(MarkerState, &'a [Unit]),
     /// Delete markers that this transaction inserted.
@@ -331,7 +331,7 @@ pub trait Work: Store {
         tx: &mut Self::Tx,
         taker: Taker<'_>,
         process: ProcessId,
-        messages: &[SetApart],
+        messages: &[Unfinished],
     ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send;
 
     /// Commits as [`commit`](Store::commit) does, and appends the handler's progress after the check of the transaction.
@@ -402,7 +402,7 @@ mod tests {
             fingerprint: None,
             waited: Duration::ZERO,
         };
-        let apart = |pos| SetApart {
+        let unfinished = |pos| Unfinished {
             pos,
             order_by: None,
             failures: 1,
@@ -415,8 +415,8 @@ mod tests {
         };
         let place = Place { lane: 1, pos: 2 };
         let account = Account {
-            apart: vec![apart(1)],
-            dead: vec![apart(2)],
+            tasks: vec![unfinished(1)],
+            dead: vec![unfinished(2)],
             spilled: vec![unit("spilled")],
             done: vec![unit("done")],
             results: vec![(unit("result"), b"r".to_vec())],
@@ -425,8 +425,8 @@ mod tests {
         };
         let expected = [
             AccountStep::ForgetAttempt(place),
-            AccountStep::SetApart(&account.apart),
-            AccountStep::Bury(&account.dead),
+            AccountStep::WriteTasks(&account.tasks),
+            AccountStep::WriteDeadLetters(&account.dead),
             AccountStep::SettleMarkers(MarkerState::Spilled, &account.spilled),
             AccountStep::SettleMarkers(MarkerState::Done, &account.done),
             AccountStep::Unclaim(&account.unclaimed),

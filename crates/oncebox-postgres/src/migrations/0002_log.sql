@@ -1,4 +1,4 @@
--- The log: messages in lanes, the handlers' progress in them, and what is set apart.
+-- The log: messages in lanes, the progress of handlers, tasks and dead letters.
 
 -- Accept is a claim too, by the reserved handler '@accept'; its marker points to the message.
 alter table "{schema}".marker drop constraint marker_state_check;
@@ -75,7 +75,7 @@ create table "{schema}".progress (
     primary key (handler, lane, epoch, pos)
 );
 
--- Messages set apart for one handler: waiting for another try, or for their time.
+-- Tasks: messages of one handler that wait for another attempt, or for their time.
 create table "{schema}".task (
     handler integer not null,
     lane integer not null,
@@ -132,7 +132,7 @@ create table "{schema}".process (
     name text not null,
     handlers integer[] not null,
     lease interval not null,
-    in_hand integer not null,
+    in_flight integer not null,
     beats bigint not null default 0,
     heartbeat timestamptz not null,
     started_at timestamptz not null
@@ -576,7 +576,7 @@ begin
 end
 $$;
 
--- Sets a message apart for one handler that did not handle it inline: its marker, itself, and its task or dead letter. The
+-- Spills a message for one handler that did not handle it inline: its marker, itself, and its task or dead letter. The
 -- marker comes first: another copy may hold it for a while, and nobody is to wait for the lane meanwhile.
 create function "{schema}".spill(
     target_handler integer, marker_handler text, kind text, key bytea, long_key bytea, fingerprint bigint,
@@ -604,7 +604,7 @@ begin
     if not found then
         raise exception using
             errcode = 'invalid_parameter_value',
-            message = 'oncebox: the handler was removed or is only inline by now; what is for it cannot be set apart';
+            message = 'oncebox: the handler was removed or is only inline by now; its messages cannot be spilled';
     end if;
     if marker_handler is not null then
         insert into "{schema}".marker as m (

@@ -1,6 +1,6 @@
 -- Dead letters, and what operators do with them.
 
--- name: bury
+-- name: write_dead_letters
 -- Messages that used up their attempts, with the last failed try.
 -- Index: dead_pkey.
 insert into "{schema}".dead (handler, lane, pos, order_by, error, attempts, body, died_at)

@@ -25,7 +25,7 @@ select
         where l.handler = h.id
     ) as waiting,
     exists (select from "{schema}".task t where t.handler = h.id)
-        or exists (select from "{schema}".dead d where d.handler = h.id) as set_apart,
+        or exists (select from "{schema}".dead d where d.handler = h.id) as has_tasks,
     exists (
         select from "{schema}".marker m
         where m.handler = h.origin and not exists (
@@ -89,7 +89,7 @@ where h.id = $1;
 
 -- name: remove_handler
 -- Removes handler $1 with all that waits for it; its name stays. The lock rows go last, when no process works there any more. Markers
--- of what was set apart, by its first name ($2), count as done now, so that they are swept like all others.
+-- of its spilled messages, by its first name ($2), count as done now, so that they are swept like all others.
 -- The counts.
 -- Index: attempting_pkey, careful_pkey, dead_pkey, handler_pkey, lane_pkey, marker_pkey, progress_pkey, replay_pkey,
 -- task_pkey.

@@ -8,7 +8,7 @@ from "{schema}".append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $
 order by n;
 
 -- name: spill
--- Sets a message apart for one handler; see the function.
+-- Spills a message for one handler; see the function.
 -- Index: handler_pkey, lane_pkey, marker_pkey, message_pkey.
 select * from "{schema}".spill(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20

@@ -3,7 +3,7 @@
 -- name: enter
 -- A process begins to work.
 -- Index: process_pkey.
-insert into "{schema}".process (id, name, handlers, lease, in_hand, heartbeat, started_at)
+insert into "{schema}".process (id, name, handlers, lease, in_flight, heartbeat, started_at)
 select $1, $2, $3, $4::int8 * interval '1 ms', $5, now.at, now.at
 from (select clock_timestamp() + $6::int8 * interval '1 ms' as at) as now;
 
@@ -34,7 +34,7 @@ from "{schema}".process p
 where p.id <> $1
 order by p.started_at, p.id;
 
--- name: bury_process
+-- name: remove_crashed
 -- Removes a process whose end was seen ($3) or whose lease expired. No row if it is alive. Its last heartbeat may lie in the future,
 -- by the clock of a server that was the primary before. While the server was down no heartbeat could arrive.
 -- Index: process_pkey.
@@ -43,4 +43,4 @@ using (select clock_timestamp() + $2::int8 * interval '1 ms' as at) as now
 where p.id = $1 and ($3 or (
     p.heartbeat not between now.at - p.lease and now.at + p.lease and pg_postmaster_start_time() < now.at - p.lease
 ))
-returning p.handlers, p.in_hand;
+returning p.handlers, p.in_flight;

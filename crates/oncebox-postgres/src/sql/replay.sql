@@ -33,7 +33,7 @@ left join "{schema}".replay r on r.handler = $1 and r.lane = v.lane and r.epoch 
 
 -- name: replay
 -- Begins new epochs of handler $1: lanes ($2), epochs ($3), positions ($4), and behind ($5) and up to ($6) which position a run is
--- a replay. What was set apart behind the positions is waiting again, except messages that are for this handler alone. The counts.
+-- a replay. Tasks and dead letters behind the positions are waiting again, except messages that are for this handler alone. The counts.
 -- Index: dead_pkey, message_pkey, task_pkey.
 with target as materialized (
     select v.lane, v.epoch, v.pos, v.after, v.until

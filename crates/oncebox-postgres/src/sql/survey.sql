@@ -118,7 +118,7 @@ where m.handler = '@accept' and m.kind = $1 and m.key = $2
   and exists (select from "{schema}".message g where g.lane = m.lane and g.pos = m.pos);
 
 -- name: tasks
--- Messages set apart, the next first.
+-- Tasks, the next first.
 -- Index: dead_order, handler_pkey, message_pkey, task_order. Rows: all tasks, to find the next ones.
 select
     h.name as handler, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures,

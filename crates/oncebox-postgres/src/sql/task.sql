@@ -1,6 +1,6 @@
--- Tasks: messages that are set apart for one handler, to run later or outside of transactions.
+-- Tasks: messages that one handler runs later, or outside a transaction.
 
--- name: set_apart
+-- name: write_tasks
 -- Messages that are to run later, each with one more failed try, if it was one.
 -- Index: task_pkey.
 insert into "{schema}".task (
@@ -75,7 +75,7 @@ with v as materialized (
         error = coalesce(m.error, m.last_error), due_at = m.at + m.due_in_ms * interval '1 ms'
     from mine m
     where (t.handler, t.lane, t.pos) = (m.handler, m.lane, m.pos) and m.ended = 'retry'
-), buried as (
+), dead_letters as (
     insert into "{schema}".dead (handler, lane, pos, order_by, error, attempts, body, died_at)
     select m.handler, m.lane, m.pos, m.order_by, coalesce(m.error, ''), m.attempts, m.body, m.at
     from mine m where m.ended = 'dead'

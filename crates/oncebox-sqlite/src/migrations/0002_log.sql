@@ -1,4 +1,4 @@
--- The log: messages in lanes, the handlers' progress in them, and what is set apart.
+-- The log: messages in lanes, the progress of handlers, tasks and dead letters.
 
 -- Accept is a claim too, by the reserved handler '@accept'; its marker points to the message. SQLite cannot
 -- alter a check: the table is built anew.
@@ -90,7 +90,7 @@ create table oncebox_replay (
     primary key (handler, lane, epoch)
 ) strict, without rowid;
 
--- Messages set apart for one handler: waiting for another try, for their time, or behind their ordering key, or
+-- Tasks: messages of one handler that wait for another attempt, for their time, or behind their ordering key, or
 -- running outside of a transaction.
 create table oncebox_task (
     handler integer not null,
@@ -137,7 +137,7 @@ create table oncebox_process (
     name text not null,
     handlers text not null,              -- JSON: a list of numbers
     lease_ms integer not null,           -- silent for longer than that, it is taken for dead
-    in_hand integer not null,            -- the most messages that it has in hand in one lane
+    in_flight integer not null,            -- the most messages that it has in hand in one lane
     beats integer not null default 0,
     heartbeat integer not null,
     started_at integer not null
@@ -181,7 +181,7 @@ create table oncebox_audit (
 ) strict;
 
 -- The log in the shape of an inbox table: one row for each message, processed when all its handlers are done. One
--- that is for one handler alone is done when it is no longer set apart.
+-- that is for one handler alone is done when it has no task and no dead letter.
 -- A key is text where it is UTF-8 (its characters, put together again, are the same), else in hexadecimal.
 create view oncebox_inbox_message as
 select

@@ -1,4 +1,4 @@
--- When a task was set apart, by the clock of whoever did it: one that was set apart in the future can be told.
+-- When a task was written, by the clock of its writer: a task that was written in the future is recognised.
 alter table oncebox_task add column set_at integer not null default 0;
 create index oncebox_task_set on oncebox_task (set_at) where owner is null and scheduled = 0;
 

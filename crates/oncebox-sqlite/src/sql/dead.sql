@@ -1,7 +1,7 @@
 -- Dead letters, and what operators do with them.
 
--- name: bury
--- Makes a message a dead letter of one handler. Several in one message bury several; so the parameters have
+-- name: write_dead_letters
+-- Makes a message a dead letter of one handler. Several statements in one message write several; so the parameters have
 -- no numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, error, attempts
 -- before, body.
 -- Index: primary key of oncebox_dead.
@@ -22,7 +22,7 @@ on conflict (handler, lane, pos) do update set
     order_by = excluded.order_by, error = excluded.error, attempts = excluded.attempts, body = excluded.body,
     died_at = excluded.died_at;
 
--- name: bury_task
+-- name: dead_letter_task
 -- Makes a task that is still under its fence a dead letter: handler, lane, position, fence, failures, error, offset of the
 -- clock, its failed attempts with room for this one. The task is still to be removed.
 -- Index: primary key of oncebox_task.

@@ -12,7 +12,7 @@ cross join oncebox_handler h on h.name = wanted.value
 left join oncebox_handler now on now.id = h.renamed_to;
 
 -- name: find_leftovers
--- What a handler still has to do in its mode: whether messages of its kinds wait in the log, whether some are set apart, and
+-- What a handler still has to do in its mode: whether messages of its kinds wait in the log, whether there are tasks or dead letters, and
 -- whether keys are marked that were never accepted, or done although their messages are still to come.
 -- Index: primary keys of oncebox_dead, oncebox_handler, oncebox_marker, oncebox_message, oncebox_progress, oncebox_task.
 with recursive lane(n) as (

@@ -55,7 +55,7 @@ update oncebox_marker set state = 'done', processed_at = cast(unixepoch('subsec'
 where handler = ?1 and kind = ?2 and key = ?3 and state = 'spilled';
 
 -- name: mark_all_done
--- Counts everything as done that a handler, by its first name, has set apart.
+-- Marks all spilled messages of a handler, by its first name, as done.
 -- Index: primary key of oncebox_marker.
 update oncebox_marker set state = 'done', processed_at = cast(unixepoch('subsec') * 1000 as integer) + ?2
 where handler = ?1 and state = 'spilled';
@@ -105,14 +105,14 @@ cross join oncebox_marker m
 insert into oncebox_marker (handler, kind, key, long_key, fingerprint, state, received_at, processed_at)
 select
     s.origin, s.kind, s.key, s.long_key, s.fingerprint,
-    case when s.is_set_apart then 'spilled' else 'done' end,
+    case when s.is_unfinished then 'spilled' else 'done' end,
     s.received_at, cast(unixepoch('subsec') * 1000 as integer) + ?2
 from (
     select
         h.origin, a.kind, a.key, a.long_key, a.fingerprint, a.received_at, a.pos,
         exists (select 1 from oncebox_task t where t.handler = h.id and t.lane = a.lane and t.pos = a.pos)
         or exists (select 1 from oncebox_dead d where d.handler = h.id and d.lane = a.lane and d.pos = a.pos)
-        as is_set_apart,
+        as is_unfinished,
         -- What is gone over again was passed before.
         (
             select max(p.pos, coalesce(r.until, 0)) from oncebox_progress p
@@ -125,7 +125,7 @@ from (
     cross join oncebox_marker a on a.handler = '@accept' and a.kind = k.value
     where h.id = ?1
 ) as s
-where s.pos is null or s.is_set_apart or s.pos <= s.reached
+where s.pos is null or s.is_unfinished or s.pos <= s.reached
 on conflict do nothing;
 
 -- name: sweep

@@ -3,12 +3,12 @@
 -- name: enter
 -- A process begins to work: id, name, handlers, lease in ms, maximum messages in flight, offset of the clock.
 -- Index: primary key of oncebox_process.
-insert into oncebox_process (id, name, handlers, lease_ms, in_hand, heartbeat, started_at)
+insert into oncebox_process (id, name, handlers, lease_ms, in_flight, heartbeat, started_at)
 select ?1, ?2, ?3, ?4, ?5, now.ms, now.ms
 from (select cast(unixepoch('subsec') * 1000 as integer) + ?6 as ms) as now
 where true
 on conflict (id) do update set
-    name = excluded.name, handlers = excluded.handlers, lease_ms = excluded.lease_ms, in_hand = excluded.in_hand,
+    name = excluded.name, handlers = excluded.handlers, lease_ms = excluded.lease_ms, in_flight = excluded.in_flight,
     beats = beats + 1, heartbeat = excluded.heartbeat;
 
 -- name: beat_process
@@ -33,10 +33,10 @@ from oncebox_process p
 where p.id <> ?1
 order by p.started_at, p.id;
 
--- name: bury_process
+-- name: remove_crashed
 -- Removes a process whose end was seen (?3) or whose lease expired: its handlers, and the maximum number of messages that it had in
 -- flight. Its last heartbeat may lie in the future, by a clock that was ahead.
 -- Index: primary key of oncebox_process.
 delete from oncebox_process
 where id = ?1 and (?3 or abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - heartbeat) > lease_ms)
-returning handlers, in_hand;
+returning handlers, in_flight;

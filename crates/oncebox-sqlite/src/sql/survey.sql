@@ -91,7 +91,7 @@ limit ?3;
 
 -- name: message_states
 -- What became of the messages of a lane behind a position and up to another, for each handler of their kind,
--- by name; or for the one that a message is for alone, which is done when it is no longer set apart.
+-- by name; or for the one handler of a spilled message, which is done when it has no task and no dead letter.
 -- Index: primary keys of oncebox_dead, oncebox_message, oncebox_progress, oncebox_task; oncebox_dead_order, unique name of
 -- oncebox_handler, oncebox_task_order.
 select
@@ -141,7 +141,7 @@ cross join oncebox_message m on m.lane = a.lane and m.pos = a.pos
 where a.handler = '@accept' and a.kind = ?1 and a.key = ?2;
 
 -- name: tasks
--- Messages set apart, for one handler or all, the next first, and what each waits for.
+-- Tasks of one handler or all, the next first, and what each waits for.
 -- Index: primary keys of oncebox_handler, oncebox_message, oncebox_task; oncebox_dead_order, oncebox_task_order.
 select
     h.name, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures, t.due_at, t.error,

@@ -1,7 +1,7 @@
--- Tasks: messages that are set apart for one handler, to run later or outside of transactions.
+-- Tasks: messages that one handler runs later, or outside a transaction.
 
--- name: set_apart
--- Sets a message apart for one handler. Several in one message set several apart; so the parameters have no
+-- name: write_tasks
+-- Writes a task of one handler. Several statements in one message write several; so the parameters have no
 -- numbers. In order: offset of the clock, handler, lane, position, ordering key, failures, due in ms, error,
 -- attempts before, body, scheduled, crashes, owner, fence.
 -- Index: primary key of oncebox_task.
@@ -81,7 +81,7 @@ where owner = ?1;
 select count(*) from (select 1 from oncebox_task t where t.handler = ?1 and t.lane = ?2 and (t.failures > 0 or t.owner is not null) limit ?3);
 
 -- name: correct_due_times
--- Tasks that were set apart in the future, by a clock that was ahead, wait as long as they were to wait, from now on; not those that
+-- Tasks that were written in the future, by a clock that was ahead, wait as long as planned, from now on; not those that
 -- have a time of their own. The clock may be a second off. ?1 is its offset.
 -- Index: oncebox_task_set.
 update oncebox_task set due_at = now.ms + (due_at - set_at), set_at = now.ms

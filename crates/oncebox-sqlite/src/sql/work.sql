@@ -187,7 +187,7 @@ where coalesce(found.bytes_before, 0) < max(?6, 1);
 
 -- name: find_taker
 -- Whether a handler's tasks are ordered; no row if the handler is gone or paused, or takes other kinds than ?2 by now. What
--- is set apart from inline is for this handler alone: its kinds may have changed meanwhile.
+-- was spilled is for this handler alone: its kinds may have changed meanwhile.
 -- Index: primary key of oncebox_handler.
 select h.ordered from oncebox_handler h
 where h.id = ?1 and h.state = 'active' and (h.kinds = ?2 or h.mode = 'spill')

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{Action, End, ProcessId, Select, SetApart};
+use oncebox_core::store::{Action, End, ProcessId, Select, Unfinished};
 use oncebox_sqlite::SqliteStore;
 use oncebox_testing::one_handler::{
-    LATER, LEASE, OneHandler, again, apart, dead, failed_again, failure, set_apart, untried,
+    LATER, LEASE, OneHandler, again, as_tasks, dead, failed_again, failure, unfinished, untried,
 };
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ async fn a_process_that_died_with_its_clock_ahead_is_taken_for_dead() {
     there.lease(process, &[untried(1)]).await.unwrap();
     let peers = log.peers(ProcessId(Uuid::nil())).await;
     assert!(peers[0].silent_for > LEASE, "{:?}", peers[0]);
-    assert_eq!(log.bury_process(process).await, Some(1));
+    assert_eq!(log.remove_crashed(process).await, Some(1));
     assert_eq!(log.runnable().await, [1]);
 }
 
@@ -36,10 +36,10 @@ async fn a_process_that_died_with_its_clock_ahead_is_taken_for_dead() {
 async fn a_task_waits_as_long_as_it_was_to_wait() {
     let (log, there) = with_one_ahead().await;
     log.append_keys(0, &["at once", "later", "in order", "at its time"]).await;
-    let later = SetApart { due_in: LATER, ..failure(2, 1, "x") };
-    let scheduled = SetApart { due_in: LATER, scheduled: true, ..untried(4) };
-    let tasks = [failure(1, 1, "x"), later, apart(3, "k", Duration::ZERO), scheduled];
-    there.pass(0, &set_apart(tasks)).await;
+    let later = Unfinished { due_in: LATER, ..failure(2, 1, "x") };
+    let scheduled = Unfinished { due_in: LATER, scheduled: true, ..untried(4) };
+    let tasks = [failure(1, 1, "x"), later, unfinished(3, "k", Duration::ZERO), scheduled];
+    there.pass(0, &as_tasks(tasks)).await;
     assert!(log.runnable().await.is_empty());
 
     // Said by whoever begins to work, and with every sign of life.
@@ -64,7 +64,7 @@ async fn a_task_waits_as_long_as_it_was_to_wait() {
 #[tokio::test]
 async fn dead_letters_of_the_future_can_be_dealt_with() {
     let (log, there) = with_one_ahead().await;
-    there.bury(&[("1", "e"), ("2", "e"), ("3", "e")]).await;
+    there.make_dead(&[("1", "e"), ("2", "e"), ("3", "e")]).await;
     let now = log.now().await;
     assert!(log.dead_letters().await.iter().all(|letter| letter.died_at > now));
     let first = log.act_after(&Select::all(), &Action::Retry, None, 2).await;

@@ -4,7 +4,7 @@ use oncebox_core::store::{NewMessage, Progress, Registration, Registry, ReplayFr
 use oncebox_core::{ErrorKind, Key, Mode};
 use oncebox_sqlite::SqliteStore;
 use oncebox_testing::one_handler::{
-    ALL, FOUR_LANES, OneHandler, all_done, failure, message, place, set_apart, stored,
+    ALL, FOUR_LANES, OneHandler, all_done, as_tasks, failure, message, place, stored,
 };
 
 use crate::fixture::{self, Sqlite};
@@ -141,7 +141,7 @@ async fn the_log_reads_as_an_inbox_table() {
     );
     assert_eq!((before[2].0.as_deref(), before[2].2.as_deref()), (Some("0xff01"), None));
     assert_eq!(before[3].0, None);
-    log.pass(0, &set_apart([failure(2, 1, "x")])).await;
+    log.pass(0, &as_tasks([failure(2, 1, "x")])).await;
     let after = rows().await;
     let processed: Vec<bool> = after.iter().map(|row| row.3.is_some()).collect();
     assert_eq!(processed, [true, false, true, true, false]);

@@ -271,12 +271,12 @@ macro_rules! conformance {
             a_replay_from_a_pruned_place_begins_with_the_next_message
             what_fails_inline_is_tried_again_from_the_log
             a_sweep_leaves_what_is_not_done
-            copies_at_once_are_set_apart_once
+            copies_at_once_are_spilled_once
             what_fails_inline_for_good_is_a_dead_letter
             a_spilled_call_has_its_reply_when_it_is_done
             a_detached_handler_of_an_inline_inbox_runs_later
-            what_is_set_apart_is_for_its_handler_alone
-            what_was_set_apart_is_pruned_when_it_is_done
+            a_spilled_message_runs_in_its_handler_alone
+            a_spilled_message_is_pruned_when_it_is_done
             a_key_that_comes_both_ways_takes_effect_once
             a_key_that_comes_both_ways_at_once_takes_effect_once
             what_failed_from_the_log_is_a_duplicate_inline
@@ -317,7 +317,7 @@ macro_rules! conformance {
             of_many_failed_attempts_the_first_and_the_last_are_kept
             what_is_beyond_a_limit_is_rejected
             crashes_with_progress_in_between_are_no_reason_for_care
-            a_process_that_was_seen_to_end_is_buried_at_once
+            a_process_that_was_seen_to_end_is_removed_at_once
             a_message_of_which_processes_keep_dying_is_a_dead_letter
             a_process_that_leaves_causes_no_care
             a_note_that_is_given_back_counts_for_nothing
@@ -356,14 +356,14 @@ macro_rules! conformance {
             a_handler_that_spills_has_tasks_without_progress
             a_process_is_known_while_it_is_at_work
             a_process_that_leaves_frees_its_tasks
-            a_process_is_buried_once_when_its_lease_has_expired
+            a_crashed_process_is_removed_once_when_its_lease_has_expired
             every_crash_behind_a_note_counts
             care_ends_with_the_last_suspect_message
             no_care_is_needed_where_nothing_waited
             a_later_crash_does_not_shorten_care
             a_note_is_forgotten_with_the_commit
-            the_first_copy_is_set_apart_and_the_next_is_known
-            without_a_marker_every_copy_is_set_apart
+            the_first_copy_is_spilled_and_the_next_is_known
+            without_a_marker_every_copy_is_spilled
             a_known_copy_has_the_result_of_the_first
             a_message_with_no_attempts_left_is_spilled_as_a_dead_letter
             a_spilled_message_is_done_when_its_dead_letter_is_discarded
@@ -376,7 +376,7 @@ macro_rules! conformance {
             spilled_markers_are_done_when_their_handler_is_removed
             a_mixed_handler_s_lane_passes_spilled_messages
             from_inline_to_mixed_a_handler_starts_where_it_is_told
-            a_handler_stops_spilling_when_nothing_is_set_apart
+            a_handler_stops_spilling_when_it_has_no_tasks
             from_stored_to_mixed_passed_messages_are_marked
             from_mixed_to_stored_no_inline_key_is_forgotten
             from_mixed_to_inline_no_message_may_wait

@@ -96,7 +96,7 @@ pub async fn copies_at_once_are_accepted_once<F: Fixture<Store: LogStore>>(fixtu
     }
 }
 
-/// A failure is set apart; those before and behind it stay done.
+/// A failed message becomes a task; those before and behind it stay done.
 pub async fn a_failed_message_runs_again_and_its_neighbours_do_not<F: Fixture<Store: LogStore>>(fixture: F) {
     let attempts = Arc::new(AtomicU32::new(0));
     let (effects, seen) = (fixture.clone(), attempts.clone());

@@ -21,20 +21,20 @@ pub(super) async fn id_of<S: LogStore>(inbox: &Inbox<S>, handler: &str) -> Handl
 }
 
 /// A process on another machine begins to work.
-pub(super) async fn enter<S: LogStore>(store: &S, handler: HandlerId, in_hand: u32) -> ProcessId {
+pub(super) async fn enter<S: LogStore>(store: &S, handler: HandlerId, in_flight: u32) -> ProcessId {
     let id = ProcessId(Uuid::now_v7());
     let name = "elsewhere 1 first".to_owned();
-    store.enter(&NewProcess { id, name, handlers: vec![handler], lease: LEASE, in_hand }).await.unwrap();
+    store.enter(&NewProcess { id, name, handlers: vec![handler], lease: LEASE, in_flight }).await.unwrap();
     id
 }
 
 /// Its lease expires. Returns how many tasks it had in flight.
 pub(super) async fn crash<F: Fixture<Store: LogStore>>(fixture: &F, process: ProcessId) -> u64 {
     let store = fixture.store();
-    assert_eq!(store.bury_process(process, false).await.unwrap(), None, "it is alive");
+    assert_eq!(store.remove_crashed(process, false).await.unwrap(), None, "it is alive");
     fixture.travel(LEASE + Duration::from_secs(1));
-    let tasks = store.bury_process(process, false).await.unwrap().expect("it is silent");
-    assert_eq!(store.bury_process(process, false).await.unwrap(), None, "it was buried before");
+    let tasks = store.remove_crashed(process, false).await.unwrap().expect("it is silent");
+    assert_eq!(store.remove_crashed(process, false).await.unwrap(), None, "it was removed before");
     tasks
 }
 
@@ -218,15 +218,15 @@ pub async fn crashes_with_progress_in_between_are_no_reason_for_care<F: Fixture<
     }
 }
 
-/// A process that was seen to end is buried before its lease expires. So is one that was silent before this process began.
-pub async fn a_process_that_was_seen_to_end_is_buried_at_once<F: Fixture<Store: LogStore>>(fixture: F) {
+/// A process that was seen to end is removed before its lease expires. So is one that was silent before this process began.
+pub async fn a_process_that_was_seen_to_end_is_removed_at_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let (inbox, ledger, _) = with_journal(&fixture).await;
     accept_new(&inbox, sample("a")).await;
     let seen = enter(&store, ledger, 1).await;
-    assert_eq!(store.bury_process(seen, false).await.unwrap(), None, "it is alive");
-    assert_eq!(store.bury_process(seen, true).await.unwrap(), Some(0));
-    assert_eq!(store.bury_process(seen, true).await.unwrap(), None, "another one was faster");
+    assert_eq!(store.remove_crashed(seen, false).await.unwrap(), None, "it is alive");
+    assert_eq!(store.remove_crashed(seen, true).await.unwrap(), Some(0));
+    assert_eq!(store.remove_crashed(seen, true).await.unwrap(), None, "another one was faster");
     // No process has watched this one for a whole lease. One that starts still buries it before it works.
     let silent = enter(&store, ledger, 1).await;
     fixture.travel(LEASE + Duration::from_secs(1));
@@ -248,7 +248,7 @@ pub async fn a_process_that_leaves_causes_no_care<F: Fixture<Store: LogStore>>(f
     store.leave(process).await.unwrap();
     fixture.travel(LEASE * 2);
     assert!(!store.beat_process(process).await.unwrap());
-    assert_eq!(store.bury_process(process, false).await.unwrap(), None);
+    assert_eq!(store.remove_crashed(process, false).await.unwrap(), None);
     assert!(!is_careful(&store, ledger).await);
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);

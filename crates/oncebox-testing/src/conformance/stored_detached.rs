@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    HandlerId, Operate, ProcessId, Processes, Progress, Select, SetApart, StoredMessage, TakeLimits, Taker,
-    TaskLimits, Waits,
+    HandlerId, Operate, ProcessId, Processes, Progress, Select, StoredMessage, TakeLimits, Taker, TaskLimits,
+    Unfinished, Waits,
 };
 use oncebox_core::{
     Attempt, BoxError, Cancellation, EffectId, Error, ErrorKind, Failure, HandlerOptions, Inbox,
@@ -368,7 +368,7 @@ pub async fn a_lost_lease_is_reported_and_does_not_count<F: Fixture<Store: LogSt
         let peers = store.peers(none).await.unwrap();
         assert_eq!(peers.len(), 1);
         fixture.travel(lease * 2);
-        freed = store.bury_process(peers[0].id, false).await.unwrap();
+        freed = store.remove_crashed(peers[0].id, false).await.unwrap();
     }
     assert_eq!(freed, Some(1));
     tokio::time::timeout(HANG_LIMIT, told.notified()).await.expect("the body is cancelled");
@@ -402,7 +402,7 @@ async fn lease<S: LogStore>(store: &S, handler: HandlerId, process: ProcessId) {
         }
     };
     assert_eq!(messages.len(), 1);
-    let lease = |message: &StoredMessage| SetApart {
+    let lease = |message: &StoredMessage| Unfinished {
         pos: message.place.pos,
         order_by: message.order_by.clone(),
         failures: message.failures,

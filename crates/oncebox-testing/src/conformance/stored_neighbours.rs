@@ -11,7 +11,7 @@ use super::stored::{AT_ONCE, Conn, NO_LIMIT, accept_new, one_lane, sample};
 use super::{Fixture, Sample};
 use crate::operator;
 
-/// A message that fails is set apart although another lane of its handler has work without end.
+/// A failed message becomes a task although another lane of its handler has work without end.
 pub async fn a_culprit_is_found_while_another_lane_is_busy<F: Fixture<Store: LogStore>>(fixture: F) {
     let handler = async move |sample: Sample, _: &mut Conn<F>| -> Result<(), Failure> {
         match &*sample.id {

@@ -112,8 +112,8 @@ pub async fn a_sweep_leaves_what_is_not_done<F: Fixture<Store: LogStore>>(fixtur
     assert_eq!((fixture.effects("later").await, fixture.effects("stored accepted").await), (1, 1));
 }
 
-/// Over two inboxes: one of them is set apart, whatever the others find.
-pub async fn copies_at_once_are_set_apart_once<F: Fixture<Store: LogStore>>(fixture: F) {
+/// Over two inboxes: one of them is set unfinished, whatever the others find.
+pub async fn copies_at_once_are_spilled_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let healed = Arc::new(AtomicBool::new(false));
     let builder = || {
         let heal = healed.clone();
@@ -222,7 +222,7 @@ pub async fn a_spilled_call_has_its_reply_when_it_is_done<F: Fixture<Store: LogS
     assert_eq!(fixture.effects("called").await, 1);
 }
 
-/// It is set apart when it is delivered, and runs from the log.
+/// It is spilled when it is delivered, and runs from the log.
 pub async fn a_detached_handler_of_an_inline_inbox_runs_later<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs: Arc<Mutex<Vec<(String, EffectId)>>> = Arc::default();
     let log = runs.clone();
@@ -280,7 +280,7 @@ pub async fn at_most_once_of_an_inline_inbox_is_run_again_by_operators<F: Fixtur
 }
 
 /// It is in the log for one handler; no other handler reads it.
-pub async fn what_is_set_apart_is_for_its_handler_alone<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_spilled_message_runs_in_its_handler_alone<F: Fixture<Store: LogStore>>(fixture: F) {
     let judge = |_: &str, n| if n == 1 { Err("at first".into()) } else { Ok(()) };
     let inline = with_ledger(&fixture, spilling(&fixture), judge).build().await.unwrap();
     let stored = with_effect(&fixture, one_lane(&fixture), "stored").build().await.unwrap();
@@ -304,7 +304,7 @@ pub async fn what_is_set_apart_is_for_its_handler_alone<F: Fixture<Store: LogSto
 }
 
 /// As long as it waits it stays.
-pub async fn what_was_set_apart_is_pruned_when_it_is_done<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_spilled_message_is_pruned_when_it_is_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let keep = HOUR * 24;
     let retention = Retention::new().automatic(false);
     let judge = move |id: &str, n| match (id, n) {

@@ -282,7 +282,7 @@ impl Expected {
     }
 
     fn die(&mut self, handler: usize, message: usize) {
-        self.step(handler, message, Event::Bury);
+        self.step(handler, message, Event::DeadLetter);
     }
 
     pub(super) fn retry(&mut self, handler: usize) {

@@ -7,7 +7,7 @@ use proptest::prelude::{Strategy, any, prop_oneof};
 /// The handlers of every case, by number.
 pub(super) const HANDLERS: usize = 4;
 /// The detached one.
-pub(super) const APART: usize = 3;
+pub(super) const DETACHED: usize = 3;
 
 /// What a handler does at one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) enum ModelOperation {
     /// From the beginning.
     Revive(usize),
     Prune,
-    /// A message set apart for one handler.
+    /// A spilled message, for one handler.
     Spill {
         handler: usize,
         is_dead: bool,
@@ -214,12 +214,12 @@ pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
     leases.extend(both(true));
     leases.push(LoseLeases);
     leases.extend(both(true));
-    leases.push(Replay { handler: APART, from: None });
+    leases.push(Replay { handler: DETACHED, from: None });
     leases.push(Work);
     leases.push(message(None, false, &[]));
     leases.push(message(None, false, &[]));
     leases.extend(both(false));
-    leases.push(Remove(APART));
+    leases.push(Remove(DETACHED));
     leases.push(Work);
     tours.push(leases);
     // It dies three times, and a run that ends badly for the last time.
@@ -230,7 +230,7 @@ pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
         deaths.push(LoseLeases);
     }
     deaths.push(Work);
-    deaths.push(Retry { handler: APART, is_healed: false });
+    deaths.push(Retry { handler: DETACHED, is_healed: false });
     for _ in 0..3 {
         deaths.extend(both(true));
         deaths.push(EndLease { is_well: false });

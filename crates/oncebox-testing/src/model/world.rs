@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::StoreCases;
 use super::expected::{ATTEMPTS, Expected, ExpectedMessage, LATER};
-use super::operations::{APART, HANDLERS, ModelOperation, Step};
+use super::operations::{DETACHED, HANDLERS, ModelOperation, Step};
 use crate::conformance::{Fixture, LIMITS};
 use crate::operator;
 
@@ -27,7 +27,7 @@ const LANES: u16 = 2;
 /// A lease that is over when time has been travelled.
 const TRAVEL: Duration = Duration::from_secs(61 * 60);
 const ORDERED: [Option<DeadHead>; HANDLERS] = [None, Some(DeadHead::Hold), Some(DeadHead::Skip), None];
-const NAMES: [&str; HANDLERS] = ["plain", "holding", "skipping", "apart"];
+const NAMES: [&str; HANDLERS] = ["plain", "holding", "skipping", "detached"];
 
 /// Cases share a store: each has kinds, keys and handlers of its own.
 static CASES: AtomicU64 = AtomicU64::new(1);
@@ -38,7 +38,7 @@ struct Script {
     steps: Mutex<HashMap<String, Vec<Vec<Step>>>>,
     healed: Mutex<HashSet<(usize, String)>>,
     /// Runs of the detached handler that ended well.
-    apart: Mutex<HashMap<String, u64>>,
+    detached: Mutex<HashMap<String, u64>>,
     /// The message in the middle of which a worker dies.
     hangs: Mutex<Option<String>>,
     hung: Notify,
@@ -216,7 +216,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             ModelOperation::Spill { handler, is_dead } if self.is_there(*handler) => {
                 self.spill(*handler, *is_dead).await?;
             }
-            ModelOperation::Lease { is_task, lane } if self.is_there(APART) => {
+            ModelOperation::Lease { is_task, lane } if self.is_there(DETACHED) => {
                 self.lease(*is_task, *lane).await?;
             }
             ModelOperation::EndLease { is_well } => self.end_lease(*is_well).await?,
@@ -411,7 +411,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     handlers: self.ids().await?,
                     // It says nothing, and lives until its end is seen.
                     lease: Duration::from_secs(365 * 24 * 60 * 60),
-                    in_hand: 10,
+                    in_flight: 10,
                 };
                 store.enter(&process).await.map_err(|error| error.to_string())?;
                 *self.ghost.insert(process.id)
@@ -419,10 +419,10 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         };
         let kinds = [self.kind.clone()];
         let taker = Taker {
-            handler: self.ids().await?[APART],
+            handler: self.ids().await?[DETACHED],
             kinds: &kinds,
             mode: Mode::Stored,
-            ordered: ORDERED[APART],
+            ordered: ORDERED[DETACHED],
             lane,
         };
         let mut tx = store.begin(LIMITS).await.map_err(|error| error.to_string())?;
@@ -433,9 +433,9 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         } else {
             let limits = TakeLimits { messages: 1, positions: 10_000, bytes: 1 << 20, open_tasks: None };
             let taken = store.take(&mut tx, taker, limits).await.map_err(|error| error.to_string())?;
-            let (next, lane_number) = (self.expected.next_waiting(APART, lane), lane);
+            let (next, lane_number) = (self.expected.next_waiting(DETACHED, lane), lane);
             let found = taken.as_ref().and_then(|batch| batch.messages.first());
-            let is_paused = self.expected.handlers[APART].is_paused;
+            let is_paused = self.expected.handlers[DETACHED].is_paused;
             if !is_paused && found.map(|message| message.place) != next.map(|(place, _)| place) {
                 return Err(format!("next is {found:?}, expected {next:?}"));
             }
@@ -457,7 +457,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             store.rollback(tx).await;
             return Ok(());
         };
-        let apart = oncebox_core::store::SetApart {
+        let unfinished = oncebox_core::store::Unfinished {
             pos: message.place.pos,
             order_by: message.order_by.clone(),
             failures: message.failures,
@@ -469,7 +469,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             crashes: message.crashes,
         };
         let fence =
-            store.lease(&mut tx, taker, process, &[apart]).await.map_err(|error| error.to_string())?;
+            store.lease(&mut tx, taker, process, &[unfinished]).await.map_err(|error| error.to_string())?;
         let Some(fence) = fence else { return Err("a process that is there is not known".into()) };
         store.finish(tx, progress).await.map_err(|error| error.to_string())?;
         // Only a number that grows tells a late outcome from a newer one (S7).
@@ -477,7 +477,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             return Err("fences do not grow".into());
         }
         self.leases.push((message.place, fence));
-        self.expected.lease(APART, message.place, fence);
+        self.expected.lease(DETACHED, message.place, fence);
         Ok(())
     }
 
@@ -486,21 +486,21 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             return Ok(());
         }
         let (place, fence) = self.leases.remove(0);
-        let under = self.expected.under(APART, place, fence);
-        let failures = under.map_or(1, |n| self.expected.messages[n].lives[APART].failures + 1);
+        let under = self.expected.under(DETACHED, place, fence);
+        let failures = under.map_or(1, |n| self.expected.messages[n].lives[DETACHED].failures + 1);
         let end = match (is_well, failures < ATTEMPTS) {
             (true, _) => End::Done { marker: None, result: None },
             (false, true) => End::Retry { failures, due_in: Duration::ZERO, error: Some("failed".into()) },
             (false, false) => End::Dead { failures, error: "failed".into() },
         };
-        let completion = Completion { handler: self.ids().await?[APART], place, fence, end };
+        let completion = Completion { handler: self.ids().await?[DETACHED], place, fence, end };
         let counted =
             self.fixture.store().complete(&[completion]).await.map_err(|error| error.to_string())?;
         if counted != [under.is_some()] {
             return Err(format!("{place:?} under {fence:?} counted: {counted:?}, expected {under:?}"));
         }
         if let Some(message) = under {
-            self.expected.end(APART, message, Some(if is_well { Step::Succeed } else { Step::Fail }));
+            self.expected.end(DETACHED, message, Some(if is_well { Step::Succeed } else { Step::Fail }));
             self.expected.follow();
         }
         Ok(())
@@ -509,11 +509,11 @@ impl<F: Fixture<Store: LogStore>> World<F> {
     async fn lose_leases(&mut self) -> Result<(), String> {
         let Some(process) = self.ghost.take() else { return Ok(()) };
         let store = self.fixture.store();
-        let tasks = store.bury_process(process, true).await.map_err(|error| error.to_string())?;
+        let tasks = store.remove_crashed(process, true).await.map_err(|error| error.to_string())?;
         if tasks.is_none() {
             return Err("a process that has ended is taken for alive".into());
         }
-        self.expected.lose_leases(APART);
+        self.expected.lose_leases(DETACHED);
         // What it still has to say does not count.
         while !self.leases.is_empty() {
             self.end_lease(true).await?;
@@ -547,7 +547,9 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                         ));
                     }
                     let effects = match handler {
-                        APART => self.script.apart.lock().unwrap().get(&message.key).copied().unwrap_or(0),
+                        DETACHED => {
+                            self.script.detached.lock().unwrap().get(&message.key).copied().unwrap_or(0)
+                        }
                         _ => self.fixture.effects(&format!("{name} {}", message.key)).await,
                     };
                     if effects != life.effects {
@@ -601,11 +603,11 @@ async fn build<F: Fixture<Store: LogStore>>(
             }
         };
         let script = script.clone();
-        builder = if handler == APART {
+        builder = if handler == DETACHED {
             let run = async move |envelope: Envelope, Attempt(attempt): Attempt, Replay(again): Replay| {
                 let key = body(&envelope);
                 fail(script.step(handler, &key, attempt, again))?;
-                *script.apart.lock().unwrap().entry(key).or_default() += 1;
+                *script.detached.lock().unwrap().entry(key).or_default() += 1;
                 Ok::<(), Failure>(())
             };
             builder.on_raw_with(name, [kind], run, move |of_it| options(of_it).detached())

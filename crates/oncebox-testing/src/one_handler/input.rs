@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, NewMessage, Place, Registration, SetApart, StoredMessage, TakeLimits, TaskLimits,
+    Account, NewMessage, Place, Registration, StoredMessage, TakeLimits, TaskLimits, Unfinished,
 };
 use oncebox_core::{Fingerprint, Headers, Key, Mode, Start};
 
@@ -61,18 +61,18 @@ pub fn stored(name: &str, kinds: &[&str]) -> Registration {
 }
 
 /// A message that failed, and may run again at once.
-pub fn failure(pos: i64, failures: u32, error: &str) -> SetApart {
-    SetApart { failures, error: Some(error.to_owned()), ..untried(pos) }
+pub fn failure(pos: i64, failures: u32, error: &str) -> Unfinished {
+    Unfinished { failures, error: Some(error.to_owned()), ..untried(pos) }
 }
 
 /// A message that failed once, with its ordering key.
-pub fn apart(pos: i64, order_by: &str, due_in: Duration) -> SetApart {
-    SetApart { order_by: Some(Key::from(order_by)), due_in, ..failure(pos, 1, "x") }
+pub fn unfinished(pos: i64, order_by: &str, due_in: Duration) -> Unfinished {
+    Unfinished { order_by: Some(Key::from(order_by)), due_in, ..failure(pos, 1, "x") }
 }
 
 /// A message that has not run.
-pub fn untried(pos: i64) -> SetApart {
-    SetApart {
+pub fn untried(pos: i64) -> Unfinished {
+    Unfinished {
         pos,
         order_by: None,
         failures: 0,
@@ -86,8 +86,8 @@ pub fn untried(pos: i64) -> SetApart {
 }
 
 /// A task as it was taken, to be run once more.
-pub fn again(task: &StoredMessage) -> SetApart {
-    SetApart {
+pub fn again(task: &StoredMessage) -> Unfinished {
+    Unfinished {
         order_by: task.order_by.clone(),
         failures: task.failures,
         attempts: task.attempts.clone(),
@@ -98,8 +98,8 @@ pub fn again(task: &StoredMessage) -> SetApart {
 }
 
 /// A task as it was taken, which has failed once more.
-pub fn failed_again(task: &StoredMessage, error: &str) -> SetApart {
-    SetApart { failures: task.failures + 1, error: Some(error.to_owned()), ..again(task) }
+pub fn failed_again(task: &StoredMessage, error: &str) -> Unfinished {
+    Unfinished { failures: task.failures + 1, error: Some(error.to_owned()), ..again(task) }
 }
 
 /// Nothing is left to do.
@@ -108,12 +108,12 @@ pub fn all_done() -> Account {
 }
 
 /// These are to run later.
-pub fn set_apart(apart: impl Into<Vec<SetApart>>) -> Account {
-    Account { apart: apart.into(), ..Account::default() }
+pub fn as_tasks(tasks: impl Into<Vec<Unfinished>>) -> Account {
+    Account { tasks: tasks.into(), ..Account::default() }
 }
 
 /// These are dead letters.
-pub fn dead(dead: impl Into<Vec<SetApart>>) -> Account {
+pub fn dead(dead: impl Into<Vec<Unfinished>>) -> Account {
     Account { dead: dead.into(), ..Account::default() }
 }
 

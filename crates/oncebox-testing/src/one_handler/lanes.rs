@@ -74,7 +74,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// Appends messages to lane 0 that all die with these errors.
-    pub async fn bury(&self, deaths: &[(&str, &str)]) {
+    pub async fn make_dead(&self, deaths: &[(&str, &str)]) {
         let keys: Vec<&str> = deaths.iter().map(|(key, _)| *key).collect();
         self.append_keys(0, &keys).await;
         let letters: Vec<_> =
@@ -139,12 +139,12 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         }
     }
 
-    /// Sets a message apart for one handler, however long that takes.
+    /// Spills a message for one handler, however long that takes.
     pub async fn spill(&self, spill: &Spill) -> Spilled {
         self.try_spill(spill, LATER).await.unwrap()
     }
 
-    /// Sets a message apart for one handler, and waits for locks no longer than this.
+    /// Spills a message for one handler, and waits for locks no longer than this.
     pub async fn try_spill(&self, spill: &Spill, lock_timeout: Duration) -> Result<Spilled, Error> {
         self.store.spill(spill, lock_timeout).await
     }

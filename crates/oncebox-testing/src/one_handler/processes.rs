@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use oncebox_core::LogStore;
 use oncebox_core::store::{
-    Account, Care, Completion, End, Fence, HandlerId, NewProcess, Peer, Place, ProcessId, Processes,
-    SetApart, Store, StoredMessage, Work,
+    Account, Care, Completion, End, Fence, HandlerId, NewProcess, Peer, Place, ProcessId, Processes, Store,
+    StoredMessage, Unfinished, Work,
 };
 use uuid::Uuid;
 
@@ -22,10 +22,10 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// A process begins to work with these handlers, and this many messages in flight in each lane.
-    pub async fn enter_with(&self, handlers: &[HandlerId], in_hand: u32) -> ProcessId {
+    pub async fn enter_with(&self, handlers: &[HandlerId], in_flight: u32) -> ProcessId {
         let id = ProcessId(Uuid::now_v7());
         let (name, handlers) = ("host 7".to_owned(), handlers.to_vec());
-        self.store.enter(&NewProcess { id, name, handlers, lease: LEASE, in_hand }).await.unwrap();
+        self.store.enter(&NewProcess { id, name, handlers, lease: LEASE, in_flight }).await.unwrap();
         id
     }
 
@@ -45,18 +45,18 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// Buries a process if its lease has expired; how many tasks it ran.
-    pub async fn bury_process(&self, process: ProcessId) -> Option<u64> {
-        self.store.bury_process(process, false).await.unwrap()
+    pub async fn remove_crashed(&self, process: ProcessId) -> Option<u64> {
+        self.store.remove_crashed(process, false).await.unwrap()
     }
 
-    /// A process crashes: its lease expires, and it is buried.
+    /// A process crashes: its lease expires, and it is removed.
     pub async fn crash(&self, process: ProcessId) {
         self.travel(LEASE + Duration::from_secs(1));
-        self.bury_process(process).await.expect("its lease has expired");
+        self.remove_crashed(process).await.expect("its lease has expired");
     }
 
     /// A process runs messages of lane 0 outside of a transaction. `None` if it is not known.
-    pub async fn lease(&self, process: ProcessId, messages: &[SetApart]) -> Option<Fence> {
+    pub async fn lease(&self, process: ProcessId, messages: &[Unfinished]) -> Option<Fence> {
         let mut tx = self.begin().await;
         let fence = self.store.lease(&mut tx, self.taker(0), process, messages).await.unwrap();
         self.store.commit(tx).await.unwrap();
@@ -68,7 +68,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         &self,
         process: ProcessId,
         tasks: u32,
-        run: impl Fn(&StoredMessage) -> SetApart,
+        run: impl Fn(&StoredMessage) -> Unfinished,
     ) -> Fence {
         let (mut tx, tasks) = self.take_tasks(0, tasks).await;
         let messages: Vec<_> = tasks.iter().map(run).collect();

@@ -8,7 +8,7 @@ use crate::inbox::stored::visit::TakenBatch;
 use crate::inbox::stored::work::{BatchRun, MessageEnd};
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
-use crate::store::{Account, SetApart, StoredMessage, Unit};
+use crate::store::{Account, StoredMessage, Unfinished, Unit};
 use crate::{Fingerprint, Rejection, Retry};
 
 /// The maximum delay of a retry. Databases cannot represent much longer ones.
@@ -77,29 +77,33 @@ impl AccountRules<'_> {
                     continue;
                 }
                 Some(MessageEnd::Scheduled) => {
-                    account.apart.push(SetApart { scheduled: true, ..apart(message, message.due_in) });
+                    account.tasks.push(Unfinished { scheduled: true, ..unfinished(message, message.due_in) });
                     report.scheduled += 1;
                 }
                 Some(MessageEnd::Parked) => {
-                    account.apart.push(apart(message, Duration::ZERO));
+                    account.tasks.push(unfinished(message, Duration::ZERO));
                     report.parked += 1;
                 }
                 Some(MessageEnd::Failed(outcome)) => match self.next_state(failures, outcome) {
                     NextState::Retry { due_in, error } => {
                         let error = Some(error);
-                        account.apart.push(SetApart { failures, error, ..apart(message, due_in) });
+                        account.tasks.push(Unfinished { failures, error, ..unfinished(message, due_in) });
                         report.failed += 1;
                     }
                     NextState::Dead { error } => {
                         let error = Some(error);
-                        account.dead.push(SetApart { failures, error, ..apart(message, Duration::ZERO) });
+                        account.dead.push(Unfinished {
+                            failures,
+                            error,
+                            ..unfinished(message, Duration::ZERO)
+                        });
                         report.dead += 1;
                     }
                 },
                 // Taking a task deletes its row. A task that did not run, or runs again soon, is written again.
                 Some(MessageEnd::Again) | None if taken.progress.is_none() => {
                     let due_in = if ended.is_some() { self.soon } else { Duration::ZERO };
-                    account.apart.push(apart(message, due_in));
+                    account.tasks.push(unfinished(message, due_in));
                 }
                 Some(MessageEnd::Again) | None => {
                     if self.referee.unclaims(message) {
@@ -115,14 +119,14 @@ impl AccountRules<'_> {
         // Another copy of these messages runs inline, and may still fail. They come back as tasks to check its outcome.
         let reached = taken.progress.map_or(i64::MAX, |progress| progress.pos);
         let busy = taken.busy.iter().filter(|message| message.place.pos <= reached);
-        account.apart.extend(busy.map(|message| apart(message, self.soon)));
+        account.tasks.extend(busy.map(|message| unfinished(message, self.soon)));
         (account, report)
     }
 }
 
 /// A task for a message, with the state that the message carries.
-pub(super) fn apart(message: &StoredMessage, due_in: Duration) -> SetApart {
-    SetApart {
+pub(super) fn unfinished(message: &StoredMessage, due_in: Duration) -> Unfinished {
+    Unfinished {
         pos: message.place.pos,
         order_by: message.order_by.clone(),
         failures: message.failures,
@@ -215,8 +219,8 @@ pub(super) mod tests {
         taken
     }
 
-    fn positions(apart: &[SetApart]) -> Vec<i64> {
-        apart.iter().map(|one| one.pos).collect()
+    fn positions(tasks: &[Unfinished]) -> Vec<i64> {
+        tasks.iter().map(|one| one.pos).collect()
     }
 
     #[test]
@@ -246,10 +250,10 @@ pub(super) mod tests {
         ];
         let ran = BatchRun { ended, ..BatchRun::default() };
         let (account, report) = rules(Referee::Log).account(&lane(messages, 5), &ran);
-        assert_eq!(positions(&account.apart), [2, 4, 5]);
+        assert_eq!(positions(&account.tasks), [2, 4, 5]);
         assert_eq!(positions(&account.dead), [3]);
-        assert!(account.apart[1].scheduled);
-        assert_eq!((account.apart[0].failures, account.dead[0].failures), (1, 2));
+        assert!(account.tasks[1].scheduled);
+        assert_eq!((account.tasks[0].failures, account.dead[0].failures), (1, 2));
         assert!(account.done.is_empty() && account.spilled.is_empty() && account.results.is_empty());
         let expected = WorkReport { done: 1, failed: 1, dead: 1, scheduled: 1, parked: 1, lease_lost: 0 };
         assert_eq!(report, expected);
@@ -260,8 +264,8 @@ pub(super) mod tests {
         let ran = BatchRun { ended: vec![MessageEnd::Again], ..BatchRun::default() };
         let tasks = TakenBatch::tasks(vec![message(1), message(2)], 10);
         let (account, _) = rules(Referee::Log).account(&tasks, &ran);
-        assert_eq!(positions(&account.apart), [1, 2]);
-        assert_eq!((account.apart[0].due_in, account.apart[1].due_in), (SOON, Duration::ZERO));
+        assert_eq!(positions(&account.tasks), [1, 2]);
+        assert_eq!((account.tasks[0].due_in, account.tasks[1].due_in), (SOON, Duration::ZERO));
         let (account, _) = rules(Referee::Log).account(&lane(vec![message(1), message(2)], 2), &ran);
         assert!(account.is_empty());
     }
@@ -281,6 +285,6 @@ pub(super) mod tests {
         assert_eq!(account.done.iter().map(key).collect::<Vec<_>>(), [stored("2")]);
         assert_eq!(account.spilled.iter().map(key).collect::<Vec<_>>(), [stored("3")]);
         assert_eq!(account.unclaimed.iter().map(key).collect::<Vec<_>>(), [stored("4")]);
-        assert_eq!(positions(&account.apart), [3, 5], "the copy behind the progress is not passed");
+        assert_eq!(positions(&account.tasks), [3, 5], "the copy behind the progress is not passed");
     }
 }

@@ -268,7 +268,7 @@ impl<S: LogStore> Presence<S> {
             name: Incarnation::of_this_process().to_string(),
             handlers: self.log.ids.clone(),
             lease: self.log.settings.lease,
-            in_hand: u32::try_from(self.log.settings.work_batch).unwrap_or(u32::MAX),
+            in_flight: u32::try_from(self.log.settings.work_batch).unwrap_or(u32::MAX),
         };
         let entered = match store.enter(&process).await {
             // Crashed processes first: this process may end before its first heartbeat, which would do it otherwise.
@@ -369,7 +369,7 @@ impl<S: LogStore> Presence<S> {
         self.me.remember(&alive);
         for peer in crashed {
             let has_exited = crash_of(&peer, this, connected_since) == Some(CrashEvidence::Exited);
-            if let Some(tasks) = store.bury_process(peer.id, has_exited).await? {
+            if let Some(tasks) = store.remove_crashed(peer.id, has_exited).await? {
                 tracing::warn!(process = peer.name, tasks, "a process crashed; its tasks are free");
                 self.log.wake.notify_one();
             }

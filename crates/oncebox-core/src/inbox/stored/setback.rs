@@ -117,7 +117,7 @@ impl<S: LogStore> LaneVisitor<S> {
                 let outcome = unstorable(&error);
                 self.try_record_failure(handler, taker, place, outcome, plan, true).await
             }
-            set_apart => set_apart,
+            visited => visited,
         }
     }
 

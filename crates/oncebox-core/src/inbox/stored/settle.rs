@@ -46,7 +46,7 @@ impl<S: LogStore> LaneVisitor<S> {
             return Ok(());
         }
         if mutant!("failed_message_dropped") {
-            let kept = Account { apart: Vec::new(), dead: Vec::new(), ..account.clone() };
+            let kept = Account { tasks: Vec::new(), dead: Vec::new(), ..account.clone() };
             return self.engine.store.settle(tx, taker, &kept).await;
         }
         self.engine.store.settle(tx, taker, account).await

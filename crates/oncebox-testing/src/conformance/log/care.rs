@@ -6,8 +6,8 @@ use crate::Fixture;
 use crate::one_handler::{OneHandler, all_done, place};
 
 /// A process at work with up to this many messages in flight crashes.
-async fn crash<F: Fixture<Store: LogStore>>(log: &OneHandler<F>, in_hand: u32) {
-    let process = log.enter_with(&[log.handler], in_hand).await;
+async fn crash<F: Fixture<Store: LogStore>>(log: &OneHandler<F>, in_flight: u32) {
+    let process = log.enter_with(&[log.handler], in_flight).await;
     log.crash(process).await;
 }
 
@@ -100,8 +100,8 @@ pub async fn a_later_crash_does_not_shorten_care<F: Fixture<Store: LogStore>>(fi
     }
     let log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2", "3", "4"]).await;
-    for in_hand in [3, 3, 1] {
-        crash(&log, in_hand).await;
+    for in_flight in [3, 3, 1] {
+        crash(&log, in_flight).await;
     }
     for pos in 1..=2 {
         log.forget_attempt(place(0, pos)).await;

@@ -9,7 +9,7 @@ use crate::one_handler::{OneHandler, dead, failed_again, place, positions};
 /// One entry for each letter, with what was done, by whom, and the error that it had.
 pub async fn every_action_on_a_dead_letter_is_audited<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
-    log.bury(&[("1", "e1"), ("2", "e2"), ("3", "e3"), ("4", "e4"), ("5", "e5")]).await;
+    log.make_dead(&[("1", "e1"), ("2", "e2"), ("3", "e3"), ("4", "e4"), ("5", "e5")]).await;
     log.import_processed("5").await;
     let better = Action::Edit(b"better".to_vec());
     let actions = [&Action::Retry, &better, &Action::Discard, &Action::Resolve, &Action::Retry];
@@ -40,7 +40,7 @@ pub async fn every_action_on_a_dead_letter_is_audited<F: Fixture<Store: LogStore
 /// It is what the handler gets the next time, too.
 pub async fn a_correction_stays_when_the_message_dies_again<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
-    log.bury(&[("1", "e1")]).await;
+    log.make_dead(&[("1", "e1")]).await;
     log.act(&Select::all(), &Action::Edit(b"better".to_vec()), 10).await;
     log.work_tasks(0, 10, |tasks| dead([failed_again(&tasks[0], "e2")])).await;
     let letters = log.dead_letters().await;
@@ -53,7 +53,7 @@ pub async fn a_correction_stays_when_the_message_dies_again<F: Fixture<Store: Lo
 /// One step after the other, each behind the last letter of the step before.
 pub async fn an_action_takes_the_first_dead_letters_up_to_its_limit<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
-    log.bury(&[("1", "e"), ("2", "e"), ("3", "e")]).await;
+    log.make_dead(&[("1", "e"), ("2", "e"), ("3", "e")]).await;
     let step = log.act_after(&Select::all(), &Action::Discard, None, 2).await;
     assert_eq!((step.letters, step.next), (2, Some((log.handler, place(0, 2)))));
     assert_eq!(log.dead_letters().await.iter().map(|letter| letter.place.pos).collect::<Vec<_>>(), [3]);

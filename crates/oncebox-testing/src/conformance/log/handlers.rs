@@ -5,7 +5,7 @@ use oncebox_core::{LogStore, Mode};
 
 use super::refused;
 use crate::Fixture;
-use crate::one_handler::{ALL, LATER, OneHandler, at_most, failure, place, positions, set_apart, stored};
+use crate::one_handler::{ALL, LATER, OneHandler, as_tasks, at_most, failure, place, positions, stored};
 
 fn entry(action: &str, handler: &str) -> (String, String) {
     (action.to_owned(), handler.to_owned())
@@ -15,7 +15,7 @@ fn entry(action: &str, handler: &str) -> (String, String) {
 pub async fn a_paused_handler_gets_no_work<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2"]).await;
-    log.pass(0, &set_apart([failure(1, 1, "x"), failure(2, 1, "x")])).await;
+    log.pass(0, &as_tasks([failure(1, 1, "x"), failure(2, 1, "x")])).await;
     log.append_keys(0, &["3"]).await;
     assert!(!log.pause("unknown", true).await.unwrap());
     assert!(!log.pause("ledger", false).await.unwrap());
@@ -53,7 +53,7 @@ pub async fn a_renamed_handler_keeps_what_it_has<F: Fixture<Store: LogStore>>(fi
     log.append_keys(0, &["1", "2"]).await;
     log.pass(
         0,
-        &Account { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
+        &Account { tasks: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
     )
     .await;
     assert!(!log.rename("unknown", "book").await.unwrap());
@@ -106,7 +106,7 @@ pub async fn a_removed_handler_leaves_nothing_behind<F: Fixture<Store: LogStore>
     log.append_keys(0, &["1", "2"]).await;
     log.pass(
         0,
-        &Account { apart: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
+        &Account { tasks: vec![failure(1, 1, "x")], dead: vec![failure(2, 1, "x")], ..Account::default() },
     )
     .await;
     log.replay(ReplayFrom::Place(place(0, 2))).await;

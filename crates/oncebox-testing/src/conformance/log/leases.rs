@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{End, Fence, MarkerState, ProcessId, SetApart, Waits};
+use oncebox_core::store::{End, Fence, MarkerState, ProcessId, Unfinished, Waits};
 use oncebox_core::{DeadHead, Key, LogStore, Mode};
 use uuid::Uuid;
 
 use super::order::holding;
 use crate::Fixture;
 use crate::one_handler::{
-    ALL, LATER, NOW, OneHandler, again, all_done, apart, at_most, failure, in_order, set_apart, untried,
+    ALL, LATER, NOW, OneHandler, again, all_done, as_tasks, at_most, failure, in_order, unfinished, untried,
 };
 
 pub(super) fn done() -> End {
@@ -66,7 +66,7 @@ pub async fn a_failed_lease_keeps_what_its_task_had<F: Fixture<Store: LogStore>>
     log.append(0, &[in_order("1", Some("A")), in_order("2", Some("A"))]).await;
     log.pass(0, &all_done()).await;
     let process = log.enter().await;
-    let first = SetApart { order_by: Some(Key::from("A")), ..untried(1) };
+    let first = Unfinished { order_by: Some(Key::from("A")), ..untried(1) };
     let fence = log.lease(process, &[first]).await.unwrap();
     let retry = End::Retry { failures: 1, due_in: LATER, error: Some("first".into()) };
     assert!(log.complete(1, fence, retry).await);
@@ -76,7 +76,7 @@ pub async fn a_failed_lease_keeps_what_its_task_had<F: Fixture<Store: LogStore>>
     assert_eq!((task.failures, task.error.as_deref(), task.waits), (1, Some("first"), Waits::Turn));
 
     log.travel(LATER);
-    let corrected = |task: &_| SetApart { body: Some(b"better".to_vec()), ..again(task) };
+    let corrected = |task: &_| Unfinished { body: Some(b"better".to_vec()), ..again(task) };
     let fence = log.lease_tasks(process, 10, corrected).await;
     let not_its_fault = End::Retry { failures: 1, due_in: Duration::ZERO, error: None };
     assert!(log.complete(1, fence, not_its_fault).await);
@@ -89,7 +89,7 @@ pub async fn a_failed_lease_keeps_what_its_task_had<F: Fixture<Store: LogStore>>
     let history: Vec<_> = letter.attempts.iter().map(|one| (one.attempt, one.error.as_str())).collect();
     assert_eq!(history, [(1, "first"), (2, "second")]);
     assert_eq!((letter.error.as_str(), letter.body.as_slice()), ("second", &b"better"[..]));
-    log.settle(0, &set_apart([apart(2, "A", NOW)])).await;
+    log.settle(0, &as_tasks([unfinished(2, "A", NOW)])).await;
     assert!(log.runnable().await.is_empty(), "the dead letter holds its ordering key");
 }
 
@@ -123,7 +123,7 @@ pub async fn a_handler_that_spills_has_tasks_without_progress<F: Fixture<Store: 
     let mut log = OneHandler::in_mode(fixture, Mode::inline().spill()).await;
     assert!(log.peek(0, ALL).await.is_none());
     log.append_keys(0, &["1"]).await;
-    log.settle(0, &set_apart([failure(1, 1, "x")])).await;
+    log.settle(0, &as_tasks([failure(1, 1, "x")])).await;
     assert_eq!(log.runnable().await, [1]);
     let waiting = log.look().await.waiting;
     assert_eq!(waiting.iter().map(|one| (one.messages, one.tasks)).collect::<Vec<_>>(), [(false, true)]);

@@ -6,7 +6,7 @@ use oncebox_core::{LogStore, Mode, Start};
 use super::refused;
 use crate::Fixture;
 use crate::one_handler::{
-    ALL, LATER, OneHandler, all_done, dead, failed_again, failure, message, positions, set_apart, stored,
+    ALL, LATER, OneHandler, all_done, as_tasks, dead, failed_again, failure, message, positions, stored,
 };
 
 /// At the beginning of the log or at its end; from then on its kinds are fixed.
@@ -27,13 +27,13 @@ pub async fn from_inline_to_mixed_a_handler_starts_where_it_is_told<F: Fixture<S
 }
 
 /// Tasks and dead letters must be resolved before a handler stops spilling.
-pub async fn a_handler_stops_spilling_when_nothing_is_set_apart<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_handler_stops_spilling_when_it_has_no_tasks<F: Fixture<Store: LogStore>>(fixture: F) {
     let spill = Mode::inline().spill();
     let mut log = OneHandler::in_mode(fixture, Mode::inline()).await;
     log.change_mode(spill).await.unwrap();
     assert_eq!(log.mode().await, spill);
     log.append_keys(0, &["1"]).await;
-    log.settle(0, &set_apart([failure(1, 1, "x")])).await;
+    log.settle(0, &as_tasks([failure(1, 1, "x")])).await;
     refused(log.change_mode(Mode::inline()).await);
     assert_eq!(log.mode().await, spill);
     log.work_tasks(0, 10, |tasks| dead([failed_again(&tasks[0], "x")])).await;
@@ -53,7 +53,7 @@ pub async fn from_stored_to_mixed_passed_messages_are_marked<F: Fixture<Store: L
     log.append_keys(1, &[&long]).await;
     log.import_processed("marked").await;
     let settled =
-        Account { apart: vec![failure(3, 1, "x")], dead: vec![failure(4, 1, "x")], ..Account::default() };
+        Account { tasks: vec![failure(3, 1, "x")], dead: vec![failure(4, 1, "x")], ..Account::default() };
     log.pass(0, &settled).await;
     log.pass(1, &all_done()).await;
     assert_eq!(log.prune(0, 0, 1, log.now_ms().await + 1).await.deleted, 1);
@@ -110,10 +110,10 @@ pub async fn from_mixed_to_inline_no_message_may_wait<F: Fixture<Store: LogStore
     log.append_keys(3, &["1"]).await;
     log.append(0, &[message("b", "2")]).await;
     refused(log.change_mode(spill).await);
-    log.pass(3, &set_apart([failure(1, 1, "x")])).await;
+    log.pass(3, &as_tasks([failure(1, 1, "x")])).await;
     log.replay(ReplayFrom::Beginning).await;
     refused(log.change_mode(spill).await);
-    log.pass(3, &set_apart([failure(1, 1, "x")])).await;
+    log.pass(3, &as_tasks([failure(1, 1, "x")])).await;
     refused(log.change_mode(Mode::inline()).await);
     log.spill(&log.failed_inline(2, "spilled")).await;
     log.change_mode(spill).await.unwrap();

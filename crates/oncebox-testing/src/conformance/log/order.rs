@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use oncebox_core::store::{Account, Action, Registration, Select, SetApart, TaskLimits};
+use oncebox_core::store::{Account, Action, Registration, Select, TaskLimits, Unfinished};
 use oncebox_core::{DeadHead, LogStore};
 
 use crate::Fixture;
 use crate::one_handler::{
-    ALL, LATER, NOW, OneHandler, all_done, apart, at_most, dead, failure, in_order, message, positions,
-    set_apart, sorted, stored,
+    ALL, LATER, NOW, OneHandler, all_done, as_tasks, at_most, dead, failure, in_order, message, positions,
+    sorted, stored, unfinished,
 };
 
 /// An ordered handler.
@@ -30,8 +30,8 @@ pub(super) async fn ordered<F: Fixture<Store: LogStore>>(
 }
 
 /// A message that waits for the time that its sender set.
-pub(super) fn scheduled(pos: i64, order_by: &str, due_in: Duration) -> SetApart {
-    SetApart { scheduled: true, ..apart(pos, order_by, due_in) }
+pub(super) fn scheduled(pos: i64, order_by: &str, due_in: Duration) -> Unfinished {
+    Unfinished { scheduled: true, ..unfinished(pos, order_by, due_in) }
 }
 
 /// The first runnable task of each ordering key.
@@ -47,9 +47,9 @@ async fn finds_tasks<F: Fixture<Store: LogStore>>(log: &OneHandler<F>) -> bool {
 /// Tasks of other ordering keys, and those without one, run meanwhile.
 pub async fn only_tasks_of_one_ordering_key_wait_for_each_other<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = ordered(fixture, DeadHead::Hold, 6).await;
-    let waiting = [apart(1, "A", LATER), apart(2, "A", NOW), apart(4, "A", NOW)];
-    log.settle(0, &set_apart(waiting)).await;
-    log.settle(0, &set_apart([apart(3, "B", NOW), apart(5, "C", NOW)])).await;
+    let waiting = [unfinished(1, "A", LATER), unfinished(2, "A", NOW), unfinished(4, "A", NOW)];
+    log.settle(0, &as_tasks(waiting)).await;
+    log.settle(0, &as_tasks([unfinished(3, "B", NOW), unfinished(5, "C", NOW)])).await;
     assert_eq!(log.runnable().await, [3, 5]);
     assert_eq!(heads(&log).await, [3, 5]);
     log.travel(LATER);
@@ -63,7 +63,7 @@ pub async fn only_tasks_of_one_ordering_key_wait_for_each_other<F: Fixture<Store
     }
     log.finish_tasks(0, 3).await;
     assert_eq!(heads(&log).await, [2]);
-    log.settle(0, &set_apart([failure(6, 1, "no key")])).await;
+    log.settle(0, &as_tasks([failure(6, 1, "no key")])).await;
     assert_eq!(log.runnable().await, [2, 4, 6]);
 }
 
@@ -71,7 +71,7 @@ pub async fn only_tasks_of_one_ordering_key_wait_for_each_other<F: Fixture<Store
 pub async fn an_unordered_handler_holds_nothing_back<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.append(0, &[in_order("1", Some("A")), in_order("2", Some("A")), in_order("3", Some("A"))]).await;
-    let batch = log.pass(0, &set_apart([apart(1, "A", LATER), apart(2, "A", NOW)])).await;
+    let batch = log.pass(0, &as_tasks([unfinished(1, "A", LATER), unfinished(2, "A", NOW)])).await;
     assert!(batch.messages.iter().all(|message| !message.held));
     assert_eq!(log.runnable().await, [2]);
     log.append(0, &[in_order("4", Some("A"))]).await;
@@ -82,11 +82,11 @@ pub async fn an_unordered_handler_holds_nothing_back<F: Fixture<Store: LogStore>
 pub async fn a_task_in_flight_holds_its_ordering_key<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = ordered(fixture, DeadHead::Hold, 3).await;
     let process = log.enter().await;
-    log.lease(process, &[apart(1, "A", NOW)]).await.unwrap();
-    log.settle(0, &set_apart([apart(2, "A", NOW)])).await;
+    log.lease(process, &[unfinished(1, "A", NOW)]).await.unwrap();
+    log.settle(0, &as_tasks([unfinished(2, "A", NOW)])).await;
     assert!(log.runnable().await.is_empty());
     assert!(!finds_tasks(&log).await);
-    log.settle(0, &set_apart([apart(3, "B", NOW)])).await;
+    log.settle(0, &as_tasks([unfinished(3, "B", NOW)])).await;
     assert_eq!(log.runnable().await, [3]);
     assert!(finds_tasks(&log).await);
     log.leave(process).await;
@@ -96,9 +96,10 @@ pub async fn a_task_in_flight_holds_its_ordering_key<F: Fixture<Store: LogStore>
 /// A dead letter at 2 of the key A, with tasks around it: 1, 3 and 4 of its key, and 5 of another.
 async fn around_a_dead_letter<F: Fixture<Store: LogStore>>(fixture: F, dead_head: DeadHead) -> OneHandler<F> {
     let log = ordered(fixture, dead_head, 5).await;
-    log.settle(0, &dead([apart(2, "A", NOW)])).await;
-    let tasks = [apart(1, "A", NOW), apart(3, "A", NOW), apart(4, "A", NOW), apart(5, "B", NOW)];
-    log.settle(0, &set_apart(tasks)).await;
+    log.settle(0, &dead([unfinished(2, "A", NOW)])).await;
+    let tasks =
+        [unfinished(1, "A", NOW), unfinished(3, "A", NOW), unfinished(4, "A", NOW), unfinished(5, "B", NOW)];
+    log.settle(0, &as_tasks(tasks)).await;
     assert_eq!(heads(&log).await, [1, 5]);
     log
 }
@@ -127,9 +128,13 @@ pub async fn a_skipped_dead_letter_holds_no_task<F: Fixture<Store: LogStore>>(fi
 /// Before it is due, later messages of its key run.
 pub async fn a_scheduled_task_holds_its_ordering_key_when_it_is_due<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = ordered(fixture, DeadHead::Hold, 4).await;
-    let tasks =
-        [scheduled(1, "A", LATER), apart(2, "A", NOW), scheduled(3, "A", 2 * LATER), apart(4, "A", NOW)];
-    log.settle(0, &set_apart(tasks)).await;
+    let tasks = [
+        scheduled(1, "A", LATER),
+        unfinished(2, "A", NOW),
+        scheduled(3, "A", 2 * LATER),
+        unfinished(4, "A", NOW),
+    ];
+    log.settle(0, &as_tasks(tasks)).await;
     assert_eq!(heads(&log).await, [2]);
     assert_eq!(log.runnable().await, [2, 4]);
     log.travel(LATER);
@@ -138,19 +143,24 @@ pub async fn a_scheduled_task_holds_its_ordering_key_when_it_is_due<F: Fixture<S
     log.travel(LATER);
     assert_eq!(log.runnable().await, [1, 2, 3, 4]);
     // Once it has failed it waits for its next try, and the others wait for it.
-    log.work_tasks(0, 1, |_| set_apart([apart(1, "A", LATER)])).await;
+    log.work_tasks(0, 1, |_| as_tasks([unfinished(1, "A", LATER)])).await;
     assert!(log.runnable().await.is_empty());
 }
 
 /// A task that is not due yet, or is in flight.
 pub async fn tasks_behind_one_that_cannot_run_wait<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = ordered(fixture, DeadHead::Hold, 7).await;
-    let not_due = [apart(1, "A", NOW), apart(2, "A", NOW), apart(3, "A", LATER), apart(4, "A", NOW)];
-    log.settle(0, &set_apart(not_due)).await;
+    let not_due = [
+        unfinished(1, "A", NOW),
+        unfinished(2, "A", NOW),
+        unfinished(3, "A", LATER),
+        unfinished(4, "A", NOW),
+    ];
+    log.settle(0, &as_tasks(not_due)).await;
     assert_eq!(log.runnable().await, [1, 2]);
     let process = log.enter().await;
-    log.lease(process, &[apart(6, "B", NOW)]).await.unwrap();
-    log.settle(0, &set_apart([apart(5, "B", NOW), apart(7, "B", NOW)])).await;
+    log.lease(process, &[unfinished(6, "B", NOW)]).await.unwrap();
+    log.settle(0, &as_tasks([unfinished(5, "B", NOW), unfinished(7, "B", NOW)])).await;
     assert_eq!(log.runnable().await, [1, 2, 5]);
     log.travel(LATER);
     assert_eq!(log.runnable().await, [1, 2, 3, 4, 5]);
@@ -163,9 +173,9 @@ async fn held_messages<F: Fixture<Store: LogStore>>(fixture: F, dead_head: DeadH
     let messages: Vec<_> =
         keys.iter().zip(1..).map(|(order_by, n)| in_order(&n.to_string(), *order_by)).collect();
     log.append(0, &messages[..3]).await;
-    let apart_now = vec![apart(1, "A", LATER), scheduled(3, "C", LATER)];
+    let apart_now = vec![unfinished(1, "A", LATER), scheduled(3, "C", LATER)];
     let batch = log
-        .pass(0, &Account { apart: apart_now, dead: vec![apart(2, "B", NOW)], ..Account::default() })
+        .pass(0, &Account { tasks: apart_now, dead: vec![unfinished(2, "B", NOW)], ..Account::default() })
         .await;
     assert!(batch.messages.iter().all(|message| !message.held));
     log.append(0, &messages[3..]).await;
@@ -191,8 +201,8 @@ pub async fn messages_behind_a_skipped_dead_letter_are_not_held<F: Fixture<Store
 /// With the next registration; nothing else about the handler changes.
 pub async fn a_handler_may_change_what_dead_letters_hold<F: Fixture<Store: LogStore>>(fixture: F) {
     let mut log = ordered(fixture, DeadHead::Hold, 2).await;
-    log.settle(0, &dead([apart(1, "A", NOW)])).await;
-    log.settle(0, &set_apart([apart(2, "A", NOW)])).await;
+    log.settle(0, &dead([unfinished(1, "A", NOW)])).await;
+    log.settle(0, &as_tasks([unfinished(2, "A", NOW)])).await;
     assert!(log.runnable().await.is_empty());
     for (dead_head, expected) in
         [(Some(DeadHead::Skip), vec![2]), (Some(DeadHead::Hold), vec![]), (None, vec![2])]

@@ -1,11 +1,11 @@
 //! Order: when the next task can run, and which of very many.
 
-use oncebox_core::store::SetApart;
+use oncebox_core::store::Unfinished;
 use oncebox_core::{DeadHead, LogStore};
 
 use super::order::{ordered, scheduled};
 use crate::Fixture;
-use crate::one_handler::{LATER, NOW, apart, at_most, dead, failure, positions, set_apart};
+use crate::one_handler::{LATER, NOW, as_tasks, at_most, dead, failure, positions, unfinished};
 
 /// Not of a task that something else would still hold back then.
 pub async fn the_next_due_time_is_that_of_a_task_that_can_run<F: Fixture<Store: LogStore>>(fixture: F) {
@@ -17,19 +17,19 @@ pub async fn the_next_due_time_is_that_of_a_task_that_can_run<F: Fixture<Store: 
     };
     assert_eq!(next_hours().await, None);
     // Behind a head that waits longer, and behind a dead letter.
-    log.settle(0, &set_apart([apart(1, "A", 5 * LATER), apart(2, "A", 2 * LATER)])).await;
-    log.settle(0, &dead([apart(3, "B", NOW)])).await;
-    log.settle(0, &set_apart([apart(4, "B", LATER)])).await;
+    log.settle(0, &as_tasks([unfinished(1, "A", 5 * LATER), unfinished(2, "A", 2 * LATER)])).await;
+    log.settle(0, &dead([unfinished(3, "B", NOW)])).await;
+    log.settle(0, &as_tasks([unfinished(4, "B", LATER)])).await;
     assert_eq!(next_hours().await, Some(5.0));
     // Behind a task in flight.
     let process = log.enter().await;
-    log.lease(process, &[apart(5, "C", NOW)]).await.unwrap();
-    log.settle(0, &set_apart([apart(6, "C", LATER)])).await;
+    log.lease(process, &[unfinished(5, "C", NOW)]).await.unwrap();
+    log.settle(0, &as_tasks([unfinished(6, "C", LATER)])).await;
     assert_eq!(next_hours().await, Some(5.0));
     // Scheduled in front of its head.
-    log.settle(0, &set_apart([scheduled(7, "D", 4 * LATER), apart(8, "D", 6 * LATER)])).await;
+    log.settle(0, &as_tasks([scheduled(7, "D", 4 * LATER), unfinished(8, "D", 6 * LATER)])).await;
     assert_eq!(next_hours().await, Some(4.0));
-    log.settle(0, &set_apart([SetApart { due_in: 3 * LATER, ..failure(9, 1, "no key") }])).await;
+    log.settle(0, &as_tasks([Unfinished { due_in: 3 * LATER, ..failure(9, 1, "no key") }])).await;
     assert_eq!(next_hours().await, Some(3.0));
     log.travel(3 * LATER);
     assert!(log.look().await.waiting.iter().any(|waiting| waiting.tasks));
@@ -49,14 +49,14 @@ async fn free_among<F: Fixture<Store: LogStore>>(fixture: F, dead_head: DeadHead
     let task = |pos: i64| match pos - parked {
         103 => scheduled(pos, &key_of(pos), LATER),
         105 => failure(pos, 1, "no key"),
-        _ => apart(pos, &key_of(pos), if pos == 2 && parked > 0 { LATER } else { NOW }),
+        _ => unfinished(pos, &key_of(pos), if pos == 2 && parked > 0 { LATER } else { NOW }),
     };
     // The first message is a dead letter of a key among the others.
-    log.settle(0, &dead([apart(1, &key_of(other(100)), NOW)])).await;
+    log.settle(0, &dead([unfinished(1, &key_of(other(100)), NOW)])).await;
     let process = log.enter().await;
-    log.lease(process, &[apart(other(101), &key_of(other(101)), NOW)]).await.unwrap();
+    log.lease(process, &[unfinished(other(101), &key_of(other(101)), NOW)]).await.unwrap();
     let tasks: Vec<_> = (2..=*others.end()).filter(|&pos| pos != other(101)).map(task).collect();
-    log.settle(0, &set_apart(tasks)).await;
+    log.settle(0, &as_tasks(tasks)).await;
 
     let is_free = |pos: &i64| match pos - parked {
         101..=103 => false,

@@ -1,7 +1,7 @@
 //! Processes: known while they are at work, and what they had in flight when they end.
 
 use oncebox_core::LogStore;
-use oncebox_core::store::{Peer, SetApart};
+use oncebox_core::store::{Peer, Unfinished};
 
 use super::leases::{done, three_passed};
 use crate::Fixture;
@@ -40,7 +40,7 @@ pub async fn a_process_is_known_while_it_is_at_work<F: Fixture<Store: LogStore>>
 pub async fn a_process_that_leaves_frees_its_tasks<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = three_passed(fixture).await;
     let (one, two) = (log.enter().await, log.enter().await);
-    let fence = log.lease(one, &[SetApart { due_in: LATER, crashes: 1, ..untried(1) }]).await.unwrap();
+    let fence = log.lease(one, &[Unfinished { due_in: LATER, crashes: 1, ..untried(1) }]).await.unwrap();
     log.lease(two, &[untried(2)]).await.unwrap();
     assert_eq!(log.note_attempt(place(0, 3), one).await, Some(1));
     log.leave(one).await;
@@ -52,21 +52,23 @@ pub async fn a_process_that_leaves_frees_its_tasks<F: Fixture<Store: LogStore>>(
 }
 
 /// Its tasks may run again, each with one more crash; its note stays, to show which message caused the crash.
-pub async fn a_process_is_buried_once_when_its_lease_has_expired<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn a_crashed_process_is_removed_once_when_its_lease_has_expired<F: Fixture<Store: LogStore>>(
+    fixture: F,
+) {
     let log = three_passed(fixture).await;
     let other = log.beside(stored("other", &["b"])).await;
     let one = log.enter().await;
     let two = log.enter_with(&[log.handler, other.handler], 3).await;
-    let fence = log.lease(one, &[SetApart { due_in: LATER, ..untried(1) }, untried(2)]).await.unwrap();
+    let fence = log.lease(one, &[Unfinished { due_in: LATER, ..untried(1) }, untried(2)]).await.unwrap();
     log.lease(two, &[untried(3)]).await.unwrap();
     assert_eq!(log.note_attempt(place(1, 1), one).await, Some(1));
     log.travel(LEASE - A_WHILE);
-    assert_eq!(log.bury_process(one).await, None);
+    assert_eq!(log.remove_crashed(one).await, None);
     assert!(log.beat(two).await);
     log.travel(A_WHILE * 2);
-    assert_eq!(log.bury_process(two).await, None);
-    assert_eq!(log.bury_process(one).await, Some(2));
-    assert_eq!(log.bury_process(one).await, None);
+    assert_eq!(log.remove_crashed(two).await, None);
+    assert_eq!(log.remove_crashed(one).await, Some(2));
+    assert_eq!(log.remove_crashed(one).await, None);
     assert!(!log.beat(one).await);
     let tasks = log.due_tasks(0).await;
     assert_eq!(tasks.iter().map(|task| (task.place.pos, task.crashes)).collect::<Vec<_>>(), [(1, 1), (2, 1)]);
@@ -75,5 +77,5 @@ pub async fn a_process_is_buried_once_when_its_lease_has_expired<F: Fixture<Stor
     assert_eq!(log.note_attempt(place(1, 1), two).await, Some(crashes));
     assert!(log.careful_lanes().await.is_empty(), "one crash is no reason for care");
     log.travel(LEASE);
-    assert_eq!(log.bury_process(two).await, Some(1));
+    assert_eq!(log.remove_crashed(two).await, Some(1));
 }

@@ -6,9 +6,7 @@ use oncebox_core::LogStore;
 use oncebox_core::store::{Action, Appended, NewMessage, Pruned, Select, TakeLimits};
 
 use crate::Fixture;
-use crate::one_handler::{
-    ALL, LATER, OneHandler, all_done, dead, failure, message, place, set_apart, stored,
-};
+use crate::one_handler::{ALL, LATER, OneHandler, all_done, as_tasks, dead, failure, message, place, stored};
 
 /// All handlers of its kind, and no task or dead letter is left; the newest message of a lane stays.
 pub async fn only_messages_that_all_handlers_have_passed_are_pruned<F: Fixture<Store: LogStore>>(fixture: F) {
@@ -24,7 +22,7 @@ pub async fn only_messages_that_all_handlers_have_passed_are_pruned<F: Fixture<S
         (deleted, next)
     };
     assert_eq!(prune(0, 100, now).await, (0, None), "the handler has passed nothing");
-    log.pass(0, &set_apart([failure(1, 1, "x")])).await;
+    log.pass(0, &as_tasks([failure(1, 1, "x")])).await;
     log.settle(0, &dead([failure(2, 5, "y")])).await;
     let slow = log.beside(stored("slow", &["a"])).await;
     assert_eq!(prune(0, 100, now).await, (0, None), "another handler has passed nothing");

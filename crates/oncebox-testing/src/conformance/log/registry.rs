@@ -5,7 +5,7 @@ use oncebox_core::{LogStore, Mode, Start};
 
 use super::refused;
 use crate::Fixture;
-use crate::one_handler::{ALL, FOUR_LANES, OneHandler, dead, failure, place, positions, set_apart, stored};
+use crate::one_handler::{ALL, FOUR_LANES, OneHandler, as_tasks, dead, failure, place, positions, stored};
 
 /// Neither the handlers beside the refused one, nor those that come with a wrong number of lanes.
 pub async fn a_refused_registration_writes_nothing<F: Fixture<Store: LogStore>>(fixture: F) {
@@ -57,7 +57,7 @@ pub async fn a_new_handler_s_name_is_its_first_name<F: Fixture<Store: LogStore>>
 pub async fn a_revived_handler_starts_again<F: Fixture<Store: LogStore>>(fixture: F) {
     let mut log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2", "3"]).await;
-    log.pass(0, &set_apart([failure(1, 1, "x")])).await;
+    log.pass(0, &as_tasks([failure(1, 1, "x")])).await;
     log.settle(0, &dead([failure(2, 5, "y"), failure(3, 5, "z")])).await;
     assert!(!log.remove("unknown").await);
     assert!(log.remove("ledger").await);

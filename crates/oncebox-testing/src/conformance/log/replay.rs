@@ -8,7 +8,7 @@ use oncebox_core::{LogStore, Mode};
 use super::refused;
 use crate::Fixture;
 use crate::one_handler::{
-    ALL, LATER, OneHandler, all_done, dead, failure, message, place, positions, set_apart,
+    ALL, LATER, OneHandler, all_done, as_tasks, dead, failure, message, place, positions,
 };
 
 /// Passes messages of lane 0; their positions, and whether each is a replay.
@@ -32,9 +32,9 @@ pub async fn a_replay_from_a_place_goes_back_in_its_lane<F: Fixture<Store: LogSt
     let log = OneHandler::new(fixture).await;
     append(&log, 0, 1..=5).await;
     append(&log, 1, 1..=5).await;
-    let apart = vec![failure(2, 1, "x"), failure(4, 1, "x")];
-    log.pass(0, &Account { apart, ..dead([failure(5, 1, "y")]) }).await;
-    log.pass(1, &set_apart([failure(4, 1, "x")])).await;
+    let tasks = vec![failure(2, 1, "x"), failure(4, 1, "x")];
+    log.pass(0, &Account { tasks, ..dead([failure(5, 1, "y")]) }).await;
+    log.pass(1, &as_tasks([failure(4, 1, "x")])).await;
     append(&log, 0, 6..=7).await;
     let replayed = log.replay(ReplayFrom::Place(place(0, 3))).await;
     assert_eq!(replayed, Replayed { positions: 3, tasks: 1, dead: 1 });
@@ -96,7 +96,7 @@ pub async fn a_replay_within_a_replay_is_still_one<F: Fixture<Store: LogStore>>(
     assert_eq!(log.peek(0, ALL).await.unwrap().epoch, 2);
     let pending = log.pending(10).await;
     assert_eq!(pending.iter().map(|one| one.replay).collect::<Vec<_>>(), [true, true, false]);
-    log.settle(0, &set_apart([failure(3, 1, "x")])).await;
+    log.settle(0, &as_tasks([failure(3, 1, "x")])).await;
     assert_eq!(due(&log).await, [(3, true)], "a task of the first replay is still one");
     let further_back = log.replay(ReplayFrom::Place(place(0, 1))).await;
     assert_eq!(further_back, Replayed { positions: 3, tasks: 1, dead: 0 });
@@ -105,7 +105,7 @@ pub async fn a_replay_within_a_replay_is_still_one<F: Fixture<Store: LogStore>>(
     // The replay has ended: the next one covers its own positions only.
     log.replay(ReplayFrom::Place(place(0, 6))).await;
     assert_eq!(pass(&log, 10).await, [(6, true)]);
-    log.settle(0, &set_apart([failure(5, 1, "x")])).await;
+    log.settle(0, &as_tasks([failure(5, 1, "x")])).await;
     assert_eq!(due(&log).await, [(5, false)]);
 }
 
@@ -119,7 +119,7 @@ pub async fn a_replay_leaves_spilled_messages_alone<F: Fixture<Store: LogStore>>
     }
     append(&log, 0, 4..=4).await;
     let settled =
-        Account { apart: vec![failure(4, 1, "x")], dead: vec![failure(1, 1, "x")], ..Account::default() };
+        Account { tasks: vec![failure(4, 1, "x")], dead: vec![failure(1, 1, "x")], ..Account::default() };
     let batch = log.pass(0, &settled).await;
     assert_eq!((positions(&batch.messages), batch.reached), (vec![1, 4], 4));
     assert_eq!(log.replay(ReplayFrom::Beginning).await, Replayed { positions: 4, tasks: 1, dead: 1 });

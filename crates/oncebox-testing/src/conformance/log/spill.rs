@@ -1,4 +1,4 @@
-//! Spill: a message that was to run inline is set apart in the log, once, for one handler.
+//! Spill: an inline message moves to the log, once, for one handler.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::order::holding;
 use super::refused;
 use crate::Fixture;
 use crate::one_handler::{
-    ALL, LATER, NOW, OneHandler, all_done, apart, at_most, failure, in_order, message, place, positions,
-    set_apart, stored,
+    ALL, LATER, NOW, OneHandler, all_done, as_tasks, at_most, failure, in_order, message, place, positions,
+    stored, unfinished,
 };
 
 async fn spilling<F: Fixture<Store: LogStore>>(fixture: F) -> OneHandler<F> {
@@ -36,7 +36,7 @@ fn died<F: Fixture<Store: LogStore>>(log: &OneHandler<F>, key: &str) -> Spill {
 }
 
 /// Neither its key nor its kind was accepted.
-pub async fn the_first_copy_is_set_apart_and_the_next_is_known<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn the_first_copy_is_spilled_and_the_next_is_known<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = spilling(fixture).await;
     log.append(1, &[message("b", "1")]).await;
     let first = failed(&log, "7");
@@ -58,7 +58,7 @@ pub async fn the_first_copy_is_set_apart_and_the_next_is_known<F: Fixture<Store:
 }
 
 /// Each copy is a message of its own; the marker of another way in still counts.
-pub async fn without_a_marker_every_copy_is_set_apart<F: Fixture<Store: LogStore>>(fixture: F) {
+pub async fn without_a_marker_every_copy_is_spilled<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = spilling(fixture).await;
     log.spill(&failed(&log, "7")).await;
     let scheduled = Spill { error: None, failures: 0, ..failed(&log, "7") };
@@ -93,7 +93,7 @@ pub async fn a_message_with_no_attempts_left_is_spilled_as_a_dead_letter<F: Fixt
     assert_eq!((letter.handler.as_str(), letter.place), ("ledger", place(1, 1)));
     assert_eq!((letter.error.as_str(), letter.attempts.len()), ("refused", 1));
     log.append(1, &[in_order("8", Some("A"))]).await;
-    log.pass(1, &set_apart([apart(2, "A", NOW)])).await;
+    log.pass(1, &as_tasks([unfinished(2, "A", NOW)])).await;
     assert!(log.due_tasks(1).await.is_empty());
 }
 
@@ -221,7 +221,7 @@ pub async fn a_mixed_handler_s_lane_passes_spilled_messages<F: Fixture<Store: Lo
     log.append_keys(1, &["8"]).await;
     let batch = log.peek(1, ALL).await.unwrap();
     assert_eq!((positions(&batch.messages), batch.reached), (vec![2], 2));
-    log.pass(1, &set_apart([failure(2, 1, "x")])).await;
+    log.pass(1, &as_tasks([failure(2, 1, "x")])).await;
     log.travel(LATER);
     let tasks = log.peek_tasks(1, at_most(10)).await.unwrap();
     let spilled: Vec<_> = tasks.iter().map(|task| (task.place.pos, task.spilled)).collect();

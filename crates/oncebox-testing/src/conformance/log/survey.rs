@@ -6,14 +6,14 @@ use oncebox_core::{DeadHead, LogStore, Mode};
 use super::order::{ordered, scheduled};
 use crate::Fixture;
 use crate::one_handler::{
-    A_WHILE, LATER, NOW, OneHandler, apart, dead, failure, message, place, set_apart, stored,
+    A_WHILE, LATER, NOW, OneHandler, as_tasks, dead, failure, message, place, stored, unfinished,
 };
 
 /// Lag, tasks and dead letters of each handler, and the state of each message.
 pub async fn a_survey_reports_handlers_and_messages<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2", "3"]).await;
-    log.pass(0, &set_apart([failure(1, 2, "x")])).await;
+    log.pass(0, &as_tasks([failure(1, 2, "x")])).await;
     log.settle(0, &dead([failure(2, 5, "y")])).await;
     log.append(0, &[message("a", "4"), message("b", "5")]).await;
     log.append_keys(2, &["6"]).await;
@@ -61,12 +61,17 @@ pub async fn an_unhandled_kind_is_reported_until_a_handler_reads_it<F: Fixture<S
 /// For its sender's time, for an earlier message of its ordering key, for its turn, or for the process that runs it.
 pub async fn a_survey_reports_what_each_task_waits_for<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = ordered(fixture, DeadHead::Hold, 7).await;
-    log.settle(0, &dead([apart(6, "C", NOW)])).await;
-    let tasks = [scheduled(1, "A", LATER), apart(2, "A", LATER), apart(3, "A", NOW), apart(7, "C", NOW)];
-    log.settle(0, &set_apart(tasks)).await;
+    log.settle(0, &dead([unfinished(6, "C", NOW)])).await;
+    let tasks = [
+        scheduled(1, "A", LATER),
+        unfinished(2, "A", LATER),
+        unfinished(3, "A", NOW),
+        unfinished(7, "C", NOW),
+    ];
+    log.settle(0, &as_tasks(tasks)).await;
     let process = log.enter().await;
-    log.lease(process, &[apart(4, "B", NOW)]).await.unwrap();
-    log.settle(0, &set_apart([apart(5, "B", NOW)])).await;
+    log.lease(process, &[unfinished(4, "B", NOW)]).await.unwrap();
+    log.settle(0, &as_tasks([unfinished(5, "B", NOW)])).await;
     let expected = [
         (1, Waits::Scheduled),
         (2, Waits::Turn),

@@ -1,11 +1,11 @@
 //! Taking messages from a lane, and looking for lanes with work.
 
 use oncebox_core::LogStore;
-use oncebox_core::store::{NewMessage, SetApart, TakeLimits};
+use oncebox_core::store::{NewMessage, TakeLimits, Unfinished};
 
 use crate::Fixture;
 use crate::one_handler::{
-    A_WHILE, ALL, LATER, OneHandler, all_done, failure, message, positions, set_apart, untried,
+    A_WHILE, ALL, LATER, OneHandler, all_done, as_tasks, failure, message, positions, untried,
 };
 
 /// The progress moves with the commit, and not before.
@@ -87,7 +87,7 @@ pub async fn a_look_finds_messages_and_due_tasks<F: Fixture<Store: LogStore>>(fi
     // Of another kind: still a position to pass.
     log.append(3, &[message("b", "2")]).await;
     assert_eq!(seen().await, (vec![(1, true, false), (3, true, false)], None));
-    log.pass(1, &set_apart([SetApart { due_in: LATER, ..failure(1, 1, "x") }])).await;
+    log.pass(1, &as_tasks([Unfinished { due_in: LATER, ..failure(1, 1, "x") }])).await;
     log.pass(3, &all_done()).await;
     let (waiting, next_due) = seen().await;
     let next_due = next_due.unwrap();

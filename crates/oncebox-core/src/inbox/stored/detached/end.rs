@@ -8,12 +8,12 @@ use crate::backoff::Retries;
 use crate::error::chain;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
-use crate::inbox::stored::account::{NextState, apart, unit_of_message};
+use crate::inbox::stored::account::{NextState, unfinished, unit_of_message};
 use crate::inbox::stored::visit::{VisitTarget, WorkKind};
 use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
-use crate::store::{Account, Completion, End, Fence, SetApart, StoredMessage, Unit};
+use crate::store::{Account, Completion, End, Fence, StoredMessage, Unfinished, Unit};
 use crate::{Error, observe};
 
 impl<S: LogStore> DetachedRuns<S> {
@@ -149,7 +149,8 @@ impl<S: LogStore> DetachedRuns<S> {
         let taker = self.lanes.taker(handler, message.place.lane);
         let store = &self.lanes.engine.store;
         let mut tx = self.lanes.engine.store.begin(plan.limits).await?;
-        let dead = SetApart { failures, error: Some(error.to_owned()), ..apart(message, Duration::ZERO) };
+        let dead =
+            Unfinished { failures, error: Some(error.to_owned()), ..unfinished(message, Duration::ZERO) };
         // The marker was set to done before the run. Set back, it lets an operator run the message again.
         let spilled = spilled_marker(handler, message).into_iter().collect();
         let account = Account { dead: vec![dead], spilled, ..Account::default() };

@@ -13,14 +13,14 @@ use crate::error::chain;
 use crate::inbox::faults::Judgement;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
-use crate::inbox::stored::account::apart;
+use crate::inbox::stored::account::unfinished;
 use crate::inbox::stored::care::{CRASHES_MAX, crashed_outcome};
 use crate::inbox::stored::presence::ThisProcess;
 use crate::inbox::stored::visit::{TakenBatch, VisitResult, VisitTarget, WorkKind};
 use crate::inbox::stored::work::{BatchRun, HeldKeys, MessageEnd};
 use crate::inbox::stored::worker::WorkReport;
 use crate::store::{
-    Account, Completion, End, Fence, Place, SetApart, StoredMessage, TakeLimits, Taker, TaskLimits,
+    Account, Completion, End, Fence, Place, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished,
 };
 
 /// The maximum number of positions to search for messages to lease, and the maximum size of their bodies.
@@ -35,7 +35,7 @@ struct LeaseCommit {
     ran: BatchRun,
     account: Account,
     report: WorkReport,
-    leases: Vec<SetApart>,
+    leases: Vec<Unfinished>,
     fence: Option<Fence>,
 }
 
@@ -151,7 +151,7 @@ impl<S: LogStore> DetachedRuns<S> {
         for (message, _) in
             taken.messages.iter().zip(&ran.ended).filter(|(_, ended)| matches!(ended, MessageEnd::Again))
         {
-            let back = account.apart.iter_mut().find(|back| back.pos == message.place.pos);
+            let back = account.tasks.iter_mut().find(|back| back.pos == message.place.pos);
             if let Some(back) = back {
                 back.due_in = Duration::ZERO;
             }
@@ -266,7 +266,7 @@ impl<S: LogStore> DetachedRuns<S> {
         handler: &Registered<S>,
         taken: &TakenBatch,
         isolation: &Isolation,
-    ) -> (BatchRun, Vec<SetApart>) {
+    ) -> (BatchRun, Vec<Unfinished>) {
         let mut held_keys = HeldKeys::of(handler);
         let mut ran = BatchRun::default();
         let mut leases = Vec::new();
@@ -283,7 +283,7 @@ impl<S: LogStore> DetachedRuns<S> {
                 MessageEnd::Again
             } else {
                 held_keys.hold(message);
-                leases.push(apart(message, Duration::ZERO));
+                leases.push(unfinished(message, Duration::ZERO));
                 MessageEnd::Done(None)
             });
         }
@@ -291,7 +291,7 @@ impl<S: LogStore> DetachedRuns<S> {
     }
 
     /// Releases leases after a commit with a lost response. It is unknown whether they exist.
-    fn release_leases(&self, taker: Taker<'_>, leases: &[SetApart], fence: Fence) {
+    fn release_leases(&self, taker: Taker<'_>, leases: &[Unfinished], fence: Fence) {
         for lease in leases {
             let place = Place { lane: taker.lane, pos: lease.pos };
             let end = End::Retry { failures: lease.failures, due_in: Duration::ZERO, error: None };

@@ -1,42 +1,42 @@
-//! Setting messages apart: as tasks, or as dead letters.
+//! Writes unfinished messages: as tasks, or as dead letters.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use oncebox_core::Key;
-use oncebox_core::store::{FailedAttempt, Fence, HandlerId, ProcessId, SetApart, row};
+use oncebox_core::store::{FailedAttempt, Fence, HandlerId, ProcessId, Unfinished, row};
 use sqlx::SqliteConnection;
 
 use crate::many::Many;
 use crate::statements;
 
-static SET_APART: LazyLock<Many> = LazyLock::new(|| Many::new(statements::set_apart()));
-static BURY: LazyLock<Many> = LazyLock::new(|| Many::new(statements::bury()));
+static WRITE_TASKS: LazyLock<Many> = LazyLock::new(|| Many::new(statements::write_tasks()));
+static WRITE_DEAD_LETTERS: LazyLock<Many> = LazyLock::new(|| Many::new(statements::write_dead_letters()));
 
 /// The failed attempts before this one, with room for it where it failed.
-fn history(one: &SetApart) -> Option<Cow<'_, str>> {
+fn history(one: &Unfinished) -> Option<Cow<'_, str>> {
     let attempts = one.attempts.as_deref()?;
     Some(if one.error.is_some() { FailedAttempt::with_room(attempts) } else { Cow::Borrowed(attempts) })
 }
 
 /// The messages of a handler in a lane that something is done with.
 #[derive(Clone, Copy)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct LaneUnfinished<'a> {
     pub(crate) handler: HandlerId,
     pub(crate) lane: u16,
-    pub(crate) messages: &'a [SetApart],
+    pub(crate) messages: &'a [Unfinished],
     pub(crate) offset_ms: i64,
 }
 
-impl Apart<'_> {
+impl LaneUnfinished<'_> {
     /// Makes them tasks, which a process runs outside of a transaction, if one is named.
-    pub(crate) async fn set_apart(
+    pub(crate) async fn write_tasks(
         self,
         conn: &mut SqliteConnection,
         run_by: Option<(ProcessId, Fence)>,
     ) -> Result<(), sqlx::Error> {
         let owner = run_by.map(|(process, _)| process.0.as_bytes().to_vec());
-        let insert = SET_APART.run(conn, self.messages, |insert, one| {
+        let insert = WRITE_TASKS.run(conn, self.messages, |insert, one| {
             insert
                 .bind(self.offset_ms)
                 .bind(self.handler.0)
@@ -57,8 +57,8 @@ impl Apart<'_> {
     }
 
     /// Makes them dead letters.
-    pub(crate) async fn bury(self, conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        let insert = BURY.run(conn, self.messages, |insert, one| {
+    pub(crate) async fn write_dead_letters(self, conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let insert = WRITE_DEAD_LETTERS.run(conn, self.messages, |insert, one| {
             insert
                 .bind(self.offset_ms)
                 .bind(self.handler.0)
