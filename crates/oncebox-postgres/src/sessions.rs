@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use oncebox_core::store::{Fault, Unseen};
+use oncebox_core::store::{Fault, OpaqueError};
 
 use crate::fault::{classify, is_about_data, is_from_server};
 
@@ -70,7 +70,7 @@ impl SessionHealth {
         let mut failures = self.failures();
         let verdict = match ended {
             Ok(()) => SessionVerdict::Good,
-            Err(error) if error.is::<Unseen>() => SessionVerdict::Unknown,
+            Err(error) if error.is::<OpaqueError>() => SessionVerdict::Unknown,
             Err(error) if classify(error) == Fault::Session => SessionVerdict::Bad,
             // What a body does with its data, or meets elsewhere, is not the session's fault.
             Err(error)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, AccountStep, Batch, Care, Claims, Completion, FailedAttempt, Fence, HandlerId, Look, Place,
+    Account, AccountStep, Batch, Care, Claims, Completion, DueLanes, FailedAttempt, Fence, HandlerId, Place,
     ProcessId, Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished, Unit, Waiting, Work,
     doing, row,
 };
@@ -19,7 +19,7 @@ use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
 
 impl Work for PostgresStore {
-    async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
+    async fn look(&self, handlers: &[HandlerId]) -> Result<DueLanes, Error> {
         let doing = doing::LOOK;
         let look = sqlx::query(self.statements.look.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
@@ -53,7 +53,7 @@ impl Work for PostgresStore {
         }
         // Lanes without work are listed for their next due time only.
         waiting.retain(|place| place.messages || place.tasks);
-        Ok(Look { waiting, next_due })
+        Ok(DueLanes { waiting, next_due })
     }
 
     async fn take(

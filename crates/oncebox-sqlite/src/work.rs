@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use oncebox_core::store::{
-    Account, AccountStep, Batch, Care, Completion, Fence, HandlerId, Look, MarkerState, Place, ProcessId,
+    Account, AccountStep, Batch, Care, Completion, DueLanes, Fence, HandlerId, MarkerState, Place, ProcessId,
     Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished, Unit, Waiting, Work, doing, row,
 };
 use oncebox_core::{DeadHead, Error};
@@ -27,7 +27,7 @@ use crate::unfinished::LaneUnfinished;
 static SETTLE_MARKERS: LazyLock<Many> = LazyLock::new(|| Many::new(statements::settle_markers()));
 
 impl Work for SqliteStore {
-    async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
+    async fn look(&self, handlers: &[HandlerId]) -> Result<DueLanes, Error> {
         let ids = to_json(handlers.iter().map(|handler| handler.0));
         let rows = sqlx::query(statements::look())
             .bind(ids.map_err(failed(doing::LOOK))?)
@@ -240,8 +240,8 @@ async fn end_care(conn: &mut SqliteConnection, handler: HandlerId, lane: u16) ->
     end.execute(conn).await.map(drop)
 }
 
-fn read_look(rows: &[SqliteRow]) -> Result<Look, sqlx::Error> {
-    let mut look = Look::default();
+fn read_look(rows: &[SqliteRow]) -> Result<DueLanes, sqlx::Error> {
+    let mut look = DueLanes::default();
     for row in rows {
         match row.try_get::<Option<i32>, _>(0)? {
             Some(handler) => look.waiting.push(Waiting {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use oncebox_core::store::{
     Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion,
-    DeadLetter, DeadLetters, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect, LaneChoice,
-    LaneCount, Layout, Limits, LiveTime, Log, Look, Marker, MessageStatus, NewMessage, NewProcess, Operate,
-    Operation, Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select, Spill,
-    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished,
+    DeadLetter, DeadLetters, DueLanes, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect,
+    LaneChoice, LaneCount, Layout, Limits, LiveTime, Log, Marker, MessageStatus, NewMessage, NewProcess,
+    Operate, Operation, Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select,
+    Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished,
     UnhandledKind, Unit, Upkeep, Work, find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
@@ -290,7 +290,7 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
 }
 
 impl<S: Work, F: Faults> Work for Faulty<S, F> {
-    async fn look(&self, handlers: &[HandlerId]) -> Result<Look, Error> {
+    async fn look(&self, handlers: &[HandlerId]) -> Result<DueLanes, Error> {
         let mut look = self.store.look(handlers).await?;
         // A store that counts no crashes never asks for care.
         look.waiting.iter_mut().for_each(|waiting| waiting.careful &= F::COUNTS_CRASHES);

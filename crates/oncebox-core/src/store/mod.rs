@@ -74,8 +74,8 @@ pub use survey::{HandlerStatus, MessageState, MessageStatus, Survey, Task, Unhan
 pub use test_time::TestTime;
 pub use upkeep::{LiveTime, Upkeep};
 pub use work::{
-    Account, AccountStep, Batch, Completion, End, Fence, Look, Progress, StoredMessage, TakeLimits, Taker,
-    TaskLimits, Unfinished, Waiting, Work,
+    Account, AccountStep, Batch, Completion, DueLanes, End, Fence, Progress, StoredMessage, TakeLimits,
+    Taker, TaskLimits, Unfinished, Waiting, Work,
 };
 
 use crate::Error;
@@ -134,15 +134,15 @@ pub enum Fault {
 
 /// The failure of a handler's body whose error has a type of the caller, so that stores cannot inspect it.
 #[derive(Clone, Copy, Debug)]
-pub struct Unseen;
+pub struct OpaqueError;
 
-impl fmt::Display for Unseen {
+impl fmt::Display for OpaqueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a failure of the caller's own type")
     }
 }
 
-impl StdError for Unseen {}
+impl StdError for OpaqueError {}
 
 /// Opens and ends transactions, and lends the connection to handlers.
 // Here and in the other traits: `impl Future + Send` and not `async fn`, because the engine spawns these futures, and the
@@ -191,7 +191,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn abandon(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
 
     /// Reports how a handler's body ended on the transaction's connection. The store decides whether it keeps the connection: one
-    /// on which body after body fails is closed. An error that cannot be inspected is [`Unseen`].
+    /// on which body after body fails is closed. An error that cannot be inspected is [`OpaqueError`].
     fn body_ended(&self, tx: &mut Self::Tx, ended: Result<(), &(dyn StdError + 'static)>) {
         let _ = (tx, ended);
     }

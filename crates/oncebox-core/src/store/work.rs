@@ -63,7 +63,7 @@ pub struct Waiting {
 
 /// The result of looking for work in all lanes.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct DueLanes {
     /// The lanes with work.
     pub waiting: Vec<Waiting>,
     /// The time until the next task is due, if none is due now.
@@ -292,7 +292,7 @@ pub trait Work: Store {
     ///
     /// - a task, unless it is scheduled and not due yet. A running task does not wait, but holds others back.
     /// - a dead letter, under [`DeadHead::Hold`](crate::DeadHead::Hold).
-    fn look(&self, handlers: &[HandlerId]) -> impl Future<Output = Result<Look, Error>> + Send;
+    fn look(&self, handlers: &[HandlerId]) -> impl Future<Output = Result<DueLanes, Error>> + Send;
 
     /// Locks a lane for a handler. A later statement reads its progress and the messages behind it. Prepares the transaction for
     /// handlers as [`arm`](Store::arm) does.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use oncebox_core::DeadHead;
-use oncebox_core::store::{Look, Registration, Store, TaskLimits, Work};
+use oncebox_core::store::{DueLanes, Registration, Store, TaskLimits, Work};
 use oncebox_sqlite::SqliteStore;
 use oncebox_testing::one_handler::{LATER, OneHandler, at_most, positions, stored};
 use sqlx::SqliteConnection;
@@ -82,7 +82,7 @@ impl Counted {
         positions(&tasks)
     }
 
-    async fn look(&self) -> Look {
+    async fn look(&self) -> DueLanes {
         self.steps.count_on(&mut self.log.fixture.store.pool().acquire().await.unwrap()).await;
         self.log.look().await
     }

@@ -4,7 +4,7 @@ use std::slice;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, Appended, Batch, Claims, LaneChoice, Log, Look, MarkerState, NewMessage, Progress, Pruned,
+    Account, Appended, Batch, Claims, DueLanes, LaneChoice, Log, MarkerState, NewMessage, Progress, Pruned,
     Spill, Spilled, Store, StoredMessage, TakeLimits, TaskLimits, Unit, Upkeep, Work,
 };
 use oncebox_core::{Error, Key, LogStore};
@@ -39,7 +39,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     }
 
     /// Where there is work for the handler.
-    pub async fn look(&self) -> Look {
+    pub async fn look(&self) -> DueLanes {
         self.store.look(&[self.handler]).await.unwrap()
     }
 

@@ -15,7 +15,7 @@ use crate::inbox::units::gate::{Admission, Waited};
 use crate::inbox::units::{CopyWait, UnitEnd, Units};
 use crate::inbox::{Inbox, InboxStore, unit_of};
 use crate::outcome::{Outcome, Rejection};
-use crate::store::{Claimed, Limits, Unit, Unseen};
+use crate::store::{Claimed, Limits, OpaqueError, Unit};
 use crate::{Envelope, Error, ErrorKind, Key, Message, name};
 
 /// The kind under which [`Inbox::once`] keeps its markers.
@@ -86,7 +86,7 @@ impl<S: InboxStore> Inbox<S> {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
                 // The error has the caller's own type, so the store cannot inspect it.
-                store.body_ended(&mut tx, Err(&Unseen));
+                store.body_ended(&mut tx, Err(&OpaqueError));
                 store.rollback(tx).await;
                 return Err(error);
             }
