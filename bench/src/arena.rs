@@ -15,13 +15,13 @@ use crate::options::MeasureOptions;
 use crate::report::figure;
 use crate::store::{DatabaseKind, Ground, Server};
 
-/// How often each size of pool is tried.
+/// The number of tries for each size of pool.
 const TRIES: u32 = 2;
 const CHOOSING_CALLERS: usize = 64;
 /// Two handlers, two rows each.
 const UPDATES_PER_CROSSING: u64 = 4;
 
-/// What a contender is put to.
+/// The work and the load of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
     pub(crate) work: HandlerWork,
@@ -59,12 +59,13 @@ pub(crate) struct Entrant<E: DatabaseKind> {
 
 impl<E: DatabaseKind> Entrant<E> {
     pub(crate) async fn leave(self) {
+        // First, because `close` waits for all connections, and a contender may hold some.
         drop(self.contender);
         self.pool.close().await;
     }
 }
 
-/// Where contenders are measured.
+/// Measures contenders on one database.
 pub(crate) struct Arena<'a, E: DatabaseKind> {
     pub(crate) options: &'a MeasureOptions,
     server: E::Server,
@@ -83,7 +84,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         self.server.fresh().await
     }
 
-    /// Lets a contender begin with the pool that suits it.
+    /// Starts a contender with its best size of pool.
     pub(crate) async fn enter(
         &mut self,
         name: ContenderName,
@@ -99,7 +100,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         Ok(self.throughput(name, task).await?.rate)
     }
 
-    /// Measures one contender on fresh tables: its rate, and how long each message took.
+    /// Measures one contender on fresh tables: its rate, and the time of each message.
     pub(crate) async fn throughput(&mut self, name: ContenderName, task: Trial) -> Result<Throughput> {
         let size = self.pool_size(name, task).await?;
         self.throughput_with(name, task, size, task.pace::<E>(self.options)).await
@@ -123,7 +124,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         Ok(measured)
     }
 
-    // A contender that reports messages as done has their effects in the database, once each.
+    // Checks that the database has the effect of each message reported as done exactly once.
     async fn check(
         &self,
         name: ContenderName,
@@ -132,7 +133,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         measured: &Throughput,
     ) -> Result<()> {
         let tally = measured.tally;
-        // Without an inbox or a transaction around it, what a failed handler wrote stays.
+        // Without an inbox or a transaction, the writes of a failed handler stay.
         let exact = task.work != HandlerWork::Failing || !name.chooses_its_pool();
         if task.work.fills_the_ledger() && exact {
             let rows = ground.ledger_rows().await?;
@@ -159,7 +160,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         if let [only] = E::POOLS {
             return Ok(*only);
         }
-        // A quick run asks once and takes the answer for every number of callers.
+        // A quick run determines the size once, for all numbers of callers.
         let callers = if self.options.quick { CHOOSING_CALLERS } else { task.callers };
         if let Some(&size) = self.pools.get(&(name, callers)) {
             return Ok(size);
@@ -169,7 +170,7 @@ impl<'a, E: DatabaseKind> Arena<'a, E> {
         Ok(size)
     }
 
-    // The size that did best at its best, so that no passing trouble of the machine decides.
+    // The size with the highest single rate, so that a short slowdown of the machine does not decide.
     async fn best_pool(&self, name: ContenderName, callers: usize) -> Result<u32> {
         let mut best = (0.0, E::POOLS[0]);
         for _ in 0..TRIES {

@@ -1,4 +1,4 @@
-//! What a handler does with a message: the same for every contender.
+//! The work of handlers, the same for every contender.
 
 use std::time::Duration;
 
@@ -30,10 +30,10 @@ pub(crate) enum HandlerWork {
     Slow,
 }
 
-/// Why a handler did not succeed.
+/// The reason why a handler failed.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// Because it was meant to.
+    /// The scenario wants it to fail.
     Meant,
     Database(sqlx::Error),
 }
@@ -74,6 +74,7 @@ impl HandlerWork {
             }
             HandlerWork::Failing => {
                 insert::<E>(paid, conn).await?;
+                // After the insert, so that a failure has a write to undo.
                 if chance(paid).is_multiple_of(ONE_IN_FAILS) {
                     return Err(BodyError::Meant);
                 }
@@ -116,11 +117,12 @@ async fn insert<E: DatabaseKind>(paid: &OrderPaid, conn: &mut E::Connection) -> 
 fn two_rows(paid: &OrderPaid, rows: u64) -> (i64, i64) {
     let (first, further) = paid.order_id.as_u64_pair();
     let first = scatter(first) % rows;
+    // The distance is 1 to rows - 1, so the second row is never the first again.
     let second = (first + 1 + scatter(further) % (rows - 1)) % rows;
     (first.cast_signed(), second.cast_signed())
 }
 
-// Looks random, and is the same for each contender.
+// A number that looks random, and is the same for each contender.
 fn chance(paid: &OrderPaid) -> u64 {
     scatter(paid.order_id.as_u64_pair().0)
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::message::OrderPaid;
 
-/// Which messages arrive.
+/// The order in which messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FeedKind {
     /// Each message once, without end.
@@ -39,7 +39,7 @@ fn message_of(order: FeedKind, delivery: u64) -> Option<u64> {
     match order {
         FeedKind::Fresh => Some(delivery),
         FeedKind::HalfDuplicates { lag } if delivery % 2 == 1 && delivery > lag => {
-            // The even ones are those that arrive for the first time.
+            // Even numbers are messages that arrive for the first time.
             Some((delivery - lag) & !1)
         }
         FeedKind::HalfDuplicates { .. } => Some(delivery),

@@ -1,4 +1,4 @@
-//! How fast Oncebox is beside other inboxes and beside none: `cargo xtask bench inline|stored|gateway`.
+//! The benchmark: Oncebox compared with other inboxes and with none. `cargo xtask bench inline|stored|gateway`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 

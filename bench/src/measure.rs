@@ -1,4 +1,4 @@
-//! How callers drive a contender, and what is read off meanwhile.
+//! Callers that drive a contender, and the figures that are read meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 use crate::contenders::{Contender, Tally};
 use crate::feed::Feed;
 
-/// How long a measurement takes.
+/// The durations of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// Before it begins: connections prepare their statements, batches find their size.
     pub(crate) warm_up: Duration,
     pub(crate) slice: Duration,
-    /// How long callers may take to settle their last message. Callers that take longer are stopped.
+    /// The maximum time for callers to settle their last message. Then they are stopped.
     pub(crate) ending: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Pace {
     }
 }
 
-/// How often a measurement that has counted nothing yet looks again.
+/// The pause before a measurement without a settled message looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A measurement of callers that each send the next message when the last one is settled.
@@ -36,9 +36,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct Throughput {
     /// Settled messages per second.
     pub(crate) rate: f64,
-    /// All of them, the warm-up's too.
+    /// All settled messages, including the warm-up.
     pub(crate) tally: Tally,
-    /// How long each of them took, in milliseconds.
+    /// The time of each of them, in milliseconds.
     pub(crate) waits: Vec<f64>,
     /// Whether callers were stopped: then the tally lacks their messages.
     pub(crate) stopped: bool,
@@ -73,6 +73,7 @@ pub(crate) async fn throughput(
     while shared.settled.load(Ordering::Relaxed) == before && !running.is_empty() {
         wait(LOOK_AGAIN, &mut running, &mut tally).await?;
     }
+    // Before the callers stop: while they end one by one, the rate falls.
     let (took, after) = (begin.elapsed(), shared.settled.load(Ordering::Relaxed));
     shared.stop.store(true, Ordering::Relaxed);
     wait(pace.ending, &mut running, &mut tally).await?;
@@ -130,8 +131,8 @@ async fn wait(time: Duration, running: &mut JoinSet<Result<Tally>>, tally: &mut 
     }
 }
 
-/// Lets messages arrive at a steady rate, whatever becomes of those before, and gives the time that each took,
-/// from its arrival, in milliseconds.
+/// Lets messages arrive at a steady rate, even if earlier ones are not settled. Returns the time of each from its
+/// arrival, in milliseconds.
 pub(crate) async fn latencies(
     contender: &Arc<dyn Contender>,
     feed: Feed,

@@ -26,7 +26,7 @@ impl OrderPaid {
         }
     }
 
-    /// What a broker hands over.
+    /// The body as a broker delivers it.
     pub(crate) fn body(number: u64) -> Vec<u8> {
         serde_json::to_vec(&OrderPaid::numbered(number)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What can be asked for on the command line.
+//! The options of the command line.
 
 use std::time::Duration;
 
@@ -149,27 +149,27 @@ impl MeasureOptions {
         Pace::of(warm_up, slice)
     }
 
-    /// How many messages there are of which only copies arrive.
+    /// The number of messages of which only copies arrive.
     pub(crate) fn known_messages(&self) -> u64 {
         if self.quick { 10_000 } else { 60_000 }
     }
 
-    /// How many messages wait when workers begin.
+    /// The number of messages that wait when workers begin.
     pub(crate) fn waiting_messages(&self) -> u64 {
         if self.quick { 16_000 } else { 100_000 }
     }
 
-    /// How many messages wait when numbers of workers are tried.
+    /// The number of messages that wait when numbers of workers are tried.
     pub(crate) fn choosing_messages(&self) -> u64 {
         self.waiting_messages() / 2
     }
 
-    /// How many messages a large backlog has.
+    /// The number of messages of a large backlog.
     pub(crate) fn large_backlog(&self) -> u64 {
         if self.quick { 100_000 } else { 1_000_000 }
     }
 
-    /// How often a large backlog is worked through: once, unless asked for.
+    /// The number of rounds with a large backlog: one, unless `--rounds` is set.
     pub(crate) fn large_rounds(&self) -> u32 {
         self.rounds.unwrap_or(1)
     }

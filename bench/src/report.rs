@@ -57,6 +57,7 @@ fn table(comparison: &Comparison) -> String {
     let mut table = format!("{bench} · {store} · callers: {callers} · {unit}\n");
     let mut line = |first: &str, figures: [&str; 3], ratios: &mut dyn Iterator<Item = String>| {
         let [median, min, max] = figures;
+        // Writing to a `String` cannot fail.
         let _ = write!(table, "  {first:<18}{median:>10}{min:>10}{max:>10}");
         for ratio in ratios {
             let _ = write!(table, "{ratio:>21}");

@@ -1,4 +1,4 @@
-//! What was measured, and whether it can be believed.
+//! The results, and a check that they are plausible.
 
 use crate::stats::{median, spread};
 
@@ -25,10 +25,10 @@ pub(crate) struct Comparison {
     pub(crate) bench: &'static str,
     pub(crate) store: &'static str,
     pub(crate) callers: usize,
-    /// What a figure counts.
+    /// The unit of the figures.
     pub(crate) unit: &'static str,
     pub(crate) series: Vec<Series>,
-    /// What others are compared with.
+    /// The contenders with which others are compared.
     pub(crate) baselines: Vec<&'static str>,
 }
 
@@ -37,7 +37,7 @@ impl Comparison {
         self.series.iter().find(|series| series.contender == contender)
     }
 
-    /// How the median of one contender relates to that of another.
+    /// The median of one contender divided by that of another.
     pub(crate) fn ratio(&self, contender: &str, baseline: &str) -> Option<f64> {
         Some(self.of(contender)?.median() / self.of(baseline)?.median())
     }
@@ -58,7 +58,7 @@ impl Comparison {
 /// A baseline below this share of the naive consumer was not given a fair chance.
 const FAIR_SHARES: [(&str, f64); 2] = [("vulthil", 0.3), ("modulus", 0.2)];
 
-/// Why the run is invalid, a line for each reason.
+/// The reasons why the run is invalid, one line each.
 pub(crate) fn doubts(comparisons: &[Comparison]) -> Vec<String> {
     let fresh = comparisons.iter().filter(|comparison| comparison.bench == "inline-fresh");
     let shares = fresh.flat_map(|comparison| {

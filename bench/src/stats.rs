@@ -1,4 +1,4 @@
-//! Medians and what lies around them.
+//! Medians, percentiles and spreads.
 
 /// The value below which this share of the values lies; `values` need not be sorted, but must not be empty.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {

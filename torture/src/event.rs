@@ -71,7 +71,7 @@ pub enum TortureEvent {
     },
 }
 
-/// What the handlers of stored messages have not completed.
+/// The unfinished work of the handlers of stored messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backlog {
     /// Messages that handlers have not reached.

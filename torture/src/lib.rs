@@ -1,4 +1,4 @@
-//! What the harness and its workers share.
+//! Types that the harness and its workers share.
 
 pub mod event;
 pub mod kill_point;

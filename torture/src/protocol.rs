@@ -1,4 +1,4 @@
-//! What the harness and its workers send to each other: one JSON value per line.
+//! The messages between the harness and its workers: one JSON value per line.
 
 use oncebox_workload::deliverer::DeliveryResult;
 use serde::{Deserialize, Serialize};

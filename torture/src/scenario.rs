@@ -117,9 +117,11 @@ impl Scenario {
         attempt: u32,
         is_permanent_stopped: bool,
     ) -> Option<PlannedFailure> {
+        // More often in spill mode, because only failed messages reach the log there.
         let one_in = if self.mode == TortureMode::Spill { 20 } else { 200 };
         if self.fails_permanently(handler, message) && !is_permanent_stopped {
             Some(PlannedFailure::Permanent)
+        // The attempt is part of the draw, so that a repeated attempt can succeed.
         } else if attempt <= 2 && self.is_chosen(handler, message, attempt, one_in) {
             Some(PlannedFailure::Transient)
         } else {
@@ -137,6 +139,7 @@ impl Scenario {
     #[must_use]
     pub fn is_slow(self, handler: &str, message: u64) -> bool {
         let one_in = if handler == MAIL { 10 } else { 400 };
+        // No attempt has this number, so slow runs are drawn independently of planned failures.
         self.is_chosen(handler, message, u32::MAX, one_in)
     }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask api`: the public API of the published crates, one line for each item, read from their sources.
 //!
-//! The lint `unreachable_pub` is on: whatever is `pub` can be reached. A private module is therefore left out of an item's path.
-//! Moving code between private modules changes nothing here.
+//! The lint `unreachable_pub` is on, so every `pub` item is reachable. Paths leave out private modules: moving code between
+//! private modules changes nothing here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,6 +49,7 @@ fn api(root: &Path, name: &str) -> Result<String> {
     let mut api = Api::default();
     let module = Module { path: name.replace('-', "_"), is_public: true, folder: folder(&file) };
     api.add_file(&file, &module)?;
+    // Types are known by name only: an impl stays if any type of that name is public.
     let is_private = |name: &String| api.private_types.contains(name) && !api.public_types.contains(name);
     let impls = api.impls.into_iter().filter(|(name, _)| !is_private(name)).map(|(_, line)| line);
     api.lines.extend(impls);
@@ -77,10 +78,11 @@ struct Api {
     public_types: BTreeSet<String>,
     private_types: BTreeSet<String>,
     /// The lines of impls, with the name of their type.
+    // Filtered at the end: an impl may come before the declaration of its type.
     impls: BTreeSet<(String, String)>,
 }
 
-/// The text of one file, from which signatures are taken as they are written.
+/// The text of one file. Signatures are copied from it.
 struct SourceFile(String);
 
 impl SourceFile {
@@ -107,7 +109,7 @@ impl SourceFile {
         attributes.iter().filter(is_shown).map(|attribute| self.of(attribute) + " ").collect()
     }
 
-    /// Without the `mut` of arguments, which is the body's business.
+    /// Without the `mut` of arguments, which is not part of the API.
     fn signature(&self, signature: &Signature) -> String {
         self.of(signature).replace("(mut ", "(").replace(", mut ", ", ")
     }
@@ -138,7 +140,7 @@ fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
-/// Whether an item is for tests, or not for people.
+/// Whether an item is for tests only, or hidden from the documentation.
 fn is_hidden(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let Meta::List(list) = &attribute.meta else { return false };
@@ -167,7 +169,7 @@ impl Api {
                     let prefix = source.attributes(&reexport.attrs);
                     for path in leaves(&reexport.tree) {
                         let first = path.split("::").next().unwrap_or_default().to_owned();
-                        // What comes out of a private module is listed as an item of this one.
+                        // Items from a private module are listed as items of this one.
                         if public_modules.contains(&first) || !private_modules.contains(&first) {
                             self.lines.insert(format!("{}: {prefix}pub use {path}", module.path));
                         }
@@ -328,7 +330,7 @@ impl Api {
     }
 }
 
-/// With a space before a `where`, if there is one.
+/// The parameters, and the `where` clause with a space before it.
 fn generics(generics: &syn::Generics, source: &SourceFile) -> String {
     let clause =
         generics.where_clause.as_ref().map(|clause| format!(" {}", source.of(clause))).unwrap_or_default();

@@ -54,7 +54,7 @@ fn folders_below(folder: PathBuf) -> Vec<PathBuf> {
 fn every_path_of_the_architecture_exists() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let (sections, named) = described(&page);
-    // The one crate that the page imagines.
+    // An example on the page: this crate does not exist.
     let imagined = |path: &Path| path.ends_with("oncebox-mariadb");
     let in_text = quoted_paths(&page).filter(|path| !imagined(path));
     let missing: BTreeSet<PathBuf> =

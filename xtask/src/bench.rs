@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the benchmark, built as it is meant to be measured.
+//! `cargo xtask bench`: builds the benchmark in release mode, and runs it.
 
 use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
@@ -15,10 +15,11 @@ pub(crate) struct BenchOptions {
     arguments: Vec<String>,
 }
 
-/// Becomes the benchmark: its output may be read by a program, and signals go to it alone. Returns only if it
-/// cannot be started.
+/// Replaces this process by the benchmark: another program may read its output, and signals go to it alone. Returns only if
+/// it cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<Infallible> {
     if options.arguments.first().is_some_and(|what| what == "gateway") {
+        // This benchmark starts the program, and `cargo run` builds only the benchmark itself.
         let mut build = workspace.cargo();
         build.args(["build", "--release", "--package", "oncebox-cli"]);
         ensure!(

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what has to hold before a change is taken.
+//! `cargo xtask ci`: the checks that every change must pass.
 
 use std::process::Command;
 
@@ -31,6 +31,7 @@ fn checks(workspace: &Workspace) -> [CiCheck; 4] {
         command
     };
     let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
+    // By default, broken links in doc comments are only warnings.
     docs.env("RUSTDOCFLAGS", "-D warnings");
     [
         CiCheck {

@@ -7,7 +7,7 @@ use oncebox_workload::signals::EndSignals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted;
 
-/// Receives the signals. From then on they no longer end the command by themselves, so that the server can be stopped first.
+/// Receives the signals. They no longer end the command by themselves, so that the server can be stopped first.
 #[derive(Debug)]
 pub(crate) struct Interrupt(EndSignals);
 

@@ -49,7 +49,7 @@ fn prose(page: &str) -> String {
     prose
 }
 
-/// The text without what stands between backticks.
+/// The text without inline code.
 fn without_code(text: &str) -> String {
     text.lines().flat_map(|line| line.split('`').step_by(2).chain(["\n"])).collect()
 }
@@ -124,7 +124,7 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// What is wrong with a link.
+/// The fault of a link, if it has one.
 fn fault(page: &Path, target: &str) -> Option<String> {
     let (in_repository, target) = match target.strip_prefix(REPOSITORY) {
         Some(path) => (true, path),

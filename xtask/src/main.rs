@@ -83,7 +83,7 @@ async fn main() -> Result<ExitCode> {
     };
     steps.print_summary();
     Ok(match result {
-        // What a shell reports for a program that Ctrl-C ended.
+        // The exit code that shells use for a program ended by Ctrl-C.
         Err(Interrupted) => ExitCode::from(130),
         Ok(()) if steps.all_passed() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,

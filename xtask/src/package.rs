@@ -16,7 +16,7 @@ pub(crate) struct PackageOptions {
     pub(crate) no_verify: bool,
 }
 
-/// Assembles each crate that is to be published, in the order of their dependencies, and builds it from what is in its package.
+/// Assembles each crate that is to be published, in the order of their dependencies, and builds it from its package.
 pub(crate) fn command(workspace: &Workspace, options: PackageOptions) -> Command {
     let mut package = workspace.cargo();
     package.args(["package", "--workspace", "--allow-dirty"]);

@@ -1,6 +1,6 @@
-//! `cargo xtask pictures`: draws what the program prints, as SVG files in `docs/pictures`.
+//! `cargo xtask pictures`: draws the program's output as SVG files in `docs/pictures`.
 //!
-//! Nothing in a picture is typed by hand but the command: the program runs, and its output is drawn.
+//! A picture shows real output of the program: only the command is typed by hand.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,9 +13,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
 
-/// As many columns fit into the width of a README.
+/// The number of columns that fit into the width of a README.
 const COLUMNS: usize = 98;
-/// Hundredths of a pixel.
+/// In hundredths of a pixel.
+// The advance of Menlo and DejaVu Sans Mono, 0.602 em, at 14 pixels.
 const CHARACTER_WIDTH: usize = 843;
 const LINE_HEIGHT: usize = 20;
 const PADDING: usize = 20;
@@ -52,6 +53,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ensure!(build.status().context("running cargo")?.success(), "the program could not be built");
     let program = PictureProgram::new(&workspace.target().join("release"))?;
     let pictures = workspace.root().join("docs/pictures");
+    // With a fixed seed, so that another run draws the same faults.
     let demo = "oncebox demo --seed 42 --keep kept";
     draw(&pictures.join("demo.svg"), demo, &program.output(demo)?, &["lost ", "double ", "Exact: "])?;
     let top = "oncebox top";
@@ -67,6 +69,7 @@ struct PictureProgram {
 impl PictureProgram {
     fn new(path: &Path) -> Result<Self> {
         let folder = tempfile::tempdir().context("creating a temporary folder")?;
+        // Absolute, because the commands run in another folder.
         let path = path.canonicalize().context("finding the program")?;
         Ok(Self { path, folder })
     }
@@ -76,6 +79,7 @@ impl PictureProgram {
         let mut command = Command::new(words[0]);
         let path = format!("{}:{}", self.path.display(), std::env::var("PATH").unwrap_or_default());
         command.args(&words[1..]).current_dir(self.folder.path()).env("PATH", path).stdin(Stdio::null());
+        // Settings of the caller's shell would change the picture.
         for name in ["ONCEBOX_STORE", "ONCEBOX_CONFIG", "ONCEBOX_OPERATOR", "ONCEBOX_LOG"] {
             command.env_remove(name);
         }
@@ -102,11 +106,13 @@ impl PictureProgram {
         let mut accept = self.command(&["oncebox", "accept", "--source", "shop"]);
         let mut accept = Stopped(accept.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?);
         let input = accept.0.stdin.take().context("the standard input of oncebox accept")?;
+        // Its error is expected: the pipe breaks when `accept` is killed.
         thread::spawn(move || send(input));
         let mut work = self.command(&["oncebox", "work"]);
         let _work = Stopped(work.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
         thread::sleep(Duration::from_secs(12));
         // A terminal of 80 columns and 24 rows, which `top` assumes where the size is unknown.
+        // `top` redraws only on a terminal, which `script` provides.
         let script = self.command(&["script", "-qec", "oncebox top --every 2s --count 3", "/dev/null"]);
         Ok(last_screen(&self.capture(script, "script (of the package bsdutils)")?))
     }
@@ -117,6 +123,7 @@ struct Stopped(Child);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
+        // An error means that the process has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

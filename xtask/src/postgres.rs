@@ -22,7 +22,7 @@ pub(crate) enum Provision {
     Refused,
 }
 
-/// Starts a private server, installing PostgreSQL first if need be and allowed.
+/// Starts a private server. Installs PostgreSQL first if it is missing and installing is allowed.
 pub(crate) async fn provide(may_install: bool, steps: &mut Steps) -> Result<Provision, Interrupted> {
     let bin = match postgres::find() {
         Ok(Some(bin)) => bin,

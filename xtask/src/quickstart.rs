@@ -15,7 +15,7 @@ pub(crate) fn write_package(root: &Path, folder: &Path) -> Result<()> {
     write(&folder.join("Cargo.toml"), &manifest)?;
     fs::create_dir(folder.join("src")).context("creating the quick start's src")?;
     write(&folder.join("src/main.rs"), &quick_start.program)?;
-    // The same versions as in the workspace; cargo drops what is not needed.
+    // The same versions as in the workspace; cargo drops the packages that it does not need.
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).context("copying Cargo.lock")?;
     Ok(())
 }
@@ -27,6 +27,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 // The versions that the README names are those of this tree, published or not.
 fn manifest(dependencies: &str, published: &[(String, String)]) -> String {
     let mut manifest = String::from(
+        // An empty `[workspace]`, so that cargo does not search the folders above for one.
         "[package]\nname = \"quickstart\"\nedition = \"2024\"\npublish = false\n\n[workspace]\n\n",
     );
     if !dependencies.lines().any(|line| line.trim() == "[dependencies]") {
@@ -53,6 +54,7 @@ fn published(root: &Path) -> Result<Vec<(String, String)>> {
             published.push((name, folder.path().to_string_lossy().into_owned()));
         }
     }
+    // `read_dir` has no fixed order.
     published.sort();
     Ok(published)
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 const HEADING: &str = "quick start";
 
-/// What a reader copies.
+/// The code that a reader copies.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct QuickStart {
     /// The lines for `Cargo.toml`.

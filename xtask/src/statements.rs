@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const STORES: [&str; 2] = ["oncebox-sqlite", "oncebox-postgres"];
 
-/// Work that one statement of PostgreSQL does, and that takes several of SQLite. A statement of the same name counts as both.
+/// Work that takes one statement on PostgreSQL and several on SQLite. A statement of the same name counts as both.
 const SEVERAL_ON_SQLITE: &[(&str, &[&str])] = &[
     (
         "act_on_dead",
@@ -21,7 +21,7 @@ const SEVERAL_ON_SQLITE: &[(&str, &[&str])] = &[
     ("give_back_attempt", &["drop_empty_attempt"]),
     ("lease", &["next_fence"]),
     ("leave", &["forget_attempts"]),
-    ("messages", &["message_states"]),
+    ("messages", &["message_states", "task_waits"]),
     ("prune", &["prune_next", "prune_progress"]),
     ("remove_handler", &["drop_tasks", "drop_dead", "drop_attempts", "drop_care", "mark_all_done"]),
     ("replay", &["begin_replay", "drop_replay", "drop_tasks_behind", "drop_dead_behind"]),
@@ -31,11 +31,11 @@ const SEVERAL_ON_SQLITE: &[(&str, &[&str])] = &[
     ("take_tasks", &["find_taker", "due_tasks", "due_near", "due_heads", "due_behind", "remove_tasks"]),
 ];
 
-/// What only SQLite needs, and why.
+/// Statements that only SQLite needs, with the reason.
 const ONLY_SQLITE: &[(&str, &str)] =
     &[("correct_due_times", "each process has its own clock: there is no server with one for all")];
 
-/// What only PostgreSQL needs, and why.
+/// Statements that only PostgreSQL needs, with the reason.
 const ONLY_POSTGRES: &[(&str, &[&str])] = &[
     (
         "SQLite has one writer, which is the lock",
@@ -99,7 +99,7 @@ fn statements(store: &str) -> BTreeMap<String, Statement> {
     statements
 }
 
-/// What SQLite has under other names, and what PostgreSQL has under other names.
+/// The names that only SQLite has, and the names that only PostgreSQL has.
 fn declared() -> [Vec<&'static str>; 2] {
     let several = SEVERAL_ON_SQLITE.iter().flat_map(|(_, several)| several.iter().copied());
     let only_postgres = ONLY_POSTGRES.iter().flat_map(|(_, names)| names.iter().copied());
@@ -140,7 +140,7 @@ fn a_name_of_one_store_only_is_declared() {
     }
 }
 
-/// The last comment above a statement, which names what it reads along.
+/// The last comment above a statement, which names its indexes or rows.
 fn access(text: &str) -> Option<String> {
     let comments = text
         .lines()
@@ -149,7 +149,7 @@ fn access(text: &str) -> Option<String> {
     let comments: Vec<_> = comments.collect();
     let begins =
         comments.iter().rposition(|line| line.starts_with("Index: ") || line.starts_with("Rows: "))?;
-    // What the statement does stands before it.
+    // A description of the statement must come before it.
     (begins > 0).then(|| comments[begins..].join(" "))
 }
 

@@ -82,19 +82,19 @@ impl Steps {
         result
     }
 
-    /// Records a step that could not even begin.
+    /// Records a step that could not start.
     pub(crate) fn fail(&mut self, name: &str, why: String) {
         println!("\n==> {name}");
         self.record(Done { name: name.into(), outcome: StepOutcome::Failed(why), took: Duration::ZERO });
     }
 
-    /// Records a step that is left out.
+    /// Records a skipped step.
     pub(crate) fn skip(&mut self, name: &str, why: String) {
         println!("\n==> {name}");
         self.record(Done { name: name.into(), outcome: StepOutcome::Skipped(why), took: Duration::ZERO });
     }
 
-    /// Records tests that were left out, a line each.
+    /// Records skipped tests, one line each.
     pub(crate) fn skip_tests(&mut self, lines: &str) {
         self.skipped_tests.extend(lines.lines().map(str::to_owned));
     }
@@ -158,13 +158,13 @@ async fn run_to_the_end(command: Command, limit: Duration) -> Result<()> {
 
 /// Runs a command to its end. Dropping the future stops the command.
 pub(crate) async fn end_of(mut command: Command) -> Result<ExitStatus> {
-    // In a process group of its own it may not read from the terminal, and nothing here needs to.
+    // In its own process group, a command that reads from the terminal would be stopped. None of them needs input.
     command.stdin(Stdio::null());
     let mut running = RunningStep(OwnedProcess::spawn(&mut command, Signal::TERM, None)?);
     running.0.wait().await
 }
 
-// An interrupted step ends in order, so that its tests can still clean up.
+// Stops an interrupted step with SIGTERM, so that its tests can clean up.
 struct RunningStep(OwnedProcess);
 
 impl Drop for RunningStep {
@@ -175,7 +175,7 @@ impl Drop for RunningStep {
     }
 }
 
-// As a person would type it, to repeat the step.
+// The command as text, to repeat the step by hand.
 fn command_line(command: &Command) -> String {
     let arguments = command.get_args().map(|argument| argument.to_string_lossy().into_owned());
     ["cargo".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that can be run.
+//! `cargo xtask test`: all tests, the examples, a short torture run and the quick start.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,10 +31,10 @@ const NO_FAIL_FAST: &str = "--no-fail-fast";
 /// The programs of the package `oncebox-examples`.
 const EXAMPLES: [&str; 4] = ["webhook", "consumer", "stored", "monolith"];
 
-/// For a program that ends by itself within seconds, and for building it.
+/// The time limit for building and running a program that ends by itself within seconds.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// Many times what it needs, even on a busy machine.
+/// Many times longer than the run needs, even on a busy machine.
 const TORTURE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// What to test.
@@ -63,6 +63,7 @@ pub(crate) async fn run(
         Provision::Refused => return Ok(()),
     };
     let url = server.as_ref().map(PostgresServer::url);
+    // No `?` here: the server has to be stopped after an interrupt too.
     let result = match TestRun::new(workspace, options, url) {
         Ok(tests) => tests.run(steps).await,
         Err(error) => {
@@ -76,7 +77,7 @@ pub(crate) async fn run(
     result
 }
 
-/// One run of the tests and what they share.
+/// One run of the tests, with the settings and files that they share.
 struct TestRun<'a> {
     workspace: &'a Workspace,
     options: &'a TestOptions,
@@ -107,6 +108,7 @@ impl TestRun<'_> {
         if !self.options.filters.is_empty() {
             return Ok(());
         }
+        // A step of its own, because nextest runs no doc tests.
         let doc_tests = self.cargo(&["test", "--workspace", "--all-features", "--doc", NO_FAIL_FAST]);
         steps.run("doc tests", doc_tests).await?;
         for name in EXAMPLES {
@@ -152,6 +154,7 @@ impl TestRun<'_> {
         let folder = self.folder("quickstart")?;
         quickstart::write_package(self.workspace.root(), &folder)?;
         let mut command = self.cargo(&["run", "-q"]);
+        // The scratch folder is deleted after the run, and a build in it would be lost.
         command.env("CARGO_TARGET_DIR", self.workspace.target().join("quickstart")).current_dir(folder);
         Ok(command)
     }
@@ -161,6 +164,7 @@ impl TestRun<'_> {
         command.args(arguments).env(SKIPPED, self.skipped());
         match &self.postgres_url {
             Some(url) => command.env(TEST_POSTGRES, url),
+            // Without its own server, the run must not use one from the caller's environment.
             None => command.env_remove(TEST_POSTGRES),
         };
         if self.options.full {

@@ -17,6 +17,7 @@ const SHORT_MESSAGES: &str = "9000";
 
 /// What to torture.
 #[derive(clap::Args, Debug)]
+// `--help` is passed on, because only the program knows its options.
 #[command(disable_help_flag = true)]
 pub(crate) struct TortureOptions {
     /// Arguments of the program: see `--help`
@@ -24,10 +25,10 @@ pub(crate) struct TortureOptions {
     arguments: Vec<String>,
 }
 
-/// Becomes the program: its output may be read by another one, and signals go to it alone. Returns only if it cannot be
-/// started.
+/// Replaces this process by the program: another program may read its output, and signals go to it alone. Returns only if
+/// it cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &TortureOptions) -> Result<Infallible> {
-    // Two programs are needed; cargo would build the one that it runs.
+    // Two programs are needed; `cargo run` would build only the one that it runs.
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--package", PACKAGE]);
     ensure!(

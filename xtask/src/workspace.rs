@@ -1,4 +1,4 @@
-//! Where the project is and how its cargo is called.
+//! The project's folder, and calls of its cargo.
 
 use std::env;
 use std::ffi::OsString;
@@ -40,20 +40,20 @@ impl Workspace {
         command
     }
 
-    /// Whether there is the faster runner for tests.
+    /// Whether nextest, the faster test runner, is installed.
     pub(crate) fn has_nextest(&self) -> bool {
         let mut version = self.cargo();
         version.args(["nextest", "--version"]).stdin(Stdio::null());
         version.output().is_ok_and(|output| output.status.success())
     }
 
-    /// Where build results go.
+    /// The folder of build results.
     pub(crate) fn target(&self) -> PathBuf {
         self.root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
     }
 }
 
-// The same cargo that runs this program, whatever else PATH has.
+// The cargo that runs this program, even if PATH has another one.
 fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     for (name, _) in env::vars_os() {

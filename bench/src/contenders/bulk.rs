@@ -1,4 +1,4 @@
-//! No inbox, and a hundred messages with one insert: what the database can do at most.
+//! No inbox, and a hundred messages with one insert: the maximum rate of the database.
 
 use anyhow::Result;
 use futures_util::FutureExt;

@@ -27,7 +27,7 @@ impl<E: DatabaseKind> Contender for ClaimLoop<E> {
             let handlers = [(HANDLER, Some(self.work)), (SECOND_HANDLER, self.work.of_second_handler())];
             let handlers = handlers.into_iter().filter_map(|(name, work)| Some((name, work?)));
             let all = try_join_all(handlers.map(|(name, work)| self.until_known(name, work, &paid))).await?;
-            // What the message ended as: done, if all handlers are.
+            // The message is done if all its handlers are.
             Ok(all.into_iter().find(|tally| *tally != Tally::DONE).or(Some(Tally::DONE)))
         }
         .boxed()
@@ -35,7 +35,7 @@ impl<E: DatabaseKind> Contender for ClaimLoop<E> {
 }
 
 impl<E: DatabaseKind> ClaimLoop<E> {
-    /// One handler's transaction, as often as it takes.
+    /// Repeats one handler's transaction until its outcome is known.
     async fn until_known(&self, handler: &str, work: HandlerWork, paid: &OrderPaid) -> Result<Tally> {
         loop {
             match self.once(handler, work, paid).await {
@@ -63,7 +63,7 @@ impl<E: DatabaseKind> ClaimLoop<E> {
     }
 }
 
-// A deadlock, or no connection while all others wait for each other.
+// A deadlock, or no free connection because all transactions wait for each other.
 fn is_worth_another_try(error: &sqlx::Error) -> bool {
     let is_deadlock = error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("40P01"));
     is_deadlock || matches!(error, sqlx::Error::PoolTimedOut)

@@ -1,4 +1,4 @@
-//! Who is measured: Oncebox, the inboxes of others, and no inbox at all.
+//! The contenders: Oncebox, other inboxes, and programs without an inbox.
 
 mod bare;
 mod bulk;
@@ -25,13 +25,13 @@ pub(crate) const HANDLER: &str = "ledger";
 /// The name of the second handler, where there is one.
 pub(crate) const SECOND_HANDLER: &str = "ledger-backwards";
 
-/// Something that takes deliveries.
+/// A system that takes deliveries.
 pub(crate) trait Contender: Send + Sync {
     /// Takes the next delivery, or the next few, and settles them; `None` when there are no more.
     fn deliver<'a>(&'a self, feed: &'a Feed) -> BoxFuture<'a, Result<Option<Tally>>>;
 }
 
-/// What became of deliveries.
+/// The numbers of deliveries by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) done: u64,
@@ -99,7 +99,7 @@ impl ContenderName {
         )
     }
 
-    /// Lets it begin on fresh tables.
+    /// Starts it on fresh tables.
     pub(crate) async fn enter<E: DatabaseKind>(
         self,
         ground: &E::Ground,
@@ -129,8 +129,8 @@ impl ContenderName {
         Ok(Arc::new(oncebox::Oncebox { inbox, work }))
     }
 
-    /// Writes what a baseline leaves behind for each of the messages, in one transaction; `false` if it can only
-    /// process them.
+    /// Writes the rows that a baseline keeps for processed messages, in one transaction; `false` if this
+    /// contender has to process them.
     pub(crate) async fn remember<E: DatabaseKind>(self, pool: &Pool<E>, feed: &Feed) -> Result<bool> {
         let mut tx = pool.begin_with(E::BEGIN).await?;
         while let Some(body) = feed.next() {
@@ -160,7 +160,7 @@ fn is_duplicate_key(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.is_unique_violation())
 }
 
-/// What an error of a handler's body means to contenders that run it outside of an inbox.
+/// The outcome of a handler's error, for contenders without an inbox.
 fn failed(trouble: BodyError) -> Result<Tally> {
     match trouble {
         BodyError::Meant => Ok(Tally::FAILED),

@@ -19,7 +19,7 @@ const SAVE: &str = "INSERT INTO modulus_message (id, type, content, occurred_on_
 const HAS_BEEN_PROCESSED: &str = "SELECT 1 FROM modulus_consumer WHERE inbox_message_id = $1 AND name = $2";
 const RECORD_CONSUMER: &str = "INSERT INTO modulus_consumer (inbox_message_id, name) VALUES ($1, $2)";
 
-/// Leaves behind what a processed message does.
+/// Writes the rows that a processed message leaves.
 pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
     let id = Value::Uuid(decode(body)?.order_id);
     E::execute(conn, SAVE, &[id, Value::Text(TYPE), Value::Text(std::str::from_utf8(body)?)]).await?;

@@ -22,11 +22,12 @@ impl<S: InboxStore> Contender for Oncebox<S> {
             let mut delivered_before = false;
             loop {
                 let tally = tally(&self.inbox.process(Envelope::new(OrderPaid::KIND, body.clone())).await?)?;
-                // A broker delivers a message again whose handlers did not fail on purpose.
+                // A broker would deliver a failed message again. Where failing is the scenario, failures count instead.
                 if tally == Tally::FAILED && self.work != HandlerWork::Failing {
                     delivered_before = true;
                     continue;
                 }
+                // In the last delivery, handlers that were done before report a duplicate. The message itself is done.
                 return Ok(Some(if delivered_before { Tally::DONE } else { tally }));
             }
         }
@@ -34,7 +35,7 @@ impl<S: InboxStore> Contender for Oncebox<S> {
     }
 }
 
-/// What a delivery ended as: done, if all handlers are.
+/// The outcome of a delivery: done if all handlers are.
 fn tally(report: &Report) -> Result<Tally> {
     ensure!(report.is_handled(), "the handler is missing");
     let mut tally = Tally::DONE;

@@ -19,7 +19,7 @@ const RECORD: &str = "INSERT INTO turbomediator_message \
                       (message_id, handler_type, message_type, received_at, processed_at) \
                       VALUES ($1, $2, $3, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP)";
 
-/// Leaves behind what a processed message does.
+/// Writes the rows that a processed message leaves.
 pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
     let key = decode(body)?.order_id.to_string();
     E::execute(conn, RECORD, &[Value::Text(&key), Value::Text(HANDLER), Value::Text(TYPE)]).await?;
@@ -46,7 +46,7 @@ impl<E: DatabaseKind> Contender for TurboMediator<E> {
                 return failed(trouble).map(Some);
             }
             match E::execute(&mut conn, RECORD, &record).await {
-                // It logs a warning and goes on; anything else than a copy would spoil the figures.
+                // For a copy, the original logs a warning and continues. Other errors would spoil the figures.
                 Err(error) if !is_duplicate_key(&error) => Err(error.into()),
                 _ => Ok(Some(Tally::DONE)),
             }

@@ -13,7 +13,7 @@ use crate::store::{DatabaseKind, Value};
 const IS_PROCESSED: &str = "SELECT 1 FROM vulthil_message WHERE message_id = $1";
 const MARK: &str = "INSERT INTO vulthil_message (message_id, processed_at) VALUES ($1, CURRENT_TIMESTAMP)";
 
-/// Leaves behind what a processed message does.
+/// Writes the rows that a processed message leaves.
 pub(super) async fn remember<E: DatabaseKind>(conn: &mut E::Connection, body: &[u8]) -> Result<()> {
     let key = decode(body)?.order_id.to_string();
     E::execute(conn, MARK, &[Value::Text(&key)]).await?;

@@ -1,4 +1,4 @@
-//! A receiver that is slow, and a great many messages for it: the program's memory has to stay where it is.
+//! A slow receiver with a large backlog: the program's memory must not grow.
 
 use std::io::{BufWriter, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::gateway::{GatewayGround, GatewayOptions};
 
 const SLOW: Duration = Duration::from_millis(50);
 const BODY_BYTES: usize = 500;
-/// Seconds before it counts: connections and caches grow first.
+/// Seconds that do not count, because connections and caches grow first.
 const WARM_UP: u32 = 10;
 
 pub(super) async fn measure(
@@ -56,7 +56,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Through the program's own `accept`.
+/// Fills the backlog with the program's own `accept`.
 async fn fill(url: &str, messages: u64) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("messages");

@@ -1,4 +1,4 @@
-//! What one writes without a gateway: a handler that inserts each row as it comes, and answers when it is durable.
+//! The usual code without a gateway: a handler that inserts one row per request, and responds when it is durable.
 
 use anyhow::Result;
 use axum::Router;
@@ -58,7 +58,7 @@ impl BareTable {
             sqlx::query(TABLE).execute(&pool).await?;
             return Ok(Self::Postgres(pool));
         }
-        // As durable as the other side is, and with its one writer's queue in the pool rather than in busy waiting.
+        // As durable as Oncebox. With one connection, writers wait in the pool's queue instead of polling for the lock.
         let options: SqliteConnectOptions = url.parse()?;
         let options = options
             .create_if_missing(true)

@@ -1,4 +1,4 @@
-//! Clients that keep their connections: `wrk`, each request with a key of its own.
+//! Clients with kept connections: `wrk`, with a different key for each request.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -15,13 +15,13 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Requests in a second.
+    /// Requests per second.
     pub(super) fn rate(&self) -> f64 {
         self.requests as f64 * 1e6 / self.micros as f64
     }
 }
 
-/// Keys begin with `keys`, so that no other round has sent them.
+/// Runs one round. Its keys begin with `keys`, so that they differ from those of other rounds.
 pub(super) async fn run(url: &str, keys: &str, connections: u32, seconds: u32) -> Result<Load> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("load.lua");
@@ -33,6 +33,7 @@ pub(super) async fn run(url: &str, keys: &str, connections: u32, seconds: u32) -
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().last().unwrap_or_default();
     let load: Load = serde_json::from_str(last).with_context(|| format!("reading what wrk says: {text}"))?;
+    // A refused request costs less than a stored one: with errors, the rate would be too high.
     ensure!(load.errors == 0, "{} of {} requests failed", load.errors, load.requests);
     Ok(load)
 }

@@ -1,5 +1,5 @@
-//! `bench gateway`: how fast the program takes messages over HTTP, beside a handler that inserts each row as it comes; and how
-//! much memory it needs when its receiver is slow.
+//! `bench gateway`: the rate of the program for messages over HTTP, compared with a handler that inserts one row per
+//! request; and its memory with a slow receiver.
 
 mod backlog;
 mod bare;
@@ -54,7 +54,7 @@ impl GatewayGround {
         })
     }
 
-    /// Where one of the two keeps its messages.
+    /// The database of one of the two sides.
     pub(crate) fn url(&self, name: &str) -> String {
         match self {
             Self::Sqlite(folder) => {
@@ -78,6 +78,7 @@ pub(crate) async fn run(options: &GatewayOptions) -> Result<ExitCode> {
             }
             None => {
                 for &connections in &options.connections {
+                    // An empty database each time: the clients send the same keys for every number of connections.
                     compare(name, &GatewayGround::new(store).await?, connections, options).await?;
                 }
             }
@@ -86,7 +87,7 @@ pub(crate) async fn run(options: &GatewayOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Both sides in turn, round after round.
+/// Measures both sides in turn, round after round.
 async fn compare(
     store: &str,
     ground: &GatewayGround,
@@ -103,6 +104,7 @@ async fn compare(
         of_program.push(load::run(&program.url(), &keys, connections, options.seconds).await?);
     }
     let (kept, sent) = (program.accepted().await?, of_program.iter().map(|load| load.requests).sum::<u64>());
+    // More is fine: `wrk` does not count requests that are in flight when a round ends.
     if kept < sent {
         bail!(
             "the program answered {sent} requests and has accepted {kept}: the measurement is worth nothing"

@@ -12,10 +12,11 @@ use tokio::process::{Child, Command};
 pub(super) struct Program {
     child: Child,
     address: String,
+    // Only kept: dropping it would delete the folder in which the program runs.
     _folder: TempDir,
 }
 
-/// Built beside this one.
+/// The program, which is built into the folder of this one.
 pub(super) fn executable() -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("oncebox");
     if !beside.exists() {
@@ -25,7 +26,7 @@ pub(super) fn executable() -> Result<PathBuf> {
 }
 
 impl Program {
-    /// With this configuration.
+    /// Starts the program with this configuration.
     pub(super) async fn start(store: &str, config: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join("oncebox.toml"), config)?;
@@ -42,6 +43,7 @@ impl Program {
                 break address.to_owned();
             }
         };
+        // Reads on, because the program would block on a full pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self { child, address, _folder: folder })
     }
@@ -50,9 +52,10 @@ impl Program {
         format!("http://{}/in/shop", self.address)
     }
 
-    /// What it says about itself on one line of its metrics, added up over all labels.
+    /// The value of one of its metrics, summed over all labels.
     pub(super) async fn metric(&self, name: &str) -> Result<f64> {
         let mut stream = TcpStream::connect(&self.address).await?;
+        // With `Connection: close`, because the response is read to the end of the connection.
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
@@ -61,13 +64,13 @@ impl Program {
         Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
-    /// How many messages it has accepted.
+    /// The number of messages that it has accepted.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     pub(super) async fn accepted(&self) -> Result<u64> {
         Ok(self.metric("oncebox_accepted_total").await? as u64)
     }
 
-    /// The memory that it has in use, in KiB.
+    /// Its resident memory, in KiB.
     pub(super) fn memory_kib(&self) -> Result<u64> {
         let id = self.child.id().context("the program has ended")?;
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;

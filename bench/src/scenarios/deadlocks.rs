@@ -13,7 +13,7 @@ use crate::stats::{median, spread};
 use crate::store::DatabaseKind;
 
 const NAMES: [ContenderName; 2] = [ContenderName::Oncebox, ContenderName::ClaimLoop];
-/// From how many rows the two are picked: the names of the rate and of the longest wait.
+/// The number of rows from which the two are picked, and the names of the rate and of the longest wait.
 const ROWS: [(u64, &str, &str); 3] = [
     (20, "inline-deadlocks-20", "inline-deadlocks-20-wait"),
     (2, "inline-deadlocks-2", "inline-deadlocks-2-wait"),
@@ -60,7 +60,7 @@ async fn compare<E: DatabaseKind>(
     ])
 }
 
-/// How many times the median the longest wait is; 1 where only one message was settled.
+/// The longest wait divided by the median; 1 if only one message was settled.
 fn longest_wait(waits: &[f64]) -> f64 {
     spread(waits).1 / median(waits)
 }

@@ -1,5 +1,5 @@
-//! `inline-duplicates`: every message was processed before, by another process as it were: each measurement has
-//! a new inbox and a new pool, and meets no message twice.
+//! `inline-duplicates`: every message was processed before, as if by another process. Each measurement has a new
+//! inbox and a new pool, and delivers each message once.
 
 use anyhow::{Context, Result, ensure};
 
@@ -43,7 +43,7 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Com
     Ok(Comparison { bench: BENCH, store: E::STORE, callers: CALLERS, unit: RATE, series, baselines })
 }
 
-// Reading changes nothing, so that all rounds can share the tables.
+// All rounds share the tables, because duplicates change nothing.
 async fn fill<E: DatabaseKind>(
     arena: &mut Arena<'_, E>,
     name: ContenderName,

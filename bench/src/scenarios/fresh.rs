@@ -11,7 +11,7 @@ use crate::store::DatabaseKind;
 
 const BENCH: &str = "inline-fresh";
 const CALLERS: [usize; 4] = [1, 16, 64, 256];
-// With one writer the others tell nothing new.
+// With one writer, the other numbers of callers show nothing new.
 const CALLERS_OF_ONE_WRITER: [usize; 2] = [1, 64];
 const BASELINES: [ContenderName; 5] = [
     ContenderName::Modulus,

@@ -1,4 +1,4 @@
-//! `inline-latency`: how long a message takes when there is 30 % of what the contender could bear.
+//! `inline-latency`: the time of a message at 30 % of the contender's maximum rate.
 
 use anyhow::{Context, Result};
 
@@ -26,6 +26,7 @@ pub(super) async fn run<E: DatabaseKind>(arena: &mut Arena<'_, E>) -> Result<Vec
     let loads = [
         (ContenderName::Oncebox, oncebox),
         (ContenderName::Vulthil, vulthil),
+        // At 30 % of its own rate Oncebox handles more messages than Vulthil: this compares equal loads.
         (ContenderName::Oncebox, vulthil),
     ];
     let title = format!("{}: inline-latency (p50, ms)", E::STORE);

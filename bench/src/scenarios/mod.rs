@@ -20,7 +20,7 @@ use crate::store::DatabaseKind;
 const CALLERS: usize = 64;
 const RATE: &str = "messages/s";
 
-/// Runs all that is asked for on one database.
+/// Runs the selected scenarios on one database.
 pub(crate) async fn run<E: DatabaseKind>(asked: &Asked<InlineScenario>) -> Result<Vec<Comparison>> {
     let mut arena = Arena::<E>::open(&asked.options).await?;
     let mut all = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) async fn run<E: DatabaseKind>(asked: &Asked<InlineScenario>) -> Resul
         (InlineScenario::Failing, one_per_tx::FAILING),
         (InlineScenario::Slow, one_per_tx::SLOW),
     ] {
-        // With one writer all wait for each other's 20 ms, which takes long and shows little.
+        // With one writer, all callers wait for each other's 20 ms, which takes long and shows little.
         let tells_little = scenario == InlineScenario::Slow && E::ONE_WRITER && asked.options.quick;
         if asked.names(scenario) || asked.wants(scenario) && !tells_little {
             all.push(one_per_tx::run(&mut arena, contest).await?);

@@ -1,5 +1,5 @@
-//! `inline-hot-rows`, `inline-failing`, `inline-slow`: what is hard on messages that share a transaction, beside
-//! one transaction for each.
+//! `inline-hot-rows`, `inline-failing`, `inline-slow`: hard cases for messages that share a transaction,
+//! compared with one transaction for each.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `inline-wal`: how much the database writes to its log for each message.
+//! `inline-wal`: the bytes per message that the database writes to its log.
 
 use anyhow::{Context, Result};
 
@@ -47,6 +47,7 @@ async fn measure<E: DatabaseKind>(arena: &mut Arena<'_, E>, name: ContenderName)
     let after = ground.log_bytes().await?.unwrap_or_default();
     entrant.leave().await;
     ground.discard().await?;
+    // All settled messages, because the bytes too include the warm-up.
     let settled = measured.with_context(|| format!("measuring {name}"))?.tally.settled();
     #[allow(clippy::cast_precision_loss, reason = "bytes and messages are far below 2^52")]
     Ok((after - before) as f64 / settled as f64)

@@ -48,14 +48,14 @@ pub(crate) trait DatabaseKind: Database {
     type Ground: Ground<DatabaseKind = Self>;
     type Store: InboxStore;
 
-    /// Runs a prepared statement; how many rows it wrote.
+    /// Runs a prepared statement; returns the number of rows that it wrote.
     fn execute<'c>(
         conn: &'c mut Self::Connection,
         sql: &'static str,
         values: &'c [Value<'c>],
     ) -> BoxFuture<'c, Result<u64, sqlx::Error>>;
 
-    /// Runs a prepared query; whether it found a row.
+    /// Runs a prepared query; returns whether it found a row.
     fn exists<'c>(
         conn: &'c mut Self::Connection,
         sql: &'static str,
@@ -100,10 +100,10 @@ pub(crate) trait Ground: Sized {
     /// The number of rows in the ledger.
     async fn ledger_rows(&self) -> Result<u64>;
 
-    /// How often rows were updated that handlers update in opposite order.
+    /// The number of updates to the rows that handlers update in opposite order.
     async fn crossing_updates(&self) -> Result<u64>;
 
-    /// How many bytes the server has written to its log so far, if it can tell.
+    /// The number of bytes that the server has written to its log, if known.
     async fn log_bytes(&self) -> Result<Option<u64>>;
 
     /// Removes it.
@@ -139,9 +139,10 @@ async fn open_pool<DB: Database>(
     options: <DB::Connection as Connection>::Options,
 ) -> Result<Pool<DB>> {
     PoolOptions::new()
+        // All connections are open before the measurement, which must not include connecting.
         .min_connections(connections)
         .max_connections(connections)
-        // One round trip less for every contender.
+        // Saves every contender one round trip.
         .test_before_acquire(false)
         .connect_with(options)
         .await

@@ -76,7 +76,7 @@ impl Server for PostgresBench {
         let store = schema.store(schema.pool(1).await?)?;
         store.migrate().await?;
         store.pool().close().await;
-        // What the contender before left to write must not slow this one down.
+        // Unwritten pages of the previous contender must not slow this one down.
         schema.admin.lock().await.execute("CHECKPOINT").await.context("writing a checkpoint")?;
         Ok(schema)
     }

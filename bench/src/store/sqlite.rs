@@ -61,6 +61,7 @@ impl Server for Folder {
     }
 
     async fn fresh(&self) -> Result<SqliteGround> {
+        // A folder per database: `discard` also removes the files that SQLite creates beside it.
         let folder = self.folder.path().join(self.files.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let options = SqliteConnectOptions::new()

@@ -22,7 +22,7 @@ use crate::options::MeasureOptions;
 use crate::report::figure;
 use crate::store::Ground;
 
-/// How often each size of pool, and number of workers, is tried.
+/// The number of tries for each size of pool and each number of workers.
 const TRIES: u32 = 2;
 const CHOOSING_CALLERS: usize = 64;
 /// Tasks that fill a backlog.
@@ -42,7 +42,7 @@ pub(crate) struct StoredEntrant<E: StoredDatabaseKind> {
     name: KeeperName,
     handlers: usize,
     pools: Vec<Pool<E>>,
-    /// How many messages were filled in, and how many handler runs committed so far.
+    /// The number of messages filled in, and the number of handler runs committed so far.
     filled: u64,
     done: u64,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Worked {
     pub(crate) tenths: Vec<f64>,
 }
 
-/// Where keepers are measured.
+/// Measures keepers on one database.
 pub(crate) struct StoredArena<'a, E: StoredDatabaseKind> {
     pub(crate) options: &'a MeasureOptions,
     /// For contenders that keep nothing.
@@ -74,26 +74,26 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
         Ok(StoredArena { options, inline, pools: HashMap::new(), workers: HashMap::new() })
     }
 
-    /// Lets a keeper begin on fresh tables, to be filled and worked through.
+    /// Starts a keeper on fresh tables, for a backlog.
     pub(crate) async fn enter(&mut self, name: KeeperName, handlers: usize) -> Result<StoredEntrant<E>> {
         let workers = self.best_workers(name).await?;
         self.enter_with(name, handlers, FILLING_POOL, workers).await
     }
 
-    /// Lets a keeper begin that callers bring messages to.
+    /// Starts a keeper on fresh tables, for callers that bring messages.
     pub(crate) async fn enter_for_callers(&mut self, name: KeeperName) -> Result<StoredEntrant<E>> {
         let pool = self.best_pool(name).await?;
         let workers = self.best_workers(name).await?;
         self.enter_with(name, 1, pool, workers).await
     }
 
-    /// How many accepts per second callers get through.
+    /// The number of accepts per second.
     pub(crate) async fn accepts(&mut self, name: KeeperName, callers: usize) -> Result<f64> {
         let pool = self.best_pool(name).await?;
         self.accepts_with(name, pool, callers, self.options.pace()).await
     }
 
-    /// How many handler runs per second there are on a backlog.
+    /// Works through a backlog; returns the rate of handler runs.
     pub(crate) async fn drains(
         &mut self,
         name: KeeperName,
@@ -129,8 +129,8 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
             }
             None => {
                 let pool = ground.pool(if E::ONE_WRITER { 1 } else { pool }).await?;
-                // With one writer all wait in the same line for it.
-                // A processor whose handlers have connections of their own needs two.
+                // With one writer, all wait for it in the queue of one pool.
+                // A Milan worker needs two connections, because its handlers have their own.
                 let own = match (E::ONE_WRITER, name) {
                     (true, _) => pool.clone(),
                     (false, KeeperName::Milan) => ground.pool(u32::try_from(2 * workers)?).await?,
@@ -220,7 +220,7 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
 }
 
 impl<E: StoredDatabaseKind> StoredEntrant<E> {
-    /// As callers see it.
+    /// The keeper as a contender that accepts messages from callers.
     pub(crate) fn caller(&self) -> Arc<dyn Contender> {
         Arc::new(Accepting(self.keeper.clone()))
     }
@@ -254,15 +254,17 @@ impl<E: StoredDatabaseKind> StoredEntrant<E> {
         let done = self.work_until_enough(limit).await?;
         let took = begin.elapsed();
         let all = done >= runs;
+        // Only a shorter limit may end the work early; after the longest one, messages are missing.
         ensure!(all || limit < LONGEST, "{} did {done} of {runs} runs", self.name);
         Ok(Worked { rate: per_second(done, took), all, tenths: self.meter.slices() })
     }
 
-    /// Works until the meter says that it is enough, or the time is over; how many runs were committed.
+    /// Works until the meter's goal is reached or the time is over; returns the number of committed runs.
     pub(crate) async fn work_until_enough(&mut self, limit: Duration) -> Result<u64> {
         let watch = async {
             tokio::time::sleep(limit).await;
             self.meter.give_up();
+            // Workers end by themselves: stopping them here would lose the number of committed runs.
             std::future::pending::<Infallible>().await
         };
         let done = tokio::select! {
@@ -273,13 +275,14 @@ impl<E: StoredDatabaseKind> StoredEntrant<E> {
         Ok(done)
     }
 
-    /// Ends it, if each message that it reports as handled was handled once.
+    /// Ends the keeper, and checks that each message was handled once.
     pub(crate) async fn leave(self) -> Result<()> {
         let StoredEntrant { ground, keeper, name, handlers, pools, done, .. } = self;
         drop(keeper);
         for pool in pools {
             pool.close().await;
         }
+        // Its handlers write nothing that could be counted.
         if name != KeeperName::OnceboxIdle {
             let pool = ground.pool(1).await?;
             let rows = rows::<E>(&pool, handlers).await;

@@ -1,4 +1,4 @@
-//! What the databases do differently here.
+//! The differences between the databases for stored messages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::store::DatabaseKind;
 /// The handlers of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handlers {
-    /// How many of each message.
+    /// The number of handlers of each message.
     pub(crate) count: usize,
     pub(crate) takes: Takes,
 }
 
-/// What a handler takes, and does with it.
+/// The input and the work of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     Singles,
@@ -40,7 +40,7 @@ pub(crate) struct QueueRow {
 pub(crate) trait StoredDatabaseKind: DatabaseKind<Store: LogStore> {
     /// The numbers of workers of which a baseline gets the best.
     const WORKERS: &'static [usize];
-    /// How many workers an inbox has of itself.
+    /// The default number of workers of an inbox.
     const INBOX_WORKERS: usize;
     /// Saves a message (id, type, content) if it is new, as Milan's consumer does.
     const MILAN_SAVE: &'static str;

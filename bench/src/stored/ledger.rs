@@ -1,4 +1,4 @@
-//! Where handlers write: each has a table of its own, so that each row shows its handler.
+//! The tables of the handlers: each handler has its own, so that each row shows its handler.
 
 use anyhow::{Result, ensure};
 use sqlx::Pool;
@@ -31,7 +31,7 @@ pub(crate) async fn write<E: DatabaseKind>(
     E::execute(conn, INSERTS[handler], &values).await.map(drop)
 }
 
-/// How many rows there are for all of these handlers; an error if a message was handled twice.
+/// The number of rows of all these handlers; an error if a message was handled twice.
 pub(crate) async fn rows<E: StoredDatabaseKind>(pool: &Pool<E>, handlers: usize) -> Result<u64> {
     let mut conn = pool.acquire().await?;
     let mut all = 0;

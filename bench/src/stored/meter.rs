@@ -1,4 +1,4 @@
-//! Counts what workers have done, and says when it is enough.
+//! Counts handler runs, and signals when the goal is reached.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-/// Shared by a contender's handlers and by who waits for them.
+/// Shared by a keeper's handlers and the measurement that waits for them.
 #[derive(Debug)]
 pub(crate) struct Meter {
     done: AtomicU64,
@@ -41,10 +41,12 @@ impl Meter {
     pub(crate) fn add(&self, runs: u64) {
         let before = self.done.fetch_add(runs, Ordering::Relaxed);
         let (now, every) = (before + runs, self.every.load(Ordering::Relaxed));
+        // One batch can pass several marks at once, and has one time for all of them.
         if before / every < now / every {
             self.marks.lock().unwrap_or_else(PoisonError::into_inner).push((now, Instant::now()));
         }
         if now >= self.goal.load(Ordering::Relaxed) {
+            // Not `send`: without a receiver it would drop the value, and workers that look later would miss it.
             self.enough.send_replace(true);
         }
     }
@@ -72,7 +74,7 @@ impl Meter {
         let _ = self.enough.subscribe().wait_for(|enough| *enough).await;
     }
 
-    /// How many per second were done between marks.
+    /// The rates between marks, per second.
     pub(crate) fn slices(&self) -> Vec<f64> {
         let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.windows(2).map(|pair| super::per_second(pair[1].0 - pair[0].0, pair[1].1 - pair[0].1)).collect()

@@ -46,6 +46,7 @@ impl StoredDatabaseKind for Postgres {
     ) -> BoxFuture<'_, Result<Vec<(Uuid, String)>, sqlx::Error>> {
         async move {
             let rows = sqlx::query(
+                // Reads the type as the original does, although nothing here uses it.
                 "SELECT id, type, content::text FROM inbox_messages WHERE processed_on_utc IS NULL \
                  ORDER BY received_on_utc LIMIT $1 FOR UPDATE SKIP LOCKED",
             )
@@ -59,7 +60,7 @@ impl StoredDatabaseKind for Postgres {
 
     fn milan_mark<'c>(conn: &'c mut PgConnection, ids: &'c [Uuid]) -> BoxFuture<'c, Result<(), sqlx::Error>> {
         async move {
-            // He sends the time along for each; the server's own is the same, and cheaper.
+            // The original sends a time with each message; the server's time is equivalent, and cheaper.
             sqlx::query(
                 "UPDATE inbox_messages SET processed_on_utc = now(), error = v.error \
                  FROM unnest($1::uuid[], $2::text[]) AS v(id, error) WHERE inbox_messages.id = v.id",
@@ -93,7 +94,7 @@ impl StoredDatabaseKind for Postgres {
 
     fn queue_take(conn: &mut PgConnection, limit: i64) -> BoxFuture<'_, Result<Vec<QueueRow>, sqlx::Error>> {
         async move {
-            // An array is found once, whatever the planner thinks of the table.
+            // A subquery in an array runs once under any plan.
             let rows = sqlx::query(
                 "DELETE FROM row_queue WHERE id = ANY (ARRAY( \
                      SELECT id FROM row_queue ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED \

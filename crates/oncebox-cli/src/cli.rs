@@ -33,6 +33,7 @@ pub(crate) struct Cli {
 pub(crate) struct CommonArgs {
     /// The database: `sqlite://FILE` or `postgres://USER@HOST/DATABASE` [default: the configuration's, otherwise
     /// sqlite://oncebox.db; for demo a temporary file]
+    // The help does not show the variable's value: the URL may contain a password.
     #[arg(long, global = true, value_name = "URL", env = "ONCEBOX_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// The schema on PostgreSQL [default: oncebox]

@@ -26,6 +26,7 @@ async fn main() -> ExitCode {
     // Without this, rustls panics if dependencies enable two providers. An error means that one is installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
+    // Not returned from `main`, which would print the debug form and always exit with 1.
     match cli.run().await {
         Ok(code) => code,
         Err(error) => exit::explain(&error),

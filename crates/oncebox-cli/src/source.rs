@@ -131,8 +131,10 @@ impl MessageSource {
         // For information only, so an unreadable time is ignored.
         let occurred_at = parts.cloud_event("time").ok().flatten();
         let occurred_at = occurred_at.and_then(|time| time.parse::<Timestamp>().ok());
+        // An unreadable due time is an error: without it the message would run too early.
         let due_at = parts.header(DUE_HEADER)?.map(due_at).transpose()?;
         let mut headers = request.headers;
+        // Replaces a header of the same name from the sender, who must not choose the source that handlers see.
         headers.set(SOURCE_HEADER, self.name.as_str());
         // Each source has its own key space: no source has a slash in its name.
         let mut envelope = Envelope::new(kind, body).with_key(self.stored_key(&key)).with_headers(headers);
@@ -309,6 +311,7 @@ impl From<InvalidHeader> for InvalidMessage {
 fn is_structured(headers: &Headers) -> bool {
     headers
         .get("content-type")
+        // A prefix, because a parameter such as the charset may follow.
         .is_some_and(|media| media.trim_start().starts_with("application/cloudevents+json"))
 }
 

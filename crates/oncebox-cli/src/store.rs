@@ -71,6 +71,7 @@ impl Opened {
 
     /// Creates the tables, or upgrades them to the version that this program needs.
     pub(crate) async fn migrate(&self) -> Result<()> {
+        // The context selects the hint for a missing privilege (`exit::hint`).
         with_store!(self, store => store.migrate().await).context(Migrating)
     }
 
@@ -192,6 +193,7 @@ impl DatabaseTarget {
             }
             "postgres" | "postgresql" => {
                 let store = match reason {
+                    // A service may start together with its server, so it waits. An operator needs the error at once.
                     OpenPurpose::Run => PostgresStore::connect(&self.url).await,
                     OpenPurpose::Read | OpenPurpose::Act => PostgresStore::connect_at_once(&self.url).await,
                 };
@@ -250,6 +252,7 @@ impl DatabaseTarget {
             .with_context(|| format!("reading {:?}", self.url))?
             .read_only(true)
             .create_if_missing(false)
+            // Nothing is written here, but the store and `doctor` check this setting on every connection.
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(READ_TIMEOUT);
         let opened = async {

@@ -27,6 +27,7 @@ pub(crate) fn rough(time: Duration) -> String {
 
 /// How long ago a time was.
 pub(crate) fn ago(time: SystemTime) -> String {
+    // The time may be in the future, because the clock of the database may be ahead of this machine's.
     format!("{} ago", rough(SystemTime::now().duration_since(time).unwrap_or_default()))
 }
 

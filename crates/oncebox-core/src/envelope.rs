@@ -44,6 +44,7 @@ impl Envelope {
             Error::new(ErrorKind::Codec, format!("cannot encode the message of kind {:?}", M::KIND))
                 .with_source(error)
         })?;
+        // Copied into the envelope: receivers with another version of the type use this key unchanged.
         let key = match message.key() {
             Some(key) => Some(key),
             None => message.content_key().transpose()?,

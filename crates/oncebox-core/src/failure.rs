@@ -77,6 +77,7 @@ fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
         if let Some(error) = any.downcast_mut::<Option<anyhow::Error>>().and_then(Option::take) {
             return error.reallocate_into_boxed_dyn_error_without_backtrace();
         }
+        // Never empty here: only the branch above takes the error, and it returns.
         slot.map_or_else(|| "no error".into(), Into::into)
     }
     #[cfg(not(feature = "anyhow"))]

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 ///
 /// Equal keys with different fingerprints are a key reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// Signed: neither PostgreSQL nor SQLite has unsigned 64-bit integers.
 pub struct Fingerprint(i64);
 
 impl Fingerprint {

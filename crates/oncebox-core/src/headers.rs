@@ -55,6 +55,7 @@ impl Headers {
 
     /// The headers as a JSON list of pairs, for stores; `None` if there are none.
     pub fn to_json(&self) -> Option<String> {
+        // Pairs, not an object: names may repeat, and their order counts.
         // Strings always have a JSON form.
         (!self.is_empty()).then(|| serde_json::to_string(&self.0).unwrap_or_default())
     }

@@ -116,10 +116,12 @@ pub fn compose(pieces: &[Piece<'_>]) -> Option<Key> {
     for piece in pieces {
         match piece {
             Piece::Literal(text) => key.extend_from_slice(text.as_bytes()),
+            // Otherwise the text around an empty field would be one key for all such messages.
             Piece::Part(part) if part.is_empty() => return None,
             Piece::Part(part) => {
                 for &byte in part.iter() {
                     if separators.contains(&byte) {
+                        // In users' databases: with another form of the escape, these keys would be new ones.
                         key.extend_from_slice(format!("%{byte:02X}").as_bytes());
                     } else {
                         key.push(byte);

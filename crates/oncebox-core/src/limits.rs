@@ -33,6 +33,7 @@ pub(crate) fn check_envelope(envelope: &Envelope, max_body_bytes: usize) -> Resu
 
 /// Checks an ordering key, which has the same limit as a key.
 pub(crate) fn check_order_by(order_by: Option<&Key>) -> Result<(), Rejection> {
+    // Not a lower limit: users expect the same one for keys and ordering keys.
     match order_by.map(|key| key.as_bytes().len()) {
         Some(bytes) if bytes > Key::MAX_BYTES => {
             let max = Key::MAX_BYTES;

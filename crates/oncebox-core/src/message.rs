@@ -86,11 +86,13 @@ impl<M: Serialize + DeserializeOwned> Codec<M> for Json {
     }
 
     fn decode(body: &[u8]) -> Result<M, Box<dyn std::error::Error + Send + Sync>> {
+        // serde_json refuses more than 128 nested levels, so a malicious body cannot overflow the stack.
         serde_json::from_slice(body).map_err(|error| NotTheJson(error).into())
     }
 }
 
-/// The place and class of a JSON error, without the text there: errors are logged, bodies are not. The cause has the rest.
+/// The position and class of a JSON error, without text of the body: errors are logged, bodies are not. The cause has the
+/// whole error.
 #[derive(Debug)]
 struct NotTheJson(serde_json::Error);
 

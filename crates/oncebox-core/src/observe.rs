@@ -107,6 +107,7 @@ impl MetricKinds {
                 return OTHER_KINDS;
             }
         }
+        // Several threads may get here at once and exceed the limit by a few labels, which is harmless.
         self.reserve(kind);
         kind
     }
@@ -180,6 +181,7 @@ impl Observer {
     pub(crate) fn lag(self, handler: &str, messages: u64, oldest: Option<Duration>) {
         if self.enabled {
             metrics::gauge!(LAG_MESSAGES, "handler" => handler.to_owned()).set(messages as f64);
+            // Set to 0 without a backlog: a gauge keeps its last value until the next one.
             let seconds = oldest.unwrap_or_default().as_secs_f64();
             metrics::gauge!(LAG_SECONDS, "handler" => handler.to_owned()).set(seconds);
         }

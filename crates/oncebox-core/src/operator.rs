@@ -1,4 +1,4 @@
-//! Who acts: the name in the audit.
+//! The name of an operator in the audit.
 
 use std::fmt;
 

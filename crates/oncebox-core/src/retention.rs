@@ -105,6 +105,7 @@ pub struct SweepReport {
 ///
 /// `None` if there is less live time than that.
 pub(crate) fn cutoff(mut live: Vec<LiveTime>, period: Duration) -> Option<i64> {
+    // A period beyond the range of the clock is never complete: nothing expires.
     let mut missing = i64::try_from(period.as_millis()).unwrap_or(i64::MAX);
     if mutant!("downtime_counts") {
         return live.iter().map(|time| time.until_ms.saturating_sub(missing)).max();

@@ -68,6 +68,7 @@ impl Written {
             "codec" => set(&mut self.codec, item, |value| unquoted(value, "codec = path::to::Codec")),
             "crate" => set(&mut self.oncebox, item, |value| {
                 refuse_quotes(value, "crate = path::to::oncebox")?;
+                // Without generic arguments, which the path of a crate cannot have.
                 value.call(Path::parse_mod_style)
             }),
             _ => Err(item.error(format!("`#[message(...)]` has no setting `{name}`; it has {NAMES}"))),
@@ -97,6 +98,7 @@ impl Written {
             key,
             order_by: self.order_by,
             codec: self.codec,
+            // With `::`, because the user's module may have a name `oncebox` of its own.
             oncebox: self.oncebox.unwrap_or_else(|| parse_quote!(::oncebox)),
         })
     }
@@ -119,6 +121,7 @@ fn key_source(value: ParseStream<'_>) -> Result<KeySource> {
         return value.parse().map(KeySource::Fields);
     }
     let expected = "expected a field (\"order_id\"), a template (\"{tenant}:{order_id}\") or `content`";
+    // Keywords too: for `key = self` the message below helps more than "expected identifier".
     if !value.peek(Ident::peek_any) {
         return Err(value.error(expected));
     }

@@ -12,6 +12,7 @@ use syn::{
 };
 
 /// The maximum number of parameters between the message and the connection; the same as in `oncebox_core`.
+// A copy: this crate does not depend on `oncebox_core`.
 const MAX_EXTRACTORS: usize = 5;
 
 pub(crate) fn expand(options: &Punctuated<Meta, Token![,]>, function: &ItemFn) -> TokenStream {
@@ -137,6 +138,7 @@ impl<'f> Signature<'f> {
             .chain(self.extractors.iter().copied())
             .chain(self.connection)
             .collect();
+        // As parameters, because there lifetimes can be elided as in the handler itself.
         let values: Vec<_> = (0..types.len()).map(|n| format_ident!("parameter_{n}")).collect();
         quote_spanned! {name.span()=>
             #[allow(warnings, clippy::all, clippy::pedantic, clippy::restriction)]
@@ -151,6 +153,7 @@ impl<'f> Signature<'f> {
 }
 
 fn check(ty: &Type, required: &TokenStream) -> TokenStream {
+    // An anonymous constant, so that the check's names cannot collide with the user's.
     quote_spanned! {ty.span()=>
         #[allow(warnings, clippy::all, clippy::pedantic, clippy::restriction)]
         const _: fn() = || {
@@ -165,6 +168,7 @@ fn is_mutable_reference(ty: &Type) -> bool {
 }
 
 fn item_of_vec(ty: &Type) -> Option<&Type> {
+    // By its name only: a macro sees no types, so an alias of `Vec` is not recognised.
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last()?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };

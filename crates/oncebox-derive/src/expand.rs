@@ -25,6 +25,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     };
     let name = &input.ident;
     let (generics, arguments, bounds) = input.generics.split_for_impl();
+    // Full paths, because `str` or `Option` may mean another type in the user's module.
     // A deprecated message or field warns at its uses; a warning in this `impl` would add nothing.
     Ok(quote! {
         #[automatically_derived]
@@ -74,6 +75,7 @@ impl ImplWriter<'_> {
             Template::parse(&text.value(), purpose).map_err(|reason| Error::new(text.span(), reason))?;
         let oncebox = self.oncebox;
         let body = match template.pieces() {
+            // Without `compose`: one part needs no escapes, and an empty key counts as missing anyway.
             [TemplatePiece::Part(field)] => {
                 let part = self.part(field, text)?;
                 quote!(::core::option::Option::Some(#oncebox::Key::new(#part)))

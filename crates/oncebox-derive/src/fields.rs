@@ -108,6 +108,7 @@ impl<'a> TypeFields<'a> {
 impl<'a> Field<'a> {
     fn new(member: Member, ty: &'a Type) -> Self {
         let name = match &member {
+            // The attribute names the field `type`, not `r#type`.
             Member::Named(name) => name.unraw().to_string(),
             Member::Unnamed(index) => index.index.to_string(),
         };
@@ -118,8 +119,10 @@ impl<'a> Field<'a> {
 /// The field of that name in a type that the macro cannot see; `None` if the name is not a valid field name.
 fn member_of(name: &str, span: Span) -> Option<Member> {
     if let Ok(index) = name.parse::<u32>() {
+        // Rust has no field `01`: other spellings of a number are refused.
         return (index.to_string() == name).then_some(Member::Unnamed(Index { index, span }));
     }
+    // A keyword is a valid field name only as a raw identifier, such as `r#type`.
     let mut ident = syn::parse_str::<Ident>(name).or_else(|_| syn::parse_str(&format!("r#{name}"))).ok()?;
     ident.set_span(span);
     Some(Member::Named(ident))

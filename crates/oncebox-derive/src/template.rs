@@ -76,6 +76,7 @@ fn split(text: &str) -> Result<Vec<TemplatePiece>, String> {
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
         literal.push_str(&rest[..at]);
+        // Braces are ASCII, so this cannot split a character.
         let (brace, after) = rest[at..].split_at(1);
         if let Some(after) = after.strip_prefix(brace) {
             literal.push_str(brace);
@@ -87,6 +88,7 @@ fn split(text: &str) -> Result<Vec<TemplatePiece>, String> {
         }
         let (name, after) = after
             .split_once('}')
+            // In `{a{b}` the first brace is not closed; `a{b` is not meant as a field.
             .filter(|(name, _)| !name.contains('{'))
             .ok_or("this `{` is never closed; for the character itself write `{{`")?;
         if !literal.is_empty() {

@@ -89,13 +89,7 @@ impl Claims for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let inserted = self
-            .connections
-            .open(doing)
-            .await?
-            .execute(mark)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let inserted = self.connections.execute(doing, mark).await?;
         Ok(inserted.rows_affected())
     }
 }

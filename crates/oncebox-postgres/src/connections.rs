@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use oncebox_core::store::Lingering;
 use oncebox_core::{AsyncFunc, Error};
+use sqlx::postgres::{PgQueryResult, PgRow};
+use sqlx::{Execute, Postgres};
 
 use crate::connection::TimedConnection;
 use crate::fault::{begins_no_writes, failed, refused_to_write, takes_no_writes};
@@ -61,6 +63,42 @@ impl Connections {
     /// A connection of the pool, for one statement or a few.
     pub(crate) async fn open(&self, doing: &'static str) -> Result<TimedConnection, Error> {
         self.take().await.map_err(failed(doing))
+    }
+
+    /// Runs a statement on a connection of the pool.
+    pub(crate) async fn execute<'q>(
+        &self,
+        doing: &'static str,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<PgQueryResult, Error> {
+        self.open(doing).await?.execute(query).await.map_err(self.failed(doing))
+    }
+
+    /// Runs a statement on a connection of the pool, and returns its rows.
+    pub(crate) async fn fetch_all<'q>(
+        &self,
+        doing: &'static str,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<Vec<PgRow>, Error> {
+        self.open(doing).await?.fetch_all(query).await.map_err(self.failed(doing))
+    }
+
+    /// Runs a statement on a connection of the pool, and returns its only row.
+    pub(crate) async fn fetch_one<'q>(
+        &self,
+        doing: &'static str,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<PgRow, Error> {
+        self.open(doing).await?.fetch_one(query).await.map_err(self.failed(doing))
+    }
+
+    /// Runs a statement on a connection of the pool, and returns its row if there is one.
+    pub(crate) async fn fetch_optional<'q>(
+        &self,
+        doing: &'static str,
+        query: impl Execute<'q, Postgres> + 'q,
+    ) -> Result<Option<PgRow>, Error> {
+        self.open(doing).await?.fetch_optional(query).await.map_err(self.failed(doing))
     }
 
     /// A connection that was kept, or one of the pool. A pool asks the server about each connection that comes back, which costs as

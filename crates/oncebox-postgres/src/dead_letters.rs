@@ -21,13 +21,7 @@ impl DeadLetters for PostgresStore {
     async fn dead_letters(&self, select: &Select, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let doing = doing::READ_DEAD_LETTERS;
         let read = select_by(&self.statements.dead_letters, select).bind(i64::from(limit));
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         rows.iter().map(read_dead_letter).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -92,13 +86,7 @@ impl DeadLetters for PostgresStore {
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, Error> {
         let doing = doing::READ_AUDIT;
         let read = sqlx::query(self.statements.audit.clone()).bind(i64::from(limit));
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         rows.iter().map(read_entry).collect::<Result<_, _>>().map_err(failed(doing))
     }
 }

@@ -24,13 +24,7 @@ impl Inspect for PostgresStore {
             .bind(units.iter().map(|unit| &*unit.handler).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| &*unit.kind).collect::<Vec<_>>())
             .bind(units.iter().map(|unit| unit.key.as_bytes()).collect::<Vec<_>>());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(find)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, find).await?;
         let mut markers = vec![None; units.len()];
         for row in &rows {
             let ordinal: i64 = row.try_get("n").map_err(failed(doing))?;

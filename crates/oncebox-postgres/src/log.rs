@@ -58,13 +58,7 @@ impl Log for PostgresStore {
             .bind(keys.iter().map(StoredKey::as_bytes).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.original().map(Key::as_bytes)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms());
-        let inserted = self
-            .connections
-            .open(doing)
-            .await?
-            .execute(mark)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let inserted = self.connections.execute(doing, mark).await?;
         Ok(inserted.rows_affected())
     }
 
@@ -77,13 +71,7 @@ impl Log for PostgresStore {
             .bind(behind)
             .bind(i32::try_from(positions).unwrap_or(i32::MAX))
             .bind(before_ms);
-        let row = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_one(prune)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let row = self.connections.fetch_one(doing, prune).await?;
         let (deleted, next) = <(i64, Option<i64>)>::from_row(&row).map_err(failed(doing))?;
         Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
     }
@@ -95,26 +83,14 @@ impl Log for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit));
-        let swept = self
-            .connections
-            .open(doing)
-            .await?
-            .execute(sweep)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let swept = self.connections.execute(doing, sweep).await?;
         Ok(swept.rows_affected())
     }
 
     async fn announce(&self) -> Result<(), Error> {
         let doing = doing::ANNOUNCE;
         let announce = sqlx::query(self.statements.announce.clone()).bind(self.channel());
-        self.connections
-            .open(doing)
-            .await?
-            .execute(announce)
-            .await
-            .map(drop)
-            .map_err(self.connections.failed(doing))
+        self.connections.execute(doing, announce).await.map(drop)
     }
 
     async fn listen(&self, heard: impl Fn() + Send) -> Result<(), Error> {

@@ -22,7 +22,7 @@ impl Processes for PostgresStore {
             .bind(row::duration_to_ms(process.lease))
             .bind(to_i32(process.in_flight))
             .bind(self.clock_offset_ms());
-        self.connections.open(doing).await?.execute(enter).await.map_err(self.connections.failed(doing))?;
+        self.connections.execute(doing, enter).await?;
         Ok(())
     }
 
@@ -62,13 +62,7 @@ impl Processes for PostgresStore {
     async fn peers(&self, id: ProcessId) -> Result<Vec<Peer>, Error> {
         let doing = doing::READ_PROCESSES;
         let read = sqlx::query(self.statements.peers.clone()).bind(id.0).bind(self.clock_offset_ms());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         rows.iter().map(read_peer).collect::<Result<_, _>>().map_err(failed(doing))
     }
 

@@ -19,13 +19,7 @@ impl Survey for PostgresStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
         let doing = doing::READ_HANDLERS;
         let read = anew(&self.statements.handler_statuses).bind(self.clock_offset_ms());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         rows.iter().map(read_status).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
@@ -35,13 +29,7 @@ impl Survey for PostgresStore {
             .bind(handler.0)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         let read = |row: &PgRow| {
             let message = read_message(row, lane(row)?)?;
             Ok(StoredMessage { replay: row.try_get("replay")?, ..message })
@@ -56,13 +44,7 @@ impl Survey for PostgresStore {
             .bind(behind)
             .bind(i64::from(limit))
             .bind(self.clock_offset_ms());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         let mut messages: Vec<MessageStatus> = Vec::new();
         for row in &rows {
             add_row(&mut messages, row, lane).map_err(failed(doing))?;
@@ -74,13 +56,7 @@ impl Survey for PostgresStore {
         let doing = doing::FIND_MESSAGE;
         let stored = key.stored();
         let read = anew(&self.statements.find_message).bind(kind).bind(stored.as_bytes());
-        let row = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_optional(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let row = self.connections.fetch_optional(doing, read).await?;
         let read = |row: PgRow| Ok(Place { lane: lane(&row)?, pos: row.try_get("pos")? });
         row.map(read).transpose().map_err(failed(doing))
     }
@@ -89,26 +65,14 @@ impl Survey for PostgresStore {
         let doing = doing::READ_TASKS;
         let read =
             anew(&self.statements.tasks).bind(handler).bind(i64::from(limit)).bind(self.clock_offset_ms());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         rows.iter().map(read_task).collect::<Result<_, _>>().map_err(failed(doing))
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
         let doing = doing::READ_KINDS;
         let read = anew(&self.statements.unhandled_kinds);
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         let read = |row: &PgRow| {
             Ok(UnhandledKind {
                 kind: row.try_get("kind")?,

@@ -16,20 +16,14 @@ impl Upkeep for PostgresStore {
         let beat = sqlx::query(self.statements.beat.clone())
             .bind(row::duration_to_ms(tolerance))
             .bind(self.clock_offset_ms());
-        self.connections.open(doing).await?.execute(beat).await.map_err(self.connections.failed(doing))?;
+        self.connections.execute(doing, beat).await?;
         Ok(())
     }
 
     async fn live_time(&self) -> Result<(Vec<LiveTime>, i64), Error> {
         let doing = doing::READ_LIVE_TIME;
         let read = sqlx::query(self.statements.live_time.clone()).bind(self.clock_offset_ms());
-        let rows = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_all(read)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let rows = self.connections.fetch_all(doing, read).await?;
         let rows: Result<Vec<LiveTimeRow>, _> = rows.iter().map(LiveTimeRow::from_row).collect();
         rows.map(row::live_time).map_err(failed(doing))
     }
@@ -41,13 +35,7 @@ impl Upkeep for PostgresStore {
             .persistent(false)
             .bind(before_ms)
             .bind(i64::from(limit));
-        let row = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_one(sweep)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let row = self.connections.fetch_one(doing, sweep).await?;
         let swept: i64 = row.try_get(0).map_err(failed(doing))?;
         Ok(swept.cast_unsigned())
     }
@@ -55,7 +43,7 @@ impl Upkeep for PostgresStore {
     async fn forget_live_time(&self, before_ms: i64) -> Result<(), Error> {
         let doing = doing::FORGET_LIVE_TIME;
         let forget = sqlx::query(self.statements.forget_live_time.clone()).bind(before_ms);
-        self.connections.open(doing).await?.execute(forget).await.map_err(self.connections.failed(doing))?;
+        self.connections.execute(doing, forget).await?;
         Ok(())
     }
 }

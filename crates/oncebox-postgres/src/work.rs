@@ -197,13 +197,7 @@ impl Care for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0);
-        let row = self
-            .connections
-            .open(doing)
-            .await?
-            .fetch_optional(note)
-            .await
-            .map_err(self.connections.failed(doing))?;
+        let row = self.connections.fetch_optional(doing, note).await?;
         let crashes: Option<i32> = row.map(|row| row.try_get(0)).transpose().map_err(failed(doing))?;
         Ok(crashes.map(|crashes| u32::try_from(crashes).unwrap_or(0)))
     }
@@ -220,24 +214,12 @@ impl Care for PostgresStore {
             .bind(i32::from(place.lane))
             .bind(place.pos)
             .bind(process.0);
-        self.connections
-            .open(doing)
-            .await?
-            .execute(give_back)
-            .await
-            .map(drop)
-            .map_err(self.connections.failed(doing))
+        self.connections.execute(doing, give_back).await.map(drop)
     }
 
     async fn end_care(&self, handler: HandlerId, lane: u16) -> Result<(), Error> {
         let end = sqlx::query(self.statements.end_care.clone()).bind(handler.0).bind(i32::from(lane));
-        self.connections
-            .open(doing::END_CARE)
-            .await?
-            .execute(end)
-            .await
-            .map(drop)
-            .map_err(self.connections.failed(doing::END_CARE))
+        self.connections.execute(doing::END_CARE, end).await.map(drop)
     }
 }
 

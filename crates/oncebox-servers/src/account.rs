@@ -1,4 +1,4 @@
-//! The user a server runs as.
+//! The operating system's user for a server process.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -36,7 +36,7 @@ impl OsAccount {
     }
 }
 
-/// Whether this process may do anything.
+/// Whether this process runs as root.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

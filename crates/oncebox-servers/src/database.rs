@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::skip::skip_or_fail;
 use crate::url::DatabaseUrl;
 
-/// Names the address under which a superuser reaches the server for tests.
+/// The environment variable with the superuser's URL of the server for tests.
 pub const TEST_POSTGRES: &str = "ONCEBOX_TEST_POSTGRES";
 
 /// An empty database of its own; it goes away with its server.
@@ -33,7 +33,7 @@ impl TestDatabase {
         Ok(TestDatabase { url })
     }
 
-    /// The address as the user who created it: a superuser.
+    /// The URL for the superuser that created it.
     #[must_use]
     pub fn url(&self) -> String {
         self.url.to_string()
@@ -46,7 +46,7 @@ impl TestDatabase {
     }
 }
 
-/// A fresh database for `test`, or `None` when there is no server and the test is to return.
+/// A fresh database for `test`. `None` if there is no server; the test returns then.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! A process and all that descend from it.
+//! A process and all its descendants.
 //!
 //! A process group is not enough: every PostgreSQL backend leads a session of its own, and one that outlives
 //! the postmaster still commits.
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
 
-/// Kills `leader` and everything that descends from it, and returns when none of the descendants runs any more.
+/// Kills `leader` and all its descendants, and returns when no descendant runs any more.
 ///
 /// The leader stays a zombie until its parent waits for it.
 pub(crate) fn kill(leader: Pid) -> Result<()> {
@@ -28,8 +28,8 @@ pub(crate) fn kill(leader: Pid) -> Result<()> {
     wait_for_death(&members)
 }
 
-// A stopped process cannot fork, so once a look finds no new process the family is complete. Killing first and
-// looking later would lose the orphans.
+// A stopped process cannot fork, so the family is complete once a search finds no new process. Killing first and
+// searching later would miss the orphans.
 fn freeze(leader: Pid) -> Result<HashSet<Pid>> {
     let mut frozen = HashSet::from([leader]);
     // The leader first, so that it starts no more processes during the search.
@@ -73,7 +73,7 @@ fn signal(pid: Pid, signal: Signal) -> Result<()> {
 struct ProcessEntry {
     pid: Pid,
     parent: Pid,
-    // A zombie has let go of everything but its number.
+    // False for a zombie, which has released everything except its process id.
     runs: bool,
 }
 
@@ -94,7 +94,7 @@ fn entries() -> Result<Vec<ProcessEntry>> {
 
 fn entries_in_proc(proc: &Path) -> Result<Vec<ProcessEntry>> {
     let folders = fs::read_dir(proc).context("reading /proc")?;
-    // What ended since the folder was read is no error.
+    // A process that has ended since the folder was read is no error.
     let stats = folders.flatten().filter_map(|folder| fs::read_to_string(folder.path().join("stat")).ok());
     Ok(stats.filter_map(|stat| parse_stat(&stat)).collect())
 }

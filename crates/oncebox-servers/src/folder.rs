@@ -1,4 +1,4 @@
-//! The folder a server keeps everything in.
+//! The folder for all files of a server.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};

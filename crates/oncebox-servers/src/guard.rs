@@ -1,4 +1,4 @@
-//! Ends a process whose owner died without a chance to.
+//! Ends a process whose owner was killed and could not end it.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
 /// A small shell that waits for the end of its standard input. Only the owner holds the other end, so the
-/// system closes it however the owner dies; `SIGKILL` runs no destructor.
+/// system closes it however the owner ends; `SIGKILL` runs no destructor.
 #[derive(Debug)]
 pub(crate) struct Guard {
     shell: Child,
@@ -36,7 +36,7 @@ impl Guard {
             .arg(process.as_raw_nonzero().to_string())
             .arg(stop.as_raw().to_string())
             .arg(folder.map_or(OsStr::new(""), Path::as_os_str))
-            // What kills the owner's whole group must not kill its guard.
+            // A signal to the owner's whole group must not kill its guard.
             .process_group(0)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -50,7 +50,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // `wait` closes the pipe, and by then the shell is as good as dead.
+        // Killed first: `wait` closes the pipe, which would start the shell's clean-up.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

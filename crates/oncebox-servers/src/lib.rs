@@ -5,8 +5,8 @@
 //!
 //! - [`postgres`]: a private PostgreSQL server, alone or with a synchronous standby.
 //! - [`database`]: a fresh database for one test.
-//! - [`proxy`]: loses answers, and makes connections half-open.
-//! - [`skip`]: what a test does when its server is missing.
+//! - [`proxy`]: loses responses, and makes connections half-open.
+//! - [`skip`]: skips or fails a test whose server is missing.
 //!
 //! The rest is what every server needs: an [`account`] to run as, a [`folder`] to keep data in, a [`port`] to
 //! listen on, an owned [`process`], and [`apt`] to install what is missing.

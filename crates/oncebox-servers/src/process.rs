@@ -17,20 +17,20 @@ use crate::guard::Guard;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A child process in a process group of its own, together with all that descends from it.
+/// A child process in its own process group, with all its descendants.
 ///
-/// Dropping it kills what is left; if the owner dies before it can, a guard process does the same.
+/// Dropping it kills all remaining processes. If the owner crashes first, a guard process kills them.
 #[derive(Debug)]
 pub struct OwnedProcess {
     child: Child,
     stop_signal: Signal,
-    // Given up with the process: its number may belong to another one soon.
+    // Dropped with the process, whose number may soon belong to another one.
     guard: Option<Guard>,
 }
 
 impl OwnedProcess {
-    /// Starts `command`. `stop_signal` is what asks it to end in order; `folder`, if any, is removed along
-    /// with it should the owner die.
+    /// Starts `command`. `stop_signal` requests a graceful shutdown. If the owner crashes, `folder` is removed together
+    /// with the process.
     pub fn spawn(command: &mut Command, stop_signal: Signal, folder: Option<&Path>) -> Result<OwnedProcess> {
         let child = command
             .process_group(0)
@@ -41,13 +41,13 @@ impl OwnedProcess {
         Ok(process)
     }
 
-    /// The number of the process, which is that of its group too.
+    /// The id of the process, which is also the id of its group.
     #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.child.try_wait().context("asking how a process ended")?;
         if status.is_some() {
@@ -84,13 +84,13 @@ impl OwnedProcess {
         self.kill()
     }
 
-    /// Kills it and everything that descends from it with `SIGKILL`. Blocks until none of them runs.
+    /// Kills the process and all its descendants with `SIGKILL`. Blocks until all of them have ended.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {
             return Ok(status);
         }
         let killed = family::kill(self.pid());
-        // The leader must not survive, whatever else went wrong.
+        // The leader must not survive, even if its descendants could not be found.
         let _ = self.child.kill();
         let status = self.child.wait().context("waiting for a killed process")?;
         self.guard = None;
@@ -104,7 +104,7 @@ impl Drop for OwnedProcess {
     }
 }
 
-/// Says in words how a process ended.
+/// Describes the end of a process in words.
 #[must_use]
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {

@@ -1,7 +1,7 @@
-//! A proxy in front of PostgreSQL that loses what it should pass on.
+//! A proxy in front of PostgreSQL that loses messages on request.
 //!
 //! It reads the client's messages one by one, so that it knows when a whole `COMMIT` has been passed on. Then it can keep the
-//! answer to itself: the client cannot know whether the commit happened. It did. A connection that is *cut* is closed on both
+//! response to itself: the client cannot know whether the commit happened. It did. A connection that is *cut* is closed on both
 //! sides, which both sides notice. One that is *silent* stays open and passes nothing any more in either direction, as a
 //! connection does whose peer has lost its power, or behind a firewall that has forgotten it.
 
@@ -41,9 +41,9 @@ struct ProxyState {
     silences: AtomicU32,
 }
 
-/// What becomes of a connection that is not passed on any longer.
+/// The fate of a connection that is no longer passed on.
 enum ConnectionFate {
-    /// Its client sent a commit of which it is not to hear.
+    /// The client sent a commit and must not receive the response.
     Unanswered {
         commit: Vec<u8>,
         is_cut: bool,
@@ -63,7 +63,7 @@ impl FaultyProxy {
                 let mut connections = JoinSet::new();
                 while let Ok((client, _)) = listener.accept().await {
                     let state = state.clone();
-                    // A connection that breaks is what this is for.
+                    // Errors are ignored: broken connections are the purpose of this proxy.
                     connections.spawn(async move { pass(client, server_port, &state).await });
                     // The set keeps connections that have ended until they are fetched.
                     while connections.try_join_next().is_some() {}
@@ -125,14 +125,14 @@ impl Drop for FaultyProxy {
 }
 
 impl ProxyState {
-    /// Never returns, and keeps the sockets of the caller open.
+    /// Never returns, so that the sockets of the caller stay open.
     async fn be_silent(&self) {
         self.silences.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<()>().await;
     }
 }
 
-/// Takes one of what is left; how many there were, if any.
+/// Decrements a counter. Returns its value before, or `None` if it was 0.
 fn take(left: &AtomicU32) -> Option<u32> {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).ok()
 }
@@ -169,7 +169,7 @@ async fn pass(client: TcpStream, server_port: u16, state: &ProxyState) -> Result
     Ok(())
 }
 
-/// Passes requests on until one is not to be answered.
+/// Passes requests on until one must not get a response.
 async fn pass_requests(
     client: &mut OwnedReadHalf,
     server: &mut OwnedWriteHalf,

@@ -1,4 +1,4 @@
-//! What a test does when its server is missing: skip loudly at a desk, fail in CI.
+//! Tests without their server: a developer's machine skips them with a message, CI fails.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -7,7 +7,7 @@ use std::io::Write;
 /// Names the file to which a skipped test appends its line, so that a summary can count them.
 pub const SKIPPED: &str = "ONCEBOX_SKIPPED";
 
-/// Whether this runs where nothing may be skipped.
+/// Whether this runs in CI, where no test may be skipped.
 #[must_use]
 pub fn in_ci() -> bool {
     env::var("CI").is_ok_and(|value| value == "true")

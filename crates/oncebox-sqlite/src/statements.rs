@@ -78,7 +78,7 @@ statements! {
     live_time { beat, begin_live_time, live_time, forget_live_time }
     survey {
         handler_statuses, unhandled_kinds, pending, messages, message_states, find_message,
-        tasks,
+        tasks, task_waits,
     }
 }
 

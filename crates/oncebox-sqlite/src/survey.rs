@@ -52,9 +52,12 @@ impl Survey for SqliteStore {
     }
 
     async fn tasks(&self, handler: Option<&str>, limit: u32) -> Result<Vec<Task>, Error> {
-        let query = sqlx::query(statements::tasks()).bind(handler).bind(limit);
-        let rows = query.bind(self.clock_offset_ms()).fetch_all(&self.pool).await;
-        rows.and_then(|rows| rows.iter().map(read_task).collect()).map_err(failed(doing::READ_TASKS))
+        let doing = doing::READ_TASKS;
+        // As above: what a task waits for is a statement of its own.
+        let mut tx = self.pool.begin().await.map_err(failed(doing))?;
+        let read = tasks(&mut tx, handler, limit, self.clock_offset_ms()).await.map_err(failed(doing))?;
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(read)
     }
 
     async fn unhandled_kinds(&self) -> Result<Vec<UnhandledKind>, Error> {
@@ -136,40 +139,73 @@ async fn messages(
         .bind(lane)
         .bind(behind)
         .bind(last.message.place.pos)
-        .bind(offset_ms)
-        .fetch_all(conn)
+        .fetch_all(&mut *conn)
         .await?;
     for row in &rows {
-        let pos: i64 = row.try_get(0)?;
-        if let Ok(n) = messages.binary_search_by_key(&pos, |one| one.message.place.pos) {
-            messages[n].handlers.push((row.try_get(1)?, read_state(row)?));
+        let place = Place { lane, pos: row.try_get(0)? };
+        if let Ok(n) = messages.binary_search_by_key(&place.pos, |one| one.message.place.pos) {
+            let state = read_state(conn, row, place, offset_ms).await?;
+            messages[n].handlers.push((row.try_get(1)?, state));
         }
     }
     Ok(messages)
 }
 
-fn read_state(row: &SqliteRow) -> Result<MessageState, sqlx::Error> {
-    let task = |failures| {
-        Ok::<_, sqlx::Error>(TaskRow {
+async fn read_state(
+    conn: &mut SqliteConnection,
+    row: &SqliteRow,
+    place: Place,
+    offset_ms: i64,
+) -> Result<MessageState, sqlx::Error> {
+    let task = match row.try_get::<Option<u32>, _>(3)? {
+        Some(failures) => Some(TaskRow {
             failures,
             due_ms: row.try_get(4)?,
             error: row.try_get(5)?,
-            waits: row.try_get(7)?,
-        })
+            waits: task_waits(conn, row.try_get(7)?, place, offset_ms).await?,
+        }),
+        None => None,
     };
-    let task = row.try_get::<Option<u32>, _>(3)?.map(task).transpose()?;
     Ok(MessageStateRow { dead_error: row.try_get(2)?, task, is_passed: row.try_get(6)? }.into())
 }
 
-fn read_task(row: &SqliteRow) -> Result<Task, sqlx::Error> {
-    Ok(Task {
-        handler: row.try_get(0)?,
-        place: Place { lane: row.try_get(1)?, pos: row.try_get(2)? },
-        kind: row.try_get(3)?,
-        key: read_key(row, 4)?,
-        failures: row.try_get(6)?,
-        due_at: row::time_from_ms(row.try_get(7)?),
-        error: row.try_get(8)?,
-        waits: row::waits(row.try_get(9)?),
-    })
+async fn tasks(
+    conn: &mut SqliteConnection,
+    handler: Option<&str>,
+    limit: u32,
+    offset_ms: i64,
+) -> Result<Vec<Task>, sqlx::Error> {
+    let rows = sqlx::query(statements::tasks()).bind(handler).bind(limit).fetch_all(&mut *conn).await?;
+    let mut tasks = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let place = Place { lane: row.try_get(1)?, pos: row.try_get(2)? };
+        let waits = task_waits(conn, row.try_get(9)?, place, offset_ms).await?;
+        tasks.push(Task {
+            handler: row.try_get(0)?,
+            place,
+            kind: row.try_get(3)?,
+            key: read_key(row, 4)?,
+            failures: row.try_get(6)?,
+            due_at: row::time_from_ms(row.try_get(7)?),
+            error: row.try_get(8)?,
+            waits: row::waits(&waits),
+        });
+    }
+    Ok(tasks)
+}
+
+/// The name of the reason why a task waits.
+async fn task_waits(
+    conn: &mut SqliteConnection,
+    handler: i64,
+    place: Place,
+    offset_ms: i64,
+) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar(statements::task_waits())
+        .bind(handler)
+        .bind(place.lane)
+        .bind(place.pos)
+        .bind(offset_ms)
+        .fetch_one(conn)
+        .await
 }

@@ -1,4 +1,4 @@
-//! A store with faults: a real one, with something happening at named points.
+//! A store with faults: a real store, with faults at named points.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -14,10 +14,10 @@ use oncebox_core::store::{
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
-/// Where something can happen.
+/// A point at which a fault can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Point {
-    /// The transaction is open, the marker not yet there.
+    /// The transaction is open; the marker is not inserted yet.
     BeforeClaim,
     /// The marker is inserted, the handler about to run.
     AfterClaim,
@@ -27,13 +27,13 @@ pub enum Point {
     AfterCommit,
 }
 
-/// What happens at which point.
+/// The faults, by their points.
 pub trait Faults: Clone + Send + Sync + 'static {
     /// Whether the store counts crashes. With `false` it is like one that keeps the defaults of [`Care`].
     const COUNTS_CRASHES: bool = true;
 
     /// Called at each point. May wait, may kill the process; an error (see [`crash`]) ends the transaction as the
-    /// death of the process would.
+    /// crash of the process would.
     fn at(&self, point: Point) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
@@ -56,12 +56,12 @@ impl<S: Store, F: Faults> Faulty<S, F> {
     }
 }
 
-/// An error that stands for the death of the process.
+/// An error that stands for a crash of the process.
 pub fn crash() -> Error {
     Error::new(ErrorKind::Unavailable, "the process crashed").with_source(Crash)
 }
 
-/// Whether an error stands for the death of the process.
+/// Whether an error stands for a crash of the process.
 pub fn is_crash(error: &(dyn StdError + 'static)) -> bool {
     find_cause(error, |cause| cause.is::<Crash>().then_some(())).is_some()
 }
@@ -108,7 +108,7 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
     }
 
     async fn commit(&self, tx: S::Tx) -> Result<(), Error> {
-        // A process that dies here leaves an open transaction, which the database rolls back.
+        // A process that crashes here leaves an open transaction, which the database rolls back.
         if let Err(crash) = self.faults.at(Point::BeforeCommit).await {
             self.store.rollback(tx).await;
             return Err(crash);

@@ -12,7 +12,7 @@ use oncebox_core::{Envelope, Error, Inbox, InboxBuilder, InboxStore, Message, Ou
 use crate::faulty::{Faults, Faulty, Point, crash, is_crash};
 use crate::time::travel;
 
-/// Puts handlers into an inbox whose deliveries can be copied and whose process can crash.
+/// An inbox with handlers, whose deliveries can be copied and whose process can crash.
 ///
 /// ```
 /// # use oncebox_core::{Json, Key, Message};
@@ -62,6 +62,7 @@ pub struct Crashes {
 
 impl Crashes {
     fn take(&self, left: &AtomicU32) -> Result<(), Error> {
+        // Atomic, because copies in flight at the same time must not share a crash.
         let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         match taken {
             Ok(_) => {
@@ -108,7 +109,7 @@ impl<S: InboxStore> Harness<S> {
         Deliver { harness: self, envelope, copies: 1, before_commit: 0, after_commit: 0 }
     }
 
-    /// Moves time forward, as if the inbox had been running all the while: see [`travel`](crate::travel).
+    /// Moves time forward, as if the inbox had been running during that time: see [`travel`](crate::travel).
     pub async fn travel(&self, time: Duration) -> Result<(), Error>
     where
         S: TestTime,
@@ -122,7 +123,7 @@ impl<S: InboxStore> Harness<S> {
     }
 }
 
-/// A delivery in the making.
+/// A delivery that is being configured.
 #[derive(Debug)]
 #[must_use = "a delivery happens when it is awaited"]
 pub struct Deliver<'h, S: InboxStore> {
@@ -140,13 +141,13 @@ impl<S: InboxStore> Deliver<'_, S> {
         self
     }
 
-    /// Crashes this often when the handler has run and nothing is committed. The message is delivered again.
+    /// Crashes this number of times after the handler has run and before the commit. The message is delivered again.
     pub fn crash_before_commit(mut self, times: u32) -> Self {
         self.before_commit = times;
         self
     }
 
-    /// Crashes this often when everything is committed and nothing acknowledged. The message is delivered again.
+    /// Crashes this number of times after the commit and before the acknowledgement. The message is delivered again.
     pub fn crash_after_commit(mut self, times: u32) -> Self {
         self.after_commit = times;
         self
@@ -187,6 +188,7 @@ async fn deliver_until_answered<S: InboxStore>(
         let crashed = report
             .outcomes()
             .any(|(_, outcome)| matches!(outcome, Outcome::Retry { cause, .. } if is_crash(&**cause)));
+        // Only crashes lead to a new delivery. Any other failure is a result that the test asserts.
         if !crashed {
             return Ok(report);
         }
@@ -202,27 +204,27 @@ impl<'h, S: InboxStore> IntoFuture for Deliver<'h, S> {
     }
 }
 
-/// What became of all copies.
+/// The results of all copies.
 #[derive(Clone, Debug)]
 pub struct Delivered {
-    /// The last answer to each copy.
+    /// The last report of each copy.
     pub reports: Vec<Report>,
     /// How many crashes happened.
     pub crashes: u32,
 }
 
 impl Delivered {
-    /// How many copies made the handler take effect.
+    /// The number of copies whose handler took effect.
     pub fn done(&self, handler: &str) -> usize {
         self.count(handler, |outcome| matches!(outcome, Outcome::Done))
     }
 
-    /// How many copies were recognised as duplicates.
+    /// The number of copies recognised as duplicates.
     pub fn duplicates(&self, handler: &str) -> usize {
         self.count(handler, |outcome| matches!(outcome, Outcome::Duplicate))
     }
 
-    /// How many copies ended in such an outcome.
+    /// The number of copies with an outcome that matches.
     pub fn count(&self, handler: &str, is: impl Fn(&Outcome) -> bool) -> usize {
         self.reports.iter().filter_map(|report| report.outcome(handler)).filter(|outcome| is(outcome)).count()
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`Harness`]: does a handler take effect once, with copies and crashes?
 //! - [`conformance!`]: does a store keep its promises?
-//! - [`Faulty`]: a real store with something happening at named points.
+//! - [`Faulty`]: a real store with faults at named points.
 //! - [`one_handler`]: a handler on a log, driven through a store's roles without the engine.
 
 #![forbid(unsafe_code)]
@@ -29,7 +29,7 @@ pub fn operator(name: &str) -> oncebox_core::Operator {
     oncebox_core::Operator::new(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What [`conformance!`] expands to uses; not for people.
+/// Used by the expansion of [`conformance!`]. Not a public API.
 #[doc(hidden)]
 pub mod __private {
     pub use tokio;

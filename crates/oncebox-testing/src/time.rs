@@ -11,7 +11,7 @@ use oncebox_core::store::{TestTime, Upkeep};
 /// function it is as if the inbox had been running all the while. Call [`Inbox::sweep`](oncebox_core::Inbox::sweep) or
 /// [`prune`](oncebox_core::Inbox::prune) to delete what has expired.
 pub async fn travel<S: Upkeep + TestTime>(store: &S, time: Duration) -> Result<(), Error> {
-    // The first heartbeat ends at this moment, the second prolongs it to the moment of arrival.
+    // The first heartbeat ends now. The second one extends it to the time of arrival, so the gap counts as live time.
     store.beat(MARGIN).await?;
     store.travel(time);
     store.beat(time.saturating_add(MARGIN)).await

@@ -191,6 +191,7 @@ impl Deliverer {
         let mut is_first_ack = false;
         match result {
             DeliveryResult::Ack if !is_ack_lost => is_first_ack = self.acknowledge(message),
+            // A source cannot tell a lost acknowledgement from a failure, so it repeats both.
             DeliveryResult::Ack | DeliveryResult::Retry => {
                 let pause = Duration::from_millis(PAUSE_MS.0 + self.random.below(PAUSE_MS.1) as u64);
                 self.delayed.insert((now + pause, number), message);
@@ -203,6 +204,7 @@ impl Deliverer {
     /// A worker has ended: its unsettled deliveries are repeated.
     pub fn worker_ended(&mut self, worker: usize) {
         let unsettled = std::mem::take(&mut self.in_flight[worker]);
+        // The worker may have finished some of them, but the source cannot know which.
         self.ready.extend(unsettled.values().map(|delivery| delivery.message));
     }
 

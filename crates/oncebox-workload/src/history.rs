@@ -203,6 +203,7 @@ impl DeliveryCounts {
     fn drop_ack(&mut self, message: u64) {
         self.acks_dropped += 1;
         if let Some(sent) = self.sent.get_mut(&message).filter(|sent| sent.acks_received > 0) {
+            // `is_acknowledged` stays true, because the worker has handled the message.
             sent.acks_received -= 1;
             self.acknowledged -= u64::from(sent.acks_received == 0);
         }

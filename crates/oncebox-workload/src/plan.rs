@@ -19,7 +19,7 @@ pub struct Entry {
     pub amount: u64,
 }
 
-/// What follows from a seed. Messages are numbered 1, 2, 3, ….
+/// The content of all messages, determined by a seed. Messages are numbered 1, 2, 3, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Determines everything that looks random.
@@ -53,6 +53,7 @@ impl Plan {
     /// Whether the acknowledgement of this copy is lost on its way to the source.
     #[must_use]
     pub fn loses_ack(self, message: u64, copy: u32) -> bool {
+        // The copy is part of the draw. Otherwise every acknowledgement of this message would be lost.
         draw(self.seed, "lost ack", &[message, copy.into()]).is_multiple_of(LOST_ACK_ONE_IN)
     }
 }

@@ -16,6 +16,7 @@ impl Random {
     /// The next number, from 0 to `limit - 1`.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(INCREMENT);
+        // The remainder is slightly uneven, which does not matter for limits far below 2^64.
         usize::try_from(mix(self.0) % limit.max(1) as u64).unwrap_or_default()
     }
 

@@ -100,6 +100,7 @@ impl Checker {
 
     fn add_run_event(&mut self, event: TortureEvent) {
         match event {
+            // A detached handler has no transaction, so its runs may repeat and overlap.
             TortureEvent::Body { message, handler, .. } if handler == MAIL => {
                 self.posted.insert(message);
             }
@@ -175,6 +176,7 @@ impl Checker {
         let scenario = self.scenario;
         let of_message =
             |message: u64| scenario.handlers(message).iter().map(move |handler| (*handler, message));
+        // Also messages without an acknowledgement: their effects are allowed, so they are no ghosts.
         let expected = self.counts.sent.keys().flat_map(|message| of_message(*message));
         let rows = effects.rows.iter().map(|(handler, message)| ((handler.as_str(), *message), 1));
         let diff = LedgerDiff::new(expected, rows);
@@ -206,6 +208,7 @@ impl Checker {
 
     fn check_overlap(&mut self) {
         for ((message, handler), mut times) in std::mem::take(&mut self.bodies) {
+            // The reports of several workers arrive in any order.
             times.sort_unstable();
             let overlap = times.windows(2).filter(|pair| pair[1].0 < pair[0].1).count();
             if overlap > 0 {

@@ -53,5 +53,6 @@ impl FakeClock {
 
 fn library() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.flatten().map(|folder| folder.path());
+    // The variant for threads: a worker's runtime reads the clock in several of them.
     folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.is_file())
 }

@@ -145,6 +145,7 @@ impl Database {
                     sqlx::query_scalar("select count(*) from effect where handler = 'books' and id = $1")
                         .bind(id);
                 let count = count.fetch_one(&mut conn).await?;
+                // Starters share the run's table of effects, and the checker would count this row as a ghost.
                 let delete = sqlx::query("delete from effect where id = $1").bind(id);
                 delete.execute(&mut conn).await?;
                 let schema = AssertSqlSafe(format!("drop schema starters_{number} cascade"));
@@ -172,6 +173,7 @@ impl Database {
             }
             Kind::Postgres { .. } => {
                 let mut conn = self.postgres().await?;
+                // In the order of the writes, which the check for inversions needs.
                 let rows = sqlx::query_as("select handler, id from effect order by seq");
                 let markers = "select count(*) from oncebox.marker where state = 'done'";
                 (rows.fetch_all(&mut conn).await?, sqlx::query_scalar(markers).fetch_one(&mut conn).await?)
@@ -234,6 +236,7 @@ impl Database {
     /// Terminates one session, preferably an active one. Returns whether there was one.
     pub(crate) async fn terminate_backend(&self, number: usize) -> Result<bool> {
         let mut conn = self.postgres().await?;
+        // The hash makes the choice vary with the number. Otherwise the same session would be hit each time.
         let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
             where backend_type = 'client backend' and pid <> pg_backend_pid()
             order by state = 'idle', hashint4(pid + $1::int) limit 1";

@@ -126,6 +126,7 @@ impl Schedule {
         let behind = usize::try_from(seed).unwrap_or_default().wrapping_mul(faults);
         let mut chosen: Vec<TortureFault> =
             possible.iter().copied().cycle().skip(behind % possible.len().max(1)).take(faults).collect();
+        // Otherwise each fault would always follow the same other one.
         random.shuffle(&mut chosen);
         let interval = messages / (faults as u64 + 1);
         let at = |number: usize, random: &mut Random| {

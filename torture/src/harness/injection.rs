@@ -162,6 +162,7 @@ impl ActiveFault {
             _ => {}
         }
         if self.fault == TortureFault::DiskFull {
+            // Before the recovery, because a server cannot start on a full disk.
             run.database.disk().clear()?;
             // PostgreSQL stops if it cannot write its log.
             run.database.recover().await?;
@@ -185,6 +186,7 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
             InjectionState::Killing { worker }
         }
         TortureFault::KillDatabase => {
+            // SQLite has no server: its sessions end with the workers.
             if run.database.proxy().is_none() {
                 for worker in 0..run.slots.len() {
                     run.kill(worker);
@@ -227,6 +229,7 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
         TortureFault::HalfOpen => {
             let proxy = run.database.proxy().context("no proxy for half-open connections")?;
             let before = proxy.silences();
+            // Each variant makes connections half-open at another step.
             match run.random.below(4) {
                 0 => proxy.silence_all(),
                 1 => proxy.silence_newcomers(1),

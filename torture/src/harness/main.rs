@@ -158,6 +158,7 @@ fn missing(store: StoreName, may_install: bool) -> Result<Option<String>> {
 /// The seeds of a run: each with up to 100 faults, and at least one for each mode.
 fn seeds(options: &HarnessOptions, store: StoreName) -> Vec<SeedSettings> {
     let modes = options.mode.map_or(TortureMode::ALL.to_vec(), |mode| vec![mode]);
+    // Not more seeds than faults: a seed without a fault tests nothing.
     let count = options.faults.div_ceil(SEED_FAULTS).max(modes.len()).min(options.faults);
     let seed = |number: usize| SeedSettings {
         store,
@@ -179,6 +180,7 @@ fn build() -> Result<String> {
     let worker = std::env::current_exe()?.with_file_name("torture-worker");
     let program = std::fs::read(&worker)
         .with_context(|| format!("{} is missing: `cargo xtask torture` builds it", worker.display()))?;
+    // Not stable between Rust versions, but another version of Rust also builds another worker.
     let mut hasher = DefaultHasher::new();
     hasher.write(&program);
     Ok(format!("{:016x}", hasher.finish()))

@@ -55,7 +55,7 @@ impl Recovery {
     }
 
     /// Whether the next fault may come: crash care is over, or takes too long to wait for it. Kills in quick succession would make
-    /// innocent messages dead letters, since crashes without progress are what a message looks like that crashes its process.
+    /// innocent messages dead letters, because a message that crashes its process looks the same.
     pub(crate) fn is_care_over(&self, now: Instant) -> bool {
         self.is_careless || now.duration_since(self.since) >= CARE_LIMIT
     }
@@ -63,6 +63,7 @@ impl Recovery {
     /// Removes and returns the workers without progress for longer than `limit`.
     pub(crate) fn take_overdue(&mut self, limit: Duration, now: Instant) -> BTreeSet<usize> {
         match now.duration_since(self.since) > limit {
+            // Taken, so that each worker is reported once per fault.
             true => std::mem::take(&mut self.waiting_for),
             false => BTreeSet::new(),
         }

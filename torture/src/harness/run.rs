@@ -141,6 +141,7 @@ pub(crate) async fn run(settings: &SeedSettings) -> Result<SeedResult> {
     let Run { mut database, history, log, .. } = run;
     let history = history.finish()?;
     let effects = database.effects().await?;
+    // From the file, not from memory, so that others can repeat the check on the same events.
     let (verdict, violations) = check(settings.scenario(), read(&history)?, &effects)?;
     if let Some(folder) = &settings.keep {
         database.stop()?;
@@ -321,7 +322,7 @@ impl Run {
         // All workers must work again, or a worker that does not recover from one fault would be hidden by the next.
         let all_open = self.slots.iter().all(|slot| slot.state == WorkerState::Open);
         if self.recovery.is_care_unknown(Instant::now())
-            // While the database restarts there is no answer.
+            // While the database restarts the query fails.
             && matches!(self.database.needs_crash_care().await, Ok(false))
         {
             self.recovery.end_care();
@@ -455,6 +456,7 @@ impl Run {
             // Each time, because a worker that was replaced does not know it yet.
             self.send(worker, WorkerCommand::StopPermanentFailures)?;
         }
+        // An earlier report must not count: it may be from before the retry.
         self.backlog = None;
         if let Some(worker) = self.random_worker() {
             self.send(worker, WorkerCommand::RetryDeadLetters)?;

@@ -66,8 +66,10 @@ async fn deliver(
         match report.with_context(|| format!("invalid line of starter {worker}: {line}"))? {
             WorkerReport::Settled { result: DeliveryResult::Ack, .. } => {
                 acknowledged += 1;
+                // Its end closes its output. The loop ends when the last output is closed.
                 workers[worker].signal(Signal::TERM);
             }
+            // Delivered again after a failure, as a source does.
             WorkerReport::Ready | WorkerReport::Settled { .. } => workers[worker].send(delivery)?,
             _ => {}
         }

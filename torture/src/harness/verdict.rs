@@ -29,6 +29,7 @@ pub(crate) struct Verdict {
     /// progress, or ended by themselves.
     pub(crate) stuck: u64,
     /// Dead letters of messages that were not planned to fail permanently.
+    // Lines of older ledger files do not have this field, and must still be readable.
     #[serde(default)]
     pub(crate) dead: u64,
     /// Commits whose result was lost.

@@ -55,6 +55,7 @@ impl Worker {
             .stdin(Stdio::piped())
             .env("RUST_BACKTRACE", "0")
             .stdout(Stdio::piped())
+            // A file and not a pipe: the harness need not read it, and `--keep` copies it.
             .stderr(log)
             // Ctrl-C in a terminal then reaches the harness only, which ends its workers itself.
             .process_group(0)

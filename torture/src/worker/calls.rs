@@ -106,7 +106,7 @@ fn result_of(report: &Report) -> (DeliveryResult, String) {
     (result, outcomes.join("+"))
 }
 
-/// Polls a future up to that often, and drops it then, as a caller does that is cancelled.
+/// Polls a future up to that many times, then drops it, as a cancelled caller does.
 async fn polled<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -32,7 +32,7 @@ pub(crate) struct Letter {
     pub(crate) id: u64,
 }
 
-/// What all handlers share.
+/// The state that all handlers share.
 #[derive(Clone, Debug)]
 pub(crate) struct HandlerContext {
     scenario: Scenario,
@@ -90,6 +90,7 @@ impl HandlerContext {
     /// Reports that the handler has run, and fails by plan.
     fn end(&self, handler: &str, message: u64, attempt: u32, enter: u64) -> Result<(), Failure> {
         let leave = monotonic_nanos();
+        // Before the planned failure: the transaction of a failed run was open too, so it counts for overlaps.
         report(&WorkerReport::Event(TortureEvent::Body { message, handler: handler.into(), enter, leave }));
         let is_permanent_stopped = self.is_permanent_stopped.load(Ordering::SeqCst);
         match self.scenario.failure(handler, message, attempt, is_permanent_stopped) {

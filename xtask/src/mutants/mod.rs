@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: does a test fail for every way in which the protocol is known to break?
 //!
-//! One build has all mutants in it; an environment variable switches one on. A mutant is caught if every group of tests that
-//! is responsible for it has one that fails. That these tests pass otherwise is shown in the same run.
+//! One build has all mutants in it; an environment variable switches one on. A mutant is caught if a test
+//! fails in each of its groups of tests. The same run shows that these tests pass without it.
 
 mod nextest;
 mod table;
@@ -71,6 +71,7 @@ pub(crate) async fn run(
         }
         Provision::Refused => return Ok(()),
     };
+    // No `?` here: the server has to be stopped after an interrupt too.
     let result = run_on(workspace, options, &server, &mutants, steps).await;
     if let Err(error) = PostgresServer::stop(&mut server) {
         steps.fail("stopping PostgreSQL", format!("{error:#}"));
@@ -89,6 +90,7 @@ async fn run_on(
     if !steps.run("build with mutants", nextest.build()).await? {
         return Ok(());
     }
+    // A test that fails without a mutant would count as catching every mutant.
     if !options.skip_unmutated && !steps.run("tests without a mutant", nextest.unmutated()).await? {
         return Ok(());
     }

@@ -16,16 +16,16 @@ use crate::workspace::Workspace;
 /// Names the mutant to switch on; the same as in `oncebox-core`.
 const MUTANT: &str = "ONCEBOX_MUTANT";
 
-/// What makes a build that can be broken.
+/// The flag that compiles the mutants in.
 const CFG: &str = "--cfg oncebox_mutants";
 
-/// The packages in which there are mutants, and those that test them.
+/// The packages with mutants, and the packages that test them.
 const PACKAGES: [&str; 4] = ["oncebox-core", "oncebox-sqlite", "oncebox-postgres", "oncebox-tests"];
 
-/// What nextest ends with if tests have failed, and nothing else went wrong.
+/// The exit code of nextest if tests have failed and nothing else went wrong.
 const TESTS_FAILED: i32 = 100;
 
-/// How nextest begins the line of a test that did not pass.
+/// The words with which nextest begins the line of a failed test.
 const FAILURES: [&str; 4] = ["FAIL", "TIMEOUT", "SIG", "ABORT"];
 
 /// How a run ended.
@@ -58,9 +58,10 @@ impl Nextest<'_> {
         self.command(&["--no-fail-fast", "--status-level", "fail"])
     }
 
-    /// Some tests with a mutant, up to the first that fails. What they say goes to `log`.
+    /// Runs tests with a mutant, up to the first failure. Their output goes to `log`.
     pub(super) async fn run_mutated(&self, mutant: &str, tests: &str, log: &Path) -> Result<MutantRun> {
         let mut command = self.command(&["--profile", "mutants", "--status-level", "fail", "-E", tests]);
+        // A file, because a pipe that is not read would fill up and block the tests.
         let file = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let and_errors = file.try_clone().context("sharing a file")?;
         command.env(MUTANT, mutant).stdout(file).stderr(and_errors);
@@ -69,6 +70,7 @@ impl Nextest<'_> {
         match (status.code(), first_failure(&said)) {
             (Some(0), _) => Ok(MutantRun::Passed),
             (Some(TESTS_FAILED), Some(test)) => Ok(MutantRun::Failed(test)),
+            // A failed build, or a filter without tests, must not count as a caught mutant.
             _ => bail!(
                 "the mutant {mutant} could not be tried with {tests}: nextest {}\n{said}",
                 describe(status)
@@ -81,11 +83,12 @@ impl Nextest<'_> {
         command.args(["nextest", "run", "--all-features"]);
         command.args(PACKAGES.iter().flat_map(|package| ["--package", package])).args(arguments);
         command.env("RUSTFLAGS", flags(env::var_os("RUSTFLAGS"))).env("CARGO_TARGET_DIR", self.target());
+        // A mutant from the caller's environment would also break the run without a mutant.
         command.env(TEST_POSTGRES, &self.postgres_url).env_remove(MUTANT);
         command
     }
 
-    // Apart from what is built normally, which would be built anew each time.
+    // A folder of its own: with other flags in the same folder, cargo would build everything anew each time.
     fn target(&self) -> PathBuf {
         self.workspace.target().join("mutants")
     }

@@ -1,4 +1,4 @@
-//! Every mutant: what it breaks, and which tests must fail.
+//! All mutants, with the fault of each and the tests that must fail.
 //!
 //! Three mistakes that are known from other systems have no mutant yet:
 //!
@@ -13,7 +13,7 @@
 pub(super) struct Mutant {
     /// Its name in the code.
     pub(super) name: &'static str,
-    /// What is wrong, in a sentence.
+    /// The fault, in a sentence.
     pub(super) breaks: &'static str,
     /// Groups of tests, as nextest filters: in each group at least one test must fail.
     pub(super) tests: &'static [&'static str],

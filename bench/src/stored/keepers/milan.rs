@@ -20,7 +20,7 @@ use crate::stored::engine::StoredDatabaseKind;
 use crate::stored::ledger::write;
 use crate::stored::meter::Meter;
 
-/// What he keeps as a message's type.
+/// The type that his inbox stores with a message.
 pub(crate) const TYPE: &str = "Shop.Orders.OrderPaidIntegrationEvent";
 
 const BATCH: i64 = 1_000;

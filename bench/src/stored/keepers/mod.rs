@@ -1,4 +1,4 @@
-//! Who is measured: Oncebox, Milan Jovanović's inbox, and a queue of rows.
+//! The keepers: Oncebox, Milan Jovanović's inbox, and a queue of rows.
 
 mod milan;
 mod oncebox;
@@ -26,22 +26,22 @@ pub(crate) const HANDLERS: [&str; 3] = ["ledger", "shipping", "mail"];
 /// Messages that are filled in with one statement, or one call.
 const CHUNK: u64 = 1_000;
 
-/// Something that keeps messages, and works through them.
+/// A system that keeps messages, and works through them.
 pub(crate) trait Keeper: Send + Sync {
-    /// Takes a message in; it is durable when this returns.
+    /// Accepts a message; it is durable when this returns.
     fn accept(&self, body: Vec<u8>) -> BoxFuture<'_, Result<()>>;
 
-    /// Takes a part of a backlog in, as fast as it can.
+    /// Accepts a part of a backlog, as fast as it can.
     fn fill(&self, numbers: Range<u64>) -> BoxFuture<'_, Result<()>>;
 
-    /// Works until the meter says that it is enough; how many handler runs were committed.
+    /// Works until the meter's goal is reached; returns the number of committed handler runs.
     fn work(&self) -> BoxFuture<'_, Result<u64>>;
 
-    /// How many messages wait.
+    /// The number of waiting messages.
     fn waiting(&self) -> BoxFuture<'_, Result<u64>>;
 }
 
-/// Those by name.
+/// The keepers by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KeeperName {
     Oncebox,
@@ -69,7 +69,7 @@ impl KeeperName {
         }
     }
 
-    /// What its handlers take, if it is Oncebox.
+    /// The input of its handlers, if it is Oncebox.
     pub(super) fn takes(self) -> Option<Takes> {
         match self {
             KeeperName::Oncebox => Some(Takes::Singles),
@@ -88,7 +88,7 @@ impl fmt::Display for KeeperName {
     }
 }
 
-/// A keeper to whom callers bring messages.
+/// A keeper that accepts messages from callers.
 pub(crate) struct Accepting(pub(crate) Arc<dyn Keeper>);
 
 impl Contender for Accepting {

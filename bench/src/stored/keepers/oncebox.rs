@@ -39,7 +39,7 @@ impl<S: LogStore> Keeper for OnceboxKeeper<S> {
         async move {
             let before = self.meter.done();
             let mut report = self.inbox.run(self.meter.until_enough()).await?;
-            // The handlers count before their commit: one that was tried twice counted twice.
+            // Handlers count before their commit, so a repeated run counts twice and the goal is reached too early.
             if report.done < self.meter.done() - before && !self.meter.gave_up() {
                 report += self.inbox.work_until_idle().await?;
             }

@@ -1,4 +1,4 @@
-//! Workers of a baseline: each takes batches until it is enough.
+//! Workers of a baseline: each takes batches until the meter's goal is reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 
 use crate::stored::meter::Meter;
 
-/// A worker that found nothing looks again this soon.
+/// The pause of a worker that found no messages.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Runs batches on this many workers. A batch returns how many messages it handled.
+/// Runs batches on this many workers. A batch returns the number of messages that it handled.
 pub(super) async fn work<B, F>(workers: usize, meter: &Arc<Meter>, batch: B) -> Result<u64>
 where
     B: Fn() -> F + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! `stored-accept`: how fast messages are accepted, without workers.
+//! `stored-accept`: the rate of accepts, without workers.
 
 use anyhow::Result;
 

@@ -1,5 +1,4 @@
-//! `stored-disk`: what a message leaves on the disk, and what it writes to the database's log, when it was
-//! accepted and handled.
+//! `stored-disk`: the bytes of an accepted and handled message on the disk and in the database's log.
 
 use anyhow::{Context, Result};
 
@@ -27,7 +26,7 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
         logs[n].figures.push(log);
         Ok(disk)
     };
-    // Bytes are the same each time, or nearly.
+    // One round, because bytes hardly differ between rounds.
     let disk = interleave(&title, 1, &labels, measure).await?;
     let all = BENCHES.into_iter().zip([disk, logs.to_vec()]);
     let baselines = &labels[1..];

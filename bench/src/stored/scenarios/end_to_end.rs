@@ -28,7 +28,7 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
 }
 
 async fn measure<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>, name: KeeperName) -> Result<f64> {
-    // One writer commits for each message that a baseline takes in.
+    // With one writer, a baseline is slow: it commits once for each accepted message.
     let messages = arena.options.waiting_messages() / if E::ONE_WRITER { 4 } else { 1 };
     let mut entrant = arena.enter_for_callers(name).await?;
     let caller = entrant.caller();

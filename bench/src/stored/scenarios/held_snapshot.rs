@@ -47,6 +47,7 @@ async fn held<E: StoredDatabaseKind>(
     entrant.fill(2 * half).await?;
     let holders = entrant.ground.pool(1).await?;
     let mut holder = holders.begin_with(HOLD).await.context("holding a snapshot")?;
+    // This statement takes the snapshot: `BEGIN` alone takes none.
     let seen = E::number(&mut holder, "SELECT count(*) FROM ledger".into()).await?;
 
     let before = entrant.work(half, LONGEST).await?;

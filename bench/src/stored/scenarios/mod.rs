@@ -18,7 +18,7 @@ use crate::results::Comparison;
 const CALLERS: usize = 64;
 const RATE: &str = "messages/s";
 
-/// Runs all that is asked for on one database.
+/// Runs the selected scenarios on one database.
 pub(crate) async fn run<E: StoredDatabaseKind>(asked: &Asked<StoredScenario>) -> Result<Vec<Comparison>> {
     let mut arena = StoredArena::<E>::open(&asked.options).await?;
     let mut all = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) async fn run<E: StoredDatabaseKind>(asked: &Asked<StoredScenario>) ->
     if asked.wants(StoredScenario::EndToEnd) {
         all.push(end_to_end::run(&mut arena).await?);
     }
-    // The rest is about what many workers, old snapshots and large tables do to a server.
+    // The other scenarios are about servers: many workers, old snapshots, large tables.
     if E::ONE_WRITER {
         return Ok(all);
     }

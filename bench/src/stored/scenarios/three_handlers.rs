@@ -1,5 +1,5 @@
-//! `stored-3-handlers`: three handlers of the same messages; and what a message with one and with three
-//! handlers writes to the database's log.
+//! `stored-3-handlers`: three handlers of the same messages; and the bytes that a message with one and with
+//! three handlers writes to the database's log.
 
 use anyhow::Result;
 
@@ -34,7 +34,7 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
 async fn rates<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     let labels = NAMES.map(KeeperName::as_str);
     let title = format!("{}: {BENCH}", E::STORE);
-    // As many handler runs as the others have, or nearly.
+    // About as many handler runs as the other scenarios have.
     let (rounds, messages) = (arena.options.rounds(), arena.options.waiting_messages() / 2);
     let measure = async |n: usize| Ok(arena.drains(NAMES[n], HANDLERS, messages).await?.rate);
     let series = interleave(&title, rounds, &labels, measure).await?;
@@ -45,7 +45,7 @@ async fn rates<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<
 async fn wal<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<Comparison> {
     let labels = WAL.map(|(label, ..)| label);
     let title = format!("{}: {WAL_BENCH} (bytes per message)", E::STORE);
-    // Bytes are the same each time, or nearly.
+    // One round, because bytes hardly differ between rounds.
     let series =
         interleave(&title, 1, &labels, async |n: usize| written(arena, WAL[n].1, WAL[n].2).await).await?;
     let (callers, baselines) = (E::INBOX_WORKERS, labels[3..].to_vec());

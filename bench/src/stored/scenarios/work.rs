@@ -1,4 +1,4 @@
-//! `stored-work` and `stored-work-set`: how fast a backlog is worked through.
+//! `stored-work` and `stored-work-set`: the rate of working through a backlog.
 
 use anyhow::Result;
 

@@ -44,6 +44,7 @@ pub(super) fn check_http(http: &file::HttpSection, text: &ConfigText<'_>) -> Res
     };
     let token = http.token.as_ref().map(|token| text.expand(token)).transpose()?;
     if let (Some(written), Some(token)) = (&http.token, &token)
+        // A short token could be guessed, and a space would split the Authorization header.
         && (token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()))
     {
         return Err(
@@ -89,6 +90,7 @@ pub(super) fn check_source(
     let location = |part: &str,
                     header: &Option<toml::Spanned<String>>,
                     pointer: &Option<toml::Spanned<String>>| match (header, pointer) {
+        // No order of preference: a fallback to the second location would give one message two keys.
         (Some(_), Some(pointer)) => {
             let problem = format!("{part}_header and {part}_pointer are both set: remove one of them");
             Err(text.at(pointer, &problem))
@@ -96,6 +98,7 @@ pub(super) fn check_source(
         (Some(header), None) if HeaderName::from_bytes(header.get_ref().as_bytes()).is_err() => {
             Err(text.at(header, &invalid_header_name(header.get_ref())))
         }
+        // The gateway drops these headers before it applies the rules, so this rule would never find a value.
         (Some(header), None) if is_left_out(header.get_ref()) => {
             Err(text.at(header, &format!("{}: use another one", not_stored(header.get_ref()))))
         }

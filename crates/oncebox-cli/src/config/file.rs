@@ -13,6 +13,7 @@ use crate::times::parse_duration;
 
 /// `oncebox.toml`.
 #[derive(Debug, Default, Deserialize)]
+// A misspelt key must be an error, not a silent default.
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConfigFile {
     pub(super) store: StoreSection,

@@ -181,6 +181,7 @@ impl Config {
                 .unwrap_or(DEFAULT_URL.to_owned()),
             schema: file.store.schema.as_ref().map(|schema| schema.get_ref().clone()),
         };
+        // Opening the database checks this too, but only the error here can name the line of the file.
         if let Some(url) = &file.store.url
             && !target.is_sqlite()
             && !target.is_postgres()

@@ -50,6 +50,7 @@ impl<'a> ConfigText<'a> {
                     &format!("the environment variable {name} is not set: set it, or write the value itself"),
                 ));
             };
+            // The value is not expanded again: a secret may contain `${`.
             expanded.extend([before, &found]);
             rest = after_name;
         }

@@ -38,10 +38,12 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         // IPv4 addresses in IPv6 form: they lead to the same hosts.
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => v4(high, low),
         [0, 0, 0, 0, 0xffff, 0, high, low] => v4(high, low),
+        // NAT64 and 6to4 contain an IPv4 address, and a router may translate to it.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => v4(high, low),
         // Link-local, site-local and unique local; multicast; documentation.
         [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xffc0 == 0xfec0 => false,
         [first, ..] if first & 0xfe00 == 0xfc00 || first & 0xff00 == 0xff00 => false,
+        // Teredo hides its IPv4 address, and 64:ff9b:1::/48 is NAT64 within one network.
         [0x2001, 0 | 0xdb8, ..] | [0x64, 0xff9b, 1, ..] => false,
         _ => true,
     }
@@ -54,6 +56,7 @@ pub(super) struct PublicAddressResolver;
 impl Resolve for PublicAddressResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
+            // At each connection, not once at the start: the owner of a name can point it to a private address later.
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let public: Vec<_> = found.into_iter().filter(|address| is_public(address.ip())).collect();
             if public.is_empty() {

@@ -41,6 +41,7 @@ impl CommandRunner {
     pub(super) async fn deliver(&self, envelope: Envelope, info: &DeliveryInfo) -> Result<(), Failure> {
         let mut running = self.start(info)?;
         let input = running.child.stdin.take();
+        // Read while the message is written: a command that fills the pipe of its standard error would block.
         let stderr = ErrorOutput::collect(running.child.stderr.take());
         let body = envelope.body();
         let mut writing = pin!(write(input, body));
@@ -51,7 +52,7 @@ impl CommandRunner {
         };
         let status = status.map_err(|error| format!("cannot wait for {}: {error}", self.program))?;
         let error_text = stderr.text().await;
-        // A success after a failed write is none: the command has seen a part of the message only.
+        // Exit code 0 after a failed write is a failure: the command has received only a part of the message.
         if status.success() {
             return written
                 .map_err(|error| format!("cannot write the message to {}: {error}", self.program).into());
@@ -109,6 +110,7 @@ impl Drop for RunningCommand {
 
 async fn write(input: Option<ChildStdin>, body: &[u8]) -> std::io::Result<()> {
     let Some(mut input) = input else { return Ok(()) };
+    // The input is closed when it is dropped here. Commands that read to the end wait for that.
     match input.write_all(body).await {
         // The command has closed its input. Its exit code decides.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -132,6 +134,7 @@ impl ErrorOutput {
             while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
                 let mut kept = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(&chunk[..read]);
+                // The end is kept, not the beginning: most programs write the fatal error last.
                 let surplus = kept.len().saturating_sub(STDERR_MAX_BYTES);
                 kept.drain(..surplus);
             }

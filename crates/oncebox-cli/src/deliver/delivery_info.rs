@@ -62,6 +62,7 @@ fn trace_and_flags(traceparent: &str) -> Option<(&str, &str)> {
     let is_hex =
         |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_valid = is_hex(version, 2) && is_hex(trace, 32) && is_hex(parent, 16) && is_hex(flags, 2);
+    // W3C trace context defines an all-zero trace id as invalid.
     (is_valid && trace.bytes().any(|byte| byte != b'0')).then_some((trace, flags))
 }
 

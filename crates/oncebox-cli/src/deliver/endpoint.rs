@@ -64,6 +64,7 @@ impl Endpoint {
             // A proxy would resolve names itself, private addresses included.
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT);
+        // For names only: an IP address in the URL needs no resolver, so the configuration check refuses it.
         if !allow_private {
             client = client.dns_resolver(Arc::new(PublicAddressResolver));
         }
@@ -113,6 +114,7 @@ fn forwarded(headers: &Headers) -> HeaderMap {
     // A program with the library may have stored headers that the gateway leaves out.
     for (name, value) in headers.iter().filter(|(name, _)| !is_left_out(name)) {
         let name = HeaderName::from_bytes(name.as_bytes()).ok();
+        // Stored headers are any text, so some of them are not valid in HTTP.
         if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
             forwarded.append(name, value);
         }
@@ -141,6 +143,7 @@ async fn outcome_of(response: Response) -> Result<(), Failure> {
 /// Whether another attempt would get the same response.
 fn is_final(status: StatusCode) -> bool {
     status.is_client_error()
+        // These four ask for another attempt.
         && !matches!(
             status,
             StatusCode::REQUEST_TIMEOUT
@@ -153,7 +156,7 @@ fn is_final(status: StatusCode) -> bool {
 /// The delay of a `Retry-After` header: seconds, or a date.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
-    // A number that is too large for 64 bits is a number all the same, not a date.
+    // A number that does not fit into 64 bits is still a number, not a date.
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let wait = match is_number {
         true => value.parse().map_or(RETRY_AFTER_MAX, Duration::from_secs),
@@ -168,6 +171,7 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
 /// The beginning of the response's body, after a colon.
 async fn body_text(mut response: Response) -> String {
     let mut read = Vec::new();
+    // An error while reading is ignored: the status has already decided the outcome.
     while read.len() < RESPONSE_MAX_BYTES
         && let Ok(Some(chunk)) = response.chunk().await
     {

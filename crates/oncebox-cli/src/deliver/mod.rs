@@ -26,7 +26,7 @@ pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers:
         // A second body under a known key is a mistake of the sender, which a duplicate's 200 would hide.
         .key_reuse(KeyReuse::Reject)
         .notify(config.notify);
-    // What is not configured keeps the library's default.
+    // Unset options keep the defaults of the library.
     if let Some(bytes) = config.http.max_body_bytes {
         builder = builder.max_body_bytes(bytes);
     }
@@ -63,6 +63,7 @@ pub(crate) async fn work(
         let report = if once {
             tokio::select! {
                 report = inbox.work_until_idle() => report?,
+                // Dropping the work in progress is safe: its messages are delivered again.
                 () = stop => return Ok(None),
             }
         } else {
@@ -99,7 +100,7 @@ fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &HandlerConfig) -> R
     let options = move |options: oncebox::HandlerOptions<Envelope>| {
         // An effect in a service is outside of any transaction, and cannot crash this process.
         let mut options = options.detached().out_of_process().retry(config.retry).start(config.start);
-        // What is not configured keeps the library's default.
+        // Unset options keep the defaults of the library.
         if let Some(timeout) = config.timeout {
             options = options.timeout(timeout);
         }

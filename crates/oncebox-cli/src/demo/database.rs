@@ -66,6 +66,7 @@ impl DemoDatabase {
     /// Creates the schema, the inbox's tables and the ledger.
     pub(super) async fn create(&mut self) -> Result<()> {
         if let (Opened::Postgres(store), Some(schema)) = (&self.opened, &self.target.schema) {
+            // Not `if not exists`: the demo drops the schema at its end, and must not drop one of the user's.
             let create = AssertSqlSafe(format!("create schema \"{schema}\""));
             let created = sqlx::query(create).execute(store.pool()).await;
             if let Err(sqlx::Error::Database(error)) = &created
@@ -115,6 +116,7 @@ impl DemoDatabase {
     /// Removes everything that is not kept.
     pub(super) async fn clear(self) -> Result<()> {
         match &self.opened {
+            // Before `temporary` is dropped, which removes the folder with the file.
             Opened::Sqlite(store) => store.pool().close().await,
             Opened::Postgres(store) => {
                 if let (true, None, Some(schema)) = (self.owns_schema, &self.keep, &self.target.schema) {
@@ -175,6 +177,7 @@ fn named_database(url: &str, common: &CommonArgs) -> Result<DatabaseTarget> {
         }
         "postgres" | "postgresql" if target.schema.is_none() => {
             let id = Uuid::now_v7().simple().to_string();
+            // The last characters of a version 7 UUID are random; the first ones are the time.
             target.schema = Some(format!("oncebox_demo_{}", &id[id.len() - 12..]));
         }
         _ => {}

@@ -43,6 +43,7 @@ impl KillSchedule {
         if self.after.last().is_none_or(|after| sent < *after) {
             return false;
         }
+        // Random, so that kills hit the workers at different steps of their work.
         let delay = Duration::from_micros(self.random.below(DELAY_MS * 1_000) as u64);
         *self.at.get_or_insert(now + delay) <= now
     }

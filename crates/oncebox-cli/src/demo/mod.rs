@@ -82,6 +82,7 @@ pub(crate) async fn run(common: &CommonArgs, options: DemoArgs) -> Result<ExitCo
     if let Some(folder) = &options.audit {
         return audit_again(common, folder).await;
     }
+    // Before anything is created: a signal must not leave a schema behind.
     let mut signals = Signals::listen()?;
     let mut database = tokio::select! {
         database = DemoDatabase::open(common, options.keep.as_deref()) => database?,
@@ -97,6 +98,7 @@ pub(crate) async fn run(common: &CommonArgs, options: DemoArgs) -> Result<ExitCo
     if let Some(remaining) = remaining {
         common.output().line(remaining)?;
     }
+    // After the report: a schema that cannot be dropped must not hide the result.
     cleared?;
     let proven = report.is_some_and(|report| report.is_proof());
     Ok(interrupted.unwrap_or(if proven { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
@@ -125,6 +127,7 @@ async fn run_in(
             None
         }
         Ok(code) => {
+            // Before the audit, because a running worker would still add rows to the ledger.
             workers.kill_all().await;
             history.add(DemoEvent::Interrupted)?;
             code

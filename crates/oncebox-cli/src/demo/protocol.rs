@@ -1,4 +1,4 @@
-//! What the demo and its workers send to each other: one JSON object per line.
+//! The messages between the demo and its workers: one JSON object per line.
 
 use oncebox_workload::deliverer::DeliveryResult;
 use oncebox_workload::plan::Entry;

@@ -64,7 +64,7 @@ impl DemoRun {
         Ok(())
     }
 
-    /// Sends what is due. No new messages with a large backlog: the stored ones must be handled while workers are killed.
+    /// Sends due deliveries. No new messages with a large backlog: the stored ones must be handled while workers are killed.
     fn deliver(&mut self, backlog: u64) -> Result<()> {
         let sent_max = if backlog > BACKLOG_MAX { 0 } else { self.kills.sent_max() };
         for delivery in self.deliverer.deliveries(&self.workers.open(), sent_max, Instant::now()) {
@@ -83,6 +83,7 @@ impl DemoRun {
         }
         let open = self.workers.open();
         let is_busy = |worker: &usize| self.deliverer.in_flight(*worker) > 0;
+        // A kill shows more if it cuts off deliveries.
         let busy: Vec<usize> = open.iter().copied().filter(is_busy).collect();
         let Some(worker) = self.kills.choose(if busy.is_empty() { &open } else { &busy }) else {
             return Ok(());
@@ -113,6 +114,7 @@ impl DemoRun {
     }
 
     async fn replace(&mut self, worker: usize) -> Result<()> {
+        // Before `worker_ended`, which clears the deliveries in flight that this event counts.
         let killed = self.killed(worker);
         self.deliverer.worker_ended(worker);
         let is_killed_from_outside = self.workers.replace(worker).await?;
@@ -145,7 +147,7 @@ impl DemoRun {
 
     /// Waits until the workers have handled all stored messages.
     ///
-    /// A message becomes a dead letter if three workers in a row are killed while they handle it: it could be the cause. Here it is not,
+    /// A message becomes a dead letter if several workers are killed while they handle it: it could be the cause. Here it is not,
     /// so it is retried, as an operator would.
     async fn work_off(&mut self, operators: &Operators) -> Result<()> {
         let mut before = None;
@@ -164,6 +166,7 @@ impl DemoRun {
                 self.last_progress = Instant::now();
             }
             self.progress.show_backlog(self.history.counts(), status.lag + status.tasks);
+            // Users may still kill workers, and each killed worker must be replaced.
             self.receive(TICK).await?;
             self.check_progress()?;
             sleep(BACKLOG_EVERY).await;

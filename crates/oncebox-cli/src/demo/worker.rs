@@ -81,6 +81,7 @@ async fn work() -> Result<()> {
 
 impl<S: LedgerStore> Inboxes<S> {
     async fn build(store: S, table: &str) -> Result<Self> {
+        // No sweeps: a demo is shorter than any retention period.
         let retention = Retention::new().automatic(false);
         let (for_payments, for_transfers) = (table.to_owned(), table.to_owned());
         let inline = Inbox::builder(store.clone())
@@ -134,11 +135,14 @@ async fn take_deliveries<S: LedgerStore>(
         in_flight.spawn(async move {
             let handled = handle(&inline, &stored, request).await;
             let (result, outcome) =
+                // An error means that the store did not respond, so the source must deliver again.
                 handled.unwrap_or_else(|error| (DeliveryResult::Retry, exit::chain_text(&error)));
             report(&WorkerReport::Settled { delivery: request.delivery, result, outcome })
         });
+        // The set keeps ended tasks until they are fetched.
         while in_flight.try_join_next().is_some() {}
     }
+    // Before the workers stop: every delivery in flight still reports its result.
     while in_flight.join_next().await.is_some() {}
     stop.send_replace(true);
     working.await??;

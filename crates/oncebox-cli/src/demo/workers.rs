@@ -55,7 +55,7 @@ pub(super) struct WorkerProcesses {
 }
 
 impl WorkerProcesses {
-    /// Starts that many.
+    /// Starts this number of workers.
     pub(super) fn start(setup: Setup, count: usize) -> Result<Self> {
         let (output_sender, output) = mpsc::unbounded_channel();
         let mut workers = Self { setup, processes: Vec::new(), output_sender, output };
@@ -84,6 +84,7 @@ impl WorkerProcesses {
         let (input, lines) = mpsc::unbounded_channel();
         tokio::spawn(write_lines(lines, stdin));
         tokio::spawn(read_lines(number, BufReader::new(stdout).lines(), self.output_sender.clone()));
+        // Read all the time, because a full pipe would block the worker.
         let last_error = tokio::spawn(last_line(stderr));
         let process = WorkerProcess { child, input, last_error, state: WorkerState::Starting };
         process.send(&self.setup)?;
@@ -153,6 +154,7 @@ impl WorkerProcesses {
     /// Lets all workers finish their in-flight work, and waits for their end.
     pub(super) async fn finish(self) -> Result<()> {
         for WorkerProcess { mut child, input, .. } in self.processes {
+            // The end of its standard input asks the worker to finish.
             drop(input);
             if timeout(END_LIMIT, child.wait()).await.is_err() {
                 child.kill().await.context("cannot kill a worker")?;
@@ -205,6 +207,7 @@ async fn read_lines(
     output: mpsc::UnboundedSender<WorkerOutput>,
 ) {
     while let Ok(Some(line)) = lines.next_line().await {
+        // An error means that the demo is ending, and no task reads the output any more.
         let _ = output.send(WorkerOutput { worker, line: Some(line) });
     }
     let _ = output.send(WorkerOutput { worker, line: None });

@@ -96,6 +96,7 @@ fn report(out: CommandOutput, counts: &AcceptCounts) -> Result<ExitCode> {
         // `exit`, because the runtime would wait for the thread that reads standard input.
         std::process::exit(130);
     }
+    // A failure, so that scripts notice lines that are not stored.
     Ok(if *refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -177,6 +178,7 @@ impl<R: AsyncRead + Unpin> InputLines<R> {
     /// The next line without its line break. The bytes of a line that is too long are dropped, so that it needs no memory.
     async fn next(&mut self) -> std::io::Result<Option<InputLine>> {
         loop {
+            // The only await point. Bytes leave the buffer only behind it, so a dropped call loses none.
             let chunk = self.input.fill_buf().await?;
             if chunk.is_empty() {
                 return Ok((self.bytes > 0).then(|| self.line()));
@@ -262,6 +264,7 @@ impl<S: LogStore> AcceptRun<S> {
     ) -> Result<bool> {
         while batch.envelopes.len() < BATCH_MAX {
             let pause = async {
+                // An empty batch waits without a limit: there is nothing to accept yet.
                 match batch.envelopes.is_empty() {
                     true => std::future::pending().await,
                     false => tokio::time::sleep(PAUSE).await,
@@ -307,6 +310,7 @@ impl<S: LogStore> AcceptRun<S> {
     fn record(&self, line: u64, result: Result<Accept, Error>, counts: &mut AcceptCounts) -> Result<()> {
         match result {
             Ok(Accept::Accepted(_)) => counts.accepted += 1,
+            // `KeyReuse` does not occur: this inbox rejects another body under a known key with an error.
             Ok(Accept::Duplicate { .. } | Accept::KeyReuse { .. }) => counts.duplicates += 1,
             Err(error)
                 if matches!(
@@ -320,6 +324,7 @@ impl<S: LogStore> AcceptRun<S> {
             {
                 self.refuse(line, &chain_text(&error), counts);
             }
+            // Any other error concerns the database, so the lines behind this one would fail too.
             Err(error) => {
                 let advice = "run the same command again, because stored lines are duplicates";
                 return Err(error).with_context(|| format!("line {line} is not stored: {advice}"));
@@ -340,7 +345,7 @@ impl<S: LogStore> AcceptRun<S> {
 
     fn refuse(&self, line: u64, reason: &str, counts: &mut AcceptCounts) {
         counts.refused += 1;
-        // The bar would be drawn over the line.
+        // Otherwise the progress bar would overwrite the line.
         self.bar.suspend(|| {
             #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
             {

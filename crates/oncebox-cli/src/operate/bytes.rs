@@ -92,6 +92,7 @@ pub(crate) fn parse_key(text: &str) -> Vec<Key> {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
+    // ASCII only: the slices below would panic inside a longer character.
     if text.is_empty() || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }

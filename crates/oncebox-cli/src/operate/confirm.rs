@@ -27,6 +27,7 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
     stdin().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
+        // Anything else means no, because the action cannot be undone.
         _ => bail!("not confirmed: nothing was changed"),
     }
 }

@@ -79,7 +79,7 @@ struct ReplayStart {
     /// All stored messages
     #[arg(long)]
     all: bool,
-    /// ReplayStart this message on, in its lane only
+    /// From this message on, in its lane only
     #[arg(long, value_name = "LANE/POSITION", value_parser = parse_place)]
     at: Option<Place>,
 }
@@ -110,6 +110,7 @@ async fn act(operators: &Operators, common: &CommonArgs, options: &HandlersArgs)
         None => list(operators, false, output).await,
         Some(HandlersAction::List { all }) => list(operators, *all, output).await,
         Some(HandlersAction::Pause { name }) => {
+            // For its error only, which suggests a similar name.
             find_handler(operators, name).await?;
             let changed = operators.pause_handler(name, &common.operator()?).await?;
             let text = if changed { "is paused: its messages wait" } else { "is already paused" };

@@ -4,6 +4,8 @@ use serde::de::IgnoredAny;
 
 /// The text with one member a line, if it is a JSON object or list.
 pub(crate) fn laid_out(text: &str) -> Option<String> {
+    // Checked first, because the loop below relies on balanced brackets. Not parsed into a value, which would round
+    // large numbers and reorder names.
     if !text.trim_start().starts_with(['{', '[']) || serde_json::from_str::<IgnoredAny>(text).is_err() {
         return None;
     }

@@ -80,6 +80,7 @@ struct ShowMessage {
 }
 
 pub(crate) async fn run(common: &CommonArgs, options: &MessagesArgs) -> Result<ExitCode> {
+    // Before the database is opened, because an outage would hide the usage error.
     if let Some(MessagesAction::Show(ShowMessage { place: None, key: None, .. })) = &options.action {
         return Err(Usage(NO_SELECTION.into()).into());
     }
@@ -127,6 +128,7 @@ async fn in_lanes(operators: &Operators, options: &ListMessages) -> Result<Vec<M
         // The limit of each lane is the whole limit: all of the oldest may be in one lane.
         found.extend(operators.messages(lane, options.behind, options.limit).await?);
     }
+    // By time, because positions of different lanes have no common order.
     found.sort_by_key(|status| status.received_at);
     found.truncate(usize::try_from(options.limit).unwrap_or(usize::MAX));
     Ok(found)

@@ -26,6 +26,7 @@ impl AcceptHealth {
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable => {
+                // Once per outage: under load every request would log a line.
                 if !last.as_ref().is_some_and(|failure| is_recent(failure, now)) {
                     tracing::error!(
                         error = chain_text(error),
@@ -45,6 +46,7 @@ impl AcceptHealth {
     }
 
     fn last_failure(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        // After a panic the value is still complete: each change is a single assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -36,6 +36,7 @@ pub(super) async fn serve(
         let connection = open.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
+                // Only for debugging: senders may cut a connection at any time.
                 tracing::debug!(%error, "connection closed");
             }
         });

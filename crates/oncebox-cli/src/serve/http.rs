@@ -139,7 +139,7 @@ async fn accept<S: LogStore>(
     let envelope = source.envelope(headers_to_store(&parts.headers), body)?;
     // The inbox takes the envelope; the response needs its kind and key.
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
-    // After a timeout the message may be stored all the same. Then the next copy is a duplicate.
+    // The message may be stored even after a timeout. Then the next copy is a duplicate.
     let accepted = timeout(STORE_TIMEOUT, gateway.inbox.accept(envelope)).await;
     let accepted = accepted.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, store_timed_out())));
     gateway.accept_health.record(&accepted, Instant::now());
@@ -204,7 +204,7 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
         if total <= limit {
             kept.extend_from_slice(&chunk);
         } else {
-            // Frees the memory of what was read so far.
+            // Frees the memory of the bytes read so far.
             kept = Vec::new();
         }
     }
@@ -238,6 +238,7 @@ fn store_timed_out() -> String {
 async fn healthz<S: LogStore>(State(gateway): GatewayState<S>) -> Response {
     let ended = gateway.workers.as_ref().filter(|(workers, _)| workers.is_finished());
     let health = match (ended, gateway.accept_health.problem(Instant::now())) {
+        // First, because without workers no message is delivered even if the database responds.
         (Some((_, reason)), _) => {
             let reason = reason.get().map_or("the workers crashed: restart the program", String::as_str);
             Err(reason.to_owned())

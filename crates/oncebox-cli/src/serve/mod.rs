@@ -57,6 +57,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &ServeArgs) -> Result<Exit
     }
     check_listen(&config)?;
     if !options.accept_only {
+        // Not with `--accept-only`: the programs may exist only on the machines that run the handlers.
         config.check_programs()?;
     }
     log_to_stderr();
@@ -192,6 +193,7 @@ fn install_metrics() -> Result<PrometheusHandle> {
     let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS);
     let handle =
         builder.context("cannot set up metrics")?.install_recorder().context("cannot set up metrics")?;
+    // `install_recorder` starts no upkeep by itself. Without it the samples of histograms pile up in memory.
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {

@@ -93,6 +93,7 @@ impl From<Error> for ErrorResponse {
             ErrorKind::Envelope => (StatusCode::BAD_REQUEST, "bad_envelope"),
             ErrorKind::KeyReuse => (StatusCode::CONFLICT, "key_reuse"),
             ErrorKind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            // Other errors are not caused by the message. A 4xx response would make the sender give up.
             _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         // A sender can correct a refused message, so it gets all causes. Those of an outage are for the log only.
@@ -102,6 +103,7 @@ impl From<Error> for ErrorResponse {
         };
         let mut refused = Self::new(code, name, message);
         if code == StatusCode::SERVICE_UNAVAILABLE {
+            // The header has whole seconds, and 0 would ask for a retry at once.
             let wait = error.retry_after().map_or(RETRY_AFTER_SECONDS, |wait| wait.as_secs().max(1));
             refused.retry_after = Some(wait);
         }

@@ -102,6 +102,7 @@ fn put(body: &mut Value, pointer: &str, value: &str) {
     let mut place = body;
     for token in pointer.split('/').skip(1) {
         let token = token.replace("~1", "/").replace("~0", "~");
+        // A pointer may lead below the sample's `order`, which is a number.
         if !place.is_object() {
             *place = json!({});
         }

@@ -14,6 +14,7 @@ pub struct Cancellation(Option<watch::Receiver<bool>>);
 
 /// The sender of the signal.
 #[derive(Debug)]
+// A `watch`, not a `Notify`: it keeps the signal for handlers that ask later.
 pub(crate) struct Cancel(watch::Sender<bool>);
 
 impl Cancel {

@@ -74,6 +74,7 @@ where
         let select = |selector: &Selector<H::Input>| selector(&message, envelope.headers());
         let selected =
             self.selector.as_ref().and_then(select).or_else(|| selectors.get::<H::Input>().and_then(select));
+        // A rejection, not a retry: the same content has no key at the next delivery either.
         let own = message.own_key().map_err(|error| Rejection::BadKey(cause(error)))?;
         let order_by = message.own_order();
         Ok(Prepared { message: Box::new(message), selected, own, order_by })
@@ -102,6 +103,7 @@ where
             messages.into_iter().map(|message| message.downcast().ok().map(|message| *message)).collect();
         match messages {
             Some(messages) => self.handler.call(messages, deliveries, db),
+            // Permanent: another attempt would meet the same bug.
             None => Box::pin(async {
                 Err(Failure::permanent(
                     "internal error: a message of another type reached this handler. Please report it",

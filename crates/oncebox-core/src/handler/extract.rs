@@ -103,6 +103,7 @@ impl<T: Clone + Send + Sync + 'static> FromDelivery for State<T> {
     }
 
     fn from_delivery(delivery: &Delivery) -> Result<Self, Failure> {
+        // `build()` has checked this, except for extractors that call this one and do not pass on its requirements.
         Self::from_states(&delivery.states).ok_or_else(|| {
             format!("no state of type {}: add .state(…) to the builder", std::any::type_name::<T>()).into()
         })
@@ -168,6 +169,7 @@ impl EffectId {
     ///
     /// Each part is hashed with its length, so that no two units have the same id.
     pub fn of(handler: &str, kind: &str, key: &Key) -> Self {
+        // Other systems store these ids, so callers pass the handler's first name: it outlives a rename.
         let mut hash = Sha256::new();
         for part in [handler.as_bytes(), kind.as_bytes(), key.as_bytes()] {
             hash.update((part.len() as u64).to_le_bytes());

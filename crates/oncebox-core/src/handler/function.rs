@@ -22,6 +22,36 @@ pub struct Set;
 #[derive(Debug)]
 pub struct Detached;
 
+/// The items of `Handler` that all kinds of functions share: whether it takes sets, whether it is detached, its extractors, and
+/// how it runs.
+macro_rules! handler_items {
+    (
+        $takes_sets:literal, $is_detached:literal; $($A:ident),*;
+        |$handler:ident, $messages:ident, $deliveries:ident, $db:ident| $run:block
+    ) => {
+        type Input = M;
+        const TAKES_SETS: bool = $takes_sets;
+        const IS_DETACHED: bool = $is_detached;
+
+        fn requirements() -> Vec<Requirement> {
+            #[allow(unused_mut, reason = "without extractors there is nothing to add")]
+            let mut all = Vec::new();
+            $( all.extend($A::requirements()); )*
+            all
+        }
+
+        fn call<'t>(
+            &'t self,
+            $messages: Vec<M>,
+            $deliveries: &'t [Delivery],
+            $db: Option<&'t mut S::Conn>,
+        ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
+            let $handler = self;
+            Box::pin(async move $run)
+        }
+    };
+}
+
 /// Implements handlers with this number of parameters.
 ///
 /// Each number has a wrapper trait of its own. It names the future, because stable Rust has no other way to require `Send`.
@@ -53,39 +83,21 @@ macro_rules! arity {
             // For every lifetime: the engine lends the connection again for each message.
             F: for<'t> $Wrapper<M, $($A,)* &'t mut S::Conn, Out = O> + Clone + Send + Sync + 'static,
         {
-            type Input = M;
-            const TAKES_SETS: bool = false;
-            const IS_DETACHED: bool = false;
-
-            fn requirements() -> Vec<Requirement> {
-                #[allow(unused_mut, reason = "without extractors there is nothing to add")]
-                let mut all = Vec::new();
-                $( all.extend($A::requirements()); )*
-                all
-            }
-
-            fn call<'t>(
-                &'t self,
-                messages: Vec<M>,
-                deliveries: &'t [Delivery],
-                db: Option<&'t mut S::Conn>,
-            ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
-                Box::pin(async move {
-                    let db = db.ok_or_else(no_connection)?;
-                    let mut returned = Vec::with_capacity(messages.len());
-                    // One after the other: they share one connection, which runs one statement at a time.
-                    for (message, delivery) in messages.into_iter().zip(deliveries) {
-                        // The previous run may have left another connection here, which is outside the transaction.
-                        if !returned.is_empty() && !S::is_lent(db) {
-                            return Err(connection_exchanged());
-                        }
-                        $( let $A = $A::from_delivery(delivery)?; )*
-                        // `FnOnce` on a clone: async closures that borrow their captures do not implement `Fn`.
-                        returned.push((self.clone())(message, $($A,)* &mut *db).await.into_returned()?);
+            handler_items!(false, false; $($A),*; |handler, messages, deliveries, db| {
+                let db = db.ok_or_else(no_connection)?;
+                let mut returned = Vec::with_capacity(messages.len());
+                // One after the other: they share one connection, which runs one statement at a time.
+                for (message, delivery) in messages.into_iter().zip(deliveries) {
+                    // The previous run may have left another connection here, which is outside the transaction.
+                    if !returned.is_empty() && !S::is_lent(db) {
+                        return Err(connection_exchanged());
                     }
-                    Ok(returned)
-                })
-            }
+                    $( let $A = $A::from_delivery(delivery)?; )*
+                    // `FnOnce` on a clone: async closures that borrow their captures do not implement `Fn`.
+                    returned.push((handler.clone())(message, $($A,)* &mut *db).await.into_returned()?);
+                }
+                Ok(returned)
+            });
         }
 
         #[allow(non_snake_case, unused_variables, reason = "type parameters name the values they type")]
@@ -97,35 +109,17 @@ macro_rules! arity {
             $($A: FromBatch,)*
             F: for<'t> $Wrapper<Vec<M>, $($A,)* &'t mut S::Conn, Out = O> + Clone + Send + Sync + 'static,
         {
-            type Input = M;
-            const TAKES_SETS: bool = true;
-            const IS_DETACHED: bool = false;
-
-            fn requirements() -> Vec<Requirement> {
-                #[allow(unused_mut, reason = "without extractors there is nothing to add")]
-                let mut all = Vec::new();
-                $( all.extend($A::requirements()); )*
-                all
-            }
-
-            fn call<'t>(
-                &'t self,
-                messages: Vec<M>,
-                deliveries: &'t [Delivery],
-                db: Option<&'t mut S::Conn>,
-            ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
-                Box::pin(async move {
-                    let db = db.ok_or_else(no_connection)?;
-                    let units = messages.len();
-                    $( let $A = $A::from_batch(deliveries)?; )*
-                    let returned = (self.clone())(messages, $($A,)* db).await.into_returned()?;
-                    // A result is stored with one message's marker, and this one belongs to the whole set.
-                    if returned.result.is_some() {
-                        return Err(Failure::permanent("a set handler cannot return a Reply: return () or a Result"));
-                    }
-                    Ok((0..units).map(|_| Returned::default()).collect())
-                })
-            }
+            handler_items!(true, false; $($A),*; |handler, messages, deliveries, db| {
+                let db = db.ok_or_else(no_connection)?;
+                let units = messages.len();
+                $( let $A = $A::from_batch(deliveries)?; )*
+                let returned = (handler.clone())(messages, $($A,)* db).await.into_returned()?;
+                // A result is stored with one message's marker, and this one belongs to the whole set.
+                if returned.result.is_some() {
+                    return Err(Failure::permanent("a set handler cannot return a Reply: return () or a Result"));
+                }
+                Ok((0..units).map(|_| Returned::default()).collect())
+            });
         }
 
         #[allow(non_snake_case, unused_variables, reason = "type parameters name the values they type")]
@@ -138,37 +132,20 @@ macro_rules! arity {
             F: FnOnce(M, $($A,)*) -> Fut + Clone + Send + Sync + 'static,
             Fut: Future<Output = O> + Send,
         {
-            type Input = M;
-            const TAKES_SETS: bool = false;
-            const IS_DETACHED: bool = true;
-
-            fn requirements() -> Vec<Requirement> {
-                #[allow(unused_mut, reason = "without extractors there is nothing to add")]
-                let mut all = Vec::new();
-                $( all.extend($A::requirements()); )*
-                all
-            }
-
-            fn call<'t>(
-                &'t self,
-                messages: Vec<M>,
-                deliveries: &'t [Delivery],
-                _db: Option<&'t mut S::Conn>,
-            ) -> BoxFuture<'t, Result<Vec<Returned>, Failure>> {
-                Box::pin(async move {
-                    let mut returned = Vec::with_capacity(messages.len());
-                    for (message, delivery) in messages.into_iter().zip(deliveries) {
-                        $( let $A = $A::from_delivery(delivery)?; )*
-                        returned.push((self.clone())(message, $($A,)*).await.into_returned()?);
-                    }
-                    Ok(returned)
-                })
-            }
+            handler_items!(false, true; $($A),*; |handler, messages, deliveries, _db| {
+                let mut returned = Vec::with_capacity(messages.len());
+                for (message, delivery) in messages.into_iter().zip(deliveries) {
+                    $( let $A = $A::from_delivery(delivery)?; )*
+                    returned.push((handler.clone())(message, $($A,)*).await.into_returned()?);
+                }
+                Ok(returned)
+            });
         }
     };
 }
 
 fn connection_exchanged() -> Failure {
+    // Permanent: the same code does the same at every attempt.
     Failure::permanent(
         "the handler replaced its connection or left a nested transaction open: use the connection as it is, and commit or \
          drop nested transactions",
@@ -181,6 +158,7 @@ fn no_connection() -> Failure {
     )
 }
 
+// `#[debug_handler]` repeats this maximum of five extractors.
 arity!(Function0;);
 arity!(Function1; A1);
 arity!(Function2; A1, A2);

@@ -202,11 +202,13 @@ impl Settings {
         let judge = || self.judges.iter().fold(failure, |failure, judge| judge(failure));
         // Unwind safe: the failure is moved in, so a panic leaves no half-changed value of ours.
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge)).unwrap_or_else(|_| {
+            // The original failure is lost in the panic. A retry keeps the message, a rejection would drop it.
             "the handler failed, and its `permanent_if` rule panicked: mend the rule".into()
         })
     }
 }
 
+// By hand: closures have no `Debug`, and `derive` would require it of `M`.
 impl<M> fmt::Debug for HandlerOptions<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HandlerOptions")

@@ -204,6 +204,7 @@ impl<L: Leases> Store for Leased<L> {
                 return Some(Fault::LockTimeout);
             }
             let error = cause.downcast_ref::<Error>()?;
+            // Each lease protocol has errors of its own; only the kind shows an outage.
             (error.kind() == ErrorKind::Unavailable).then_some(Fault::Connection)
         })
         .unwrap_or(Fault::Other)
@@ -213,6 +214,7 @@ impl<L: Leases> Store for Leased<L> {
 impl<L: Leases> Claims for Leased<L> {
     async fn claim(&self, tx: &mut Self::Tx, units: &[Unit]) -> Result<Vec<Claimed>, Error> {
         let mut claimed = Vec::with_capacity(units.len());
+        // If a claim fails, the caller's rollback releases the earlier ones, which are in `held` by then.
         for unit in units {
             claimed.push(self.claim_in(&mut tx.lease, unit).await?);
         }
@@ -221,6 +223,7 @@ impl<L: Leases> Claims for Leased<L> {
 
     async fn claim_in(&self, lease: &mut Lease, unit: &Unit) -> Result<Claimed, Error> {
         let give_up = Instant::now() + lease.limits.lock_timeout;
+        // No heartbeat renews this lease, so it must outlast the longest run.
         let length = lease.limits.handler_timeout.saturating_add(LEASE_MARGIN);
         loop {
             match self.leases.claim(unit, length).await? {
@@ -264,6 +267,7 @@ impl<L: Leases> Claims for Leased<L> {
     async fn record_results(&self, tx: &mut Self::Tx, results: &[(&Unit, &[u8])]) -> Result<(), Error> {
         for (unit, result) in results {
             match tx.lease.held.iter_mut().find(|held| held.unit == **unit) {
+                // Kept until `commit`: one call stores marker and result, so no duplicate misses the result.
                 Some(held) => held.result = Some(result.to_vec()),
                 None => {
                     let handler = &unit.handler;

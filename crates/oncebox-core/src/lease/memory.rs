@@ -31,7 +31,9 @@ pub struct Memory {
 
 #[derive(Debug, Default)]
 struct MemoryLeases {
+    // A blocking mutex is enough: no lock is held across an `await`.
     table: Mutex<Table>,
+    // One for all units: `wait` is only a hint, so waking the waiters of other units is harmless.
     changed: Notify,
 }
 
@@ -182,6 +184,7 @@ impl Leases for Memory {
         let mut new = 0;
         for key in keys {
             let id = (handler.to_owned(), kind.to_owned(), key.clone());
+            // A lease in progress stays: without its entry, its holder could not complete.
             if let Vacant(entry) = table.entries.entry(id) {
                 let done = marker(entry.key(), now, now);
                 entry.insert(LeaseEntry::Done(done));

@@ -78,6 +78,7 @@ pub trait Claims: Store {
     ) -> impl Future<Output = Result<Claimed, Error>> + Send;
 
     /// Sets the point to which [`undo`](Claims::undo) returns: a savepoint.
+    // Not for every batch: a savepoint per unit costs one more round trip each.
     fn isolate(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Keeps the writes of a handler since that point, and checks as far as possible that they can be committed. With `next`, it

@@ -247,6 +247,7 @@ pub trait DeadLetters: Store {
     ///
     /// A dead letter whose handler has a marker that says done does not run again, and is deleted. If a dead letter is discarded
     /// or resolved, its marker changes from known and not done to done.
+    // In steps of limited size, because workers of these lanes wait for the locks.
     fn act(
         &self,
         select: &Select,

@@ -189,7 +189,7 @@ impl fmt::Display for Event {
 mod tests {
     use super::*;
 
-    /// An event takes a message to one place only.
+    /// In each stage, an event has one result only.
     #[test]
     fn there_is_one_way_for_each_event() {
         for (n, line) in LIFE.iter().enumerate() {

@@ -64,6 +64,7 @@ impl<T: Send + 'static> Lingering<T> {
         // Sorted by age: new ones are added at the end, and taken from there.
         let young = state.waiting.partition_point(|(_, since)| since.elapsed() >= LINGER);
         let old: Vec<_> = state.waiting.drain(..young).collect();
+        // Under the same lock as the removal: a connection that is added right afterwards starts a new task.
         state.is_watched = !state.waiting.is_empty();
         let is_watched = state.is_watched;
         // The lock is released first: a dropped transaction may have to roll back, which takes time.
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(lingering.take(), Some(2));
         std::thread::sleep(LINGER);
         lingering.keep(3);
-        // Young for as long as the test takes.
+        // Not expired for as long as the test takes.
         lingering.state().waiting[1].1 += Duration::from_secs(3600);
         assert!(lingering.drop_old(), "the young one stays");
         assert_eq!(lingering.take(), Some(3));

@@ -25,6 +25,7 @@ pub struct NewMessage {
     /// Its due time, if it is not to be handled at once.
     pub due_at: Option<SystemTime>,
     /// The time since it arrived, by this process's steady clock.
+    // A duration, not a time: the clocks of process and database may differ.
     pub waited: Duration,
 }
 
@@ -34,6 +35,7 @@ pub enum LaneChoice {
     /// This lane; wait for it.
     Only(u16),
     /// Any lane to which no other transaction appends at the moment; this one if all are in use.
+    // Only for messages without an ordering key: messages of one ordering key must share a lane.
     Prefer(u16),
 }
 
@@ -117,6 +119,7 @@ pub trait Log: Store {
     ///
     /// Positions have no gaps and become visible in their order. For this the store locks the lane first, and reads the newest
     /// position with a later statement.
+    // Progress is one number per lane: a position that became visible late would never be read.
     fn append(
         &self,
         lane: LaneChoice,
@@ -126,6 +129,7 @@ pub trait Log: Store {
     /// Moves an inline message to the log for one handler. One transaction writes its marker as known and not done
     /// ([`MarkerState::Spilled`](crate::store::MarkerState::Spilled)), the message with this handler as its target, and its task
     /// or dead letter. It waits up to `lock_timeout` for another transaction that holds the marker.
+    // One transaction, because a crash must not leave a marker whose message is missing.
     fn spill(
         &self,
         spill: &Spill,

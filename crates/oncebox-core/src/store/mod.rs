@@ -188,10 +188,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
 
     /// Ends a handler that exceeded its time limit: stops its statement on the server and closes the connection.
+    // A rollback would have to wait for the handler's statement, which is still running.
     fn abandon(&self, tx: Self::Tx) -> impl Future<Output = ()> + Send;
 
     /// Reports how a handler's body ended on the transaction's connection. The store decides whether it keeps the connection: one
     /// on which body after body fails is closed. An error that cannot be inspected is [`OpaqueError`].
+    // A kept connection carries session state, such as a role or a search path, from one handler to the next.
     fn body_ended(&self, tx: &mut Self::Tx, ended: Result<(), &(dyn StdError + 'static)>) {
         let _ = (tx, ended);
     }

@@ -285,7 +285,7 @@ mod tests {
             let plan = operation.plan("ledger", &[known("ledger", Mode::Stored, state)]).unwrap();
             assert_eq!(plan.as_ref().map(|plan| &plan.step), expected, "{operation:?} {state:?}");
         }
-        // What is only a name is no handler, in any mode.
+        // A reserved name is not a handler, in any mode.
         for operation in
             [Operation::Pause, Operation::Resume, replay_all, rename_to("book"), Operation::Remove]
         {

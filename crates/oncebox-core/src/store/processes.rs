@@ -9,6 +9,7 @@ use crate::store::{HandlerId, Store};
 
 /// A running process, until its lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// Not host name and process number: two containers may share both.
 pub struct ProcessId(pub Uuid);
 
 /// A process at its start.

@@ -59,6 +59,7 @@ pub fn error_swallowed() -> Error {
 pub fn check_depth(depth: usize) -> Result<(), Error> {
     let message = match depth {
         1 => return Ok(()),
+        // `COMMIT` as a statement does not change the driver's count, so 0 means another connection.
         0 => "the handler replaced its connection by another one: leave the connection where it is",
         _ => "the handler left a nested transaction open: commit it or drop it",
     };

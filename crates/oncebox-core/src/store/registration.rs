@@ -13,6 +13,7 @@ pub struct Registration {
     /// Its name.
     pub name: String,
     /// The kinds that it handles, sorted.
+    // Sorted, so that registering them in another order is no change.
     pub kinds: Vec<String>,
     /// How messages reach it.
     pub mode: Mode,
@@ -43,6 +44,7 @@ pub struct LogLayout {
     /// The number of lanes.
     pub lanes: u16,
     /// The name of the rule that maps an ordering key to a lane.
+    // Stored with the log, so that a program with another rule refuses it instead of mixing up the order.
     pub hash: String,
 }
 
@@ -156,6 +158,7 @@ pub enum LaneStep {
     Open,
     /// The handler reads the log from now on. Insert its first progress in every lane, at this start, in an epoch that it
     /// never had.
+    // A new epoch: rows that are left of an older one do not count.
     Begin(Start),
     /// The handler's markers decide from now on which messages run. Insert markers for the messages that it has passed.
     BackfillMarkers,
@@ -177,6 +180,7 @@ impl HandlerPlan<'_> {
     /// Checks that the handler may leave its mode with this unfinished work.
     pub fn check_leftovers(&self, left: Leftovers) -> Result<(), Error> {
         let Some(from) = self.leaves else { return Ok(()) };
+        // The remaining data decides, not a waiting time: the old mode may have been in use until now.
         let obstacle = match self.wanted.mode {
             Mode::Stored if left.inline_keys => {
                 "keys that came inline are still remembered, and would run again if they were accepted: wait until they are swept"
@@ -209,6 +213,7 @@ impl Registration {
         match known.state {
             // A paused handler stays paused: only an operator resumes it, not the start of a program.
             HandlerState::Active | HandlerState::Paused => {}
+            // Like a new handler: its progress was deleted when it was removed.
             HandlerState::Removed if self.revive => return Ok(Some(begins(RowStep::Revive(known.id)))),
             HandlerState::Removed | HandlerState::Renamed => return Err(self.only_a_name(known)),
         }
@@ -222,7 +227,7 @@ impl Registration {
         Ok(Some(HandlerPlan { wanted: self, row: RowStep::Update(known.id), lanes, leaves }))
     }
 
-    /// The error for a name that no handler has any more.
+    /// The error for a reserved name: its handler was removed or renamed.
     fn only_a_name(&self, known: &KnownHandler) -> Error {
         let name = &self.name;
         Error::configuration(match known.state {
@@ -272,6 +277,7 @@ impl Registration {
     fn lane_steps(&self, from: Option<Mode>) -> Vec<LaneStep> {
         let (had_tasks, read_log) = (from.is_some_and(Mode::has_tasks), from.is_some_and(Mode::reads_log));
         let (has_tasks, reads_log) = (self.mode.has_tasks(), self.mode.reads_log());
+        // The order of execution: lanes have lock rows before the handler begins in them, and lose them last.
         let table = [
             (has_tasks && !had_tasks, LaneStep::Open),
             (reads_log && !read_log, LaneStep::Begin(self.start)),

@@ -19,6 +19,7 @@ pub enum HandlerState {
     /// It was removed; its name stays taken.
     Removed,
     /// A former name of a handler; it stays taken.
+    // Kept, so that a program that starts under the old name receives an error with the new one.
     Renamed,
 }
 
@@ -61,6 +62,7 @@ pub struct KnownHandler {
     /// How messages reach it.
     pub mode: Mode,
     /// The policy for dead letters if it is ordered; `None` if it is not.
+    // In the database, so that all workers agree: programs with another setting do not run the handler.
     pub ordered: Option<DeadHead>,
     /// Its state.
     pub state: HandlerState,

@@ -134,13 +134,13 @@ mod tests {
     #[test]
     fn a_handler_goes_back_in_a_new_epoch() {
         let table = [
-            // Only where it has come further.
+            // Only if the handler has passed the first message.
             (1, None, Some((0, 0, 10, 10))),
             (10, None, Some((9, 9, 10, 1))),
             (11, None, None),
             (12, Some((2, 20)), None),
             (0, None, Some((0, 0, 10, 10))),
-            // One that is over counts no more; one that is not goes on, and may begin earlier.
+            // A finished replay does not count; an unfinished one continues, and may begin earlier.
             (5, Some((2, 10)), Some((4, 4, 10, 6))),
             (5, Some((2, 20)), Some((4, 2, 20, 6))),
             (2, Some((5, 20)), Some((1, 1, 20, 9))),

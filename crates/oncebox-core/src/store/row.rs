@@ -15,6 +15,7 @@ pub fn time_to_ms(time: SystemTime) -> i64 {
 /// The time from milliseconds since 1970. A time that the system cannot represent is 1970.
 pub fn time_from_ms(ms: i64) -> SystemTime {
     let distance = Duration::from_millis(ms.unsigned_abs());
+    // Checked: the row may come from another program, and plain arithmetic on times panics on overflow.
     let time = if ms < 0 {
         SystemTime::UNIX_EPOCH.checked_sub(distance)
     } else {

@@ -49,6 +49,7 @@ const HEADER: &str = "-- name: ";
 pub const fn section<'f>(file: &'f str, name: &str) -> &'f str {
     let mut found = None;
     let mut rest = file;
+    // To the end of the file, so that a second statement of this name is found.
     while let Some((statement, behind)) = first(rest) {
         if name.len() == statement.name.len() && is_at(name.as_bytes(), statement.name.as_bytes(), 0) {
             assert!(found.is_none(), "the file has two statements of this name");

@@ -14,6 +14,7 @@ pub struct HandlerStatus {
     /// growth shows the handler's rate. A replay decreases it.
     pub passed: u64,
     /// The number of positions ahead of its progress in all lanes, including those of other kinds.
+    // Positions, not messages of its kinds: a difference of two numbers needs no scan of the log.
     pub lag: u64,
     /// The waiting time of the oldest message ahead of its progress.
     pub oldest_waiting: Option<Duration>,
@@ -123,6 +124,7 @@ pub trait Survey: Store {
     ) -> impl Future<Output = Result<Vec<MessageStatus>, Error>> + Send;
 
     /// The place of the message with this kind and key, if it is still in the log.
+    // By its accept marker: an index of the messages' keys would cost an entry per message, for a rare query.
     fn find_message(
         &self,
         kind: &str,

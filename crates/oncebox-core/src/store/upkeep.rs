@@ -26,6 +26,7 @@ pub trait Upkeep: Store {
 
     /// Deletes up to `limit` markers that are done and were processed before this time, with their results. Returns their
     /// number.
+    // Only done ones: without the marker of a spilled message, a copy would run beside the message in the log.
     fn sweep(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send;
 
     /// Deletes the intervals that ended before this time.

@@ -78,6 +78,7 @@ pub struct Taker<'a> {
     /// Its kinds.
     pub kinds: &'a [String],
     /// Its mode.
+    // The store compares mode and order with the handler's row: a program with other settings takes nothing.
     pub mode: Mode,
     /// The policy for dead letters if it is ordered; `None` if it is not.
     pub ordered: Option<DeadHead>,
@@ -91,8 +92,10 @@ pub struct TakeLimits {
     /// The maximum number of messages.
     pub messages: u32,
     /// The maximum number of positions to read.
+    // Without this limit, one statement could read a whole lane of messages of other kinds.
     pub positions: u32,
     /// The number of bytes in bodies; the message that reaches it is the last one.
+    // The last message may exceed it: otherwise a body above the limit would never run.
     pub bytes: u64,
     /// The maximum number of open tasks in the lane. At the maximum, no message is taken.
     pub open_tasks: Option<u32>,
@@ -159,6 +162,7 @@ pub struct Unfinished {
     /// The number of failed attempts.
     pub failures: u32,
     /// The time until it is due.
+    // A duration, not a time: the store's clock decides when the task is due, not this process's.
     pub due_in: Duration,
     /// The error of the last attempt, if there was one.
     pub error: Option<String>,
@@ -238,6 +242,7 @@ pub enum AccountStep<'a> {
 
 /// The number of a lease of tasks that run outside a transaction. Only the newest fence of a task may end it. Fences only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+// A process whose lease expired may still run: its older fence keeps it from recording an outcome.
 pub struct Fence(pub i64);
 
 /// The outcome of a task that ran outside a transaction.
@@ -299,6 +304,7 @@ pub trait Work: Store {
     ///
     /// `None` if another transaction holds the lane, or if the handler is removed, paused or registered differently from the
     /// taker.
+    // Not the locking statement: its snapshot is older than the lock, and could miss progress committed meanwhile.
     fn take(
         &self,
         tx: &mut Self::Tx,

@@ -63,7 +63,7 @@ fn is_complete(folder: &Path) -> bool {
     ["initdb", "postgres"].iter().all(|program| folder.join(program).is_file())
 }
 
-// Where only the client is installed this names a folder without a server.
+// If only the client is installed, this is a folder without a server.
 fn configured() -> Option<PathBuf> {
     let output = Command::new("pg_config").arg("--bindir").output().ok()?;
     let folder = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! The server's programs and files, before any server runs.
+//! The server's programs and files.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,7 @@ use crate::process::{OwnedProcess, Signal, describe};
 
 const LOG_TAIL_LINES: usize = 30;
 
-/// A data folder and what it takes to run a server on it.
+/// A data folder, and the programs, user and settings of its server.
 #[derive(Debug)]
 pub(super) struct DataFolder {
     folder: PrivateFolder,
@@ -32,7 +32,7 @@ impl DataFolder {
             }
         };
         let data = DataFolder::empty(bin, options.settings, options.parent.as_deref())?;
-        // The data need not survive the machine at this point, so nothing waits for the disk.
+        // No sync: an empty data folder need not survive a power failure.
         let arguments = ["-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres"];
         data.run("initdb", &arguments).await?;
         Ok(data)
@@ -76,7 +76,7 @@ impl DataFolder {
         for (name, value) in &self.settings {
             command.arg("-c").arg(format!("{name}={value}"));
         }
-        // A fast shutdown: rolls back what is open and disconnects everyone.
+        // A fast shutdown: rolls back open transactions and closes all connections.
         self.spawn(&mut command, Signal::INT)
     }
 
@@ -100,7 +100,7 @@ impl DataFolder {
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("sharing the server's log")?)
             .stderr(log);
-        // What the caller set for another server must not steer this one.
+        // The caller's settings for another server must not affect this one.
         for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
             command.env_remove(name);
         }
@@ -139,7 +139,7 @@ impl DataFolder {
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
 
-    /// Whether the last server gave up because another process listens on its port.
+    /// Whether the last server could not start because another process listens on its port.
     pub(super) fn lost_its_port(&self) -> bool {
         self.log_tail().contains("Address already in use")
     }

@@ -1,8 +1,8 @@
-//! What may differ from one private server to the next.
+//! The options of a private server.
 
 use std::path::PathBuf;
 
-/// How a server is to be started.
+/// The options of a private server.
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
     pub(super) bin: Option<PathBuf>,
@@ -11,7 +11,7 @@ pub struct PostgresOptions {
 }
 
 impl Default for PostgresOptions {
-    /// Whatever version [`find`](super::find) finds, with the server's own defaults, durable ones above all,
+    /// The version that [`find`](super::find) finds, with the server's own (durable) defaults,
     /// and room for many tests at the same time.
     fn default() -> Self {
         let settings = vec![("max_connections".into(), "300".into())];

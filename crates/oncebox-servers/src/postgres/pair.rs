@@ -1,10 +1,10 @@
-//! A primary with a synchronous standby, and what happens when the primary dies.
+//! A primary with a synchronous standby, and the failover to it.
 
 use anyhow::{Context, Result};
 
 use super::{PostgresOptions, PostgresServer};
 
-/// A primary that answers no commit before its standby has it on disk too.
+/// A primary that confirms a commit only when its standby has it on disk too.
 ///
 /// Both are private servers on fixed ports: the next standby listens where the last primary did.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub struct PostgresPair {
 impl PostgresPair {
     /// Starts both, and waits until the standby is synchronous.
     pub async fn start(options: PostgresOptions) -> Result<PostgresPair> {
-        // From the start and for both: there is never a moment at which a commit does not wait for a standby. Whoever is
-        // promoted answers none until it has one.
+        // From the start and for both, so that every commit waits for a standby. A promoted server confirms no commit
+        // until it has one.
         let options = options.setting("synchronous_standby_names", "*").setting("synchronous_commit", "on");
         let primary = PostgresServer::start(options).await.context("starting the primary")?;
         let standby = primary.start_standby(None).await.context("starting the standby")?;
@@ -41,7 +41,7 @@ impl PostgresPair {
         &mut self.primary
     }
 
-    /// The server that repeats them, if there is one.
+    /// The standby, if there is one.
     #[must_use]
     pub fn standby(&mut self) -> Option<&mut PostgresServer> {
         self.standby.as_mut()

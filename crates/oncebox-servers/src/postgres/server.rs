@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const STOP_GRACE: Duration = Duration::from_secs(10);
 const PORT_ATTEMPTS: usize = 5;
 
-/// A PostgreSQL server of one's own: loopback only, every connection trusted, data gone when dropped.
+/// A private PostgreSQL server: loopback only, every connection trusted, data removed when dropped.
 ///
 /// Data survives [`kill`](Self::kill), [`stop`](Self::stop) and [`restart`](Self::restart).
 #[derive(Debug)]
@@ -36,7 +36,7 @@ enum StartResult {
 }
 
 impl PostgresServer {
-    /// Initialises a data folder, starts a server on it and waits until it answers queries.
+    /// Initialises a data folder, starts a server on it and waits until it responds to queries.
     pub async fn start(options: PostgresOptions) -> Result<PostgresServer> {
         Self::on_a_free_port(DataFolder::initialise(options).await?).await
     }
@@ -65,13 +65,13 @@ impl PostgresServer {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Where it listens, also after a restart.
+    /// The port, which is the same after a restart.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The number of the postmaster, while it is meant to run.
+    /// The process id of the postmaster, unless the server was stopped or killed.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.process.as_ref().map(|process| process.pid().as_raw_nonzero().get())
@@ -143,7 +143,7 @@ async fn start_on(data: &DataFolder, port: u16) -> Result<StartResult> {
     bail!("PostgreSQL did not answer within {START_LIMIT:?}: {error}\n{}", data.log_tail())
 }
 
-// An open port is not enough: it may belong to another server that was faster, and a server that still
+// An open port is not enough. It may belong to another server that was faster, and a server that still
 // recovers accepts connections only to refuse them.
 async fn answers(data: &DataFolder, port: u16) -> Result<()> {
     let mut connection = superuser_on(port).connect().await?;
@@ -154,7 +154,7 @@ async fn answers(data: &DataFolder, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// How the superuser connects to the server on this port.
+/// The connection options of the superuser for the server on this port.
 pub(super) fn superuser_on(port: u16) -> PgConnectOptions {
     PgConnectOptions::new_without_pgpass()
         .host("127.0.0.1")

@@ -1,4 +1,4 @@
-//! A server that repeats what another one commits.
+//! A standby: a server that replicates the commits of another one.
 
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ impl PostgresServer {
         Ok(())
     }
 
-    /// Waits until no commit of this server is answered before a standby has it on its disk.
+    /// Waits until this server confirms commits only when a standby has them on disk.
     pub(super) async fn wait_for_synchronous_standby(&self) -> Result<()> {
         let mut connection = superuser_on(self.port()).connect().await.context("asking the primary")?;
-        // One that is behind still can be synchronous.
+        // A standby that has not caught up can be synchronous too.
         let caught_up = "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync'
             AND state = 'streaming' AND flush_lsn >= pg_current_wal_flush_lsn())";
         let deadline = Instant::now() + LIMIT;

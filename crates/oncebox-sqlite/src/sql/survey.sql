@@ -92,8 +92,7 @@ limit ?3;
 -- name: message_states
 -- What became of the messages of a lane behind a position and up to another, for each handler of their kind,
 -- by name; or for the one handler of a spilled message, which is done when it has no task and no dead letter.
--- Index: primary keys of oncebox_dead, oncebox_message, oncebox_progress, oncebox_task; oncebox_dead_order, unique name of
--- oncebox_handler, oncebox_task_order.
+-- Index: primary keys of oncebox_dead, oncebox_message, oncebox_progress, oncebox_task; unique name of oncebox_handler.
 select
     m.pos, h.name, d.error, t.failures, t.due_at, t.error,
     m.target is not null or coalesce(m.pos <= (
@@ -101,25 +100,7 @@ select
         where p.handler = h.id and p.lane = m.lane
         order by p.epoch desc, p.pos desc limit 1
     ), 0),
-    case
-        when t.owner is not null then 'running'
-        when t.scheduled and t.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?4 then 'scheduled'
-        when h.ordered is not null and (
-            exists (
-                select 1 from oncebox_task earlier
-                where earlier.handler = t.handler and earlier.lane = t.lane and earlier.order_by = t.order_by
-                  and earlier.pos < t.pos and not (
-                    earlier.scheduled and earlier.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?4
-                  )
-            )
-            or h.ordered = 'hold' and exists (
-                select 1 from oncebox_dead earlier
-                where earlier.handler = t.handler and earlier.lane = t.lane and earlier.order_by = t.order_by
-                  and earlier.pos < t.pos
-            )
-        ) then 'parked'
-        else 'turn'
-    end
+    h.id
 from oncebox_message m
 cross join oncebox_handler h
 left join oncebox_dead d on d.handler = h.id and d.lane = m.lane and d.pos = m.pos
@@ -141,19 +122,30 @@ cross join oncebox_message m on m.lane = a.lane and m.pos = a.pos
 where a.handler = '@accept' and a.kind = ?1 and a.key = ?2;
 
 -- name: tasks
--- Tasks of one handler or all, the next first, and what each waits for.
--- Index: primary keys of oncebox_handler, oncebox_message, oncebox_task; oncebox_dead_order, oncebox_task_order.
+-- Tasks of one handler or all, the next first.
+-- Index: primary keys of oncebox_handler, oncebox_message, oncebox_task.
 select
-    h.name, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures, t.due_at, t.error,
+    h.name, t.lane, t.pos, m.kind, m.key, m.long_key, t.failures, t.due_at, t.error, h.id
+from oncebox_task t
+cross join oncebox_handler h on h.id = t.handler
+cross join oncebox_message m on m.lane = t.lane and m.pos = t.pos
+where ?1 is null or h.name = ?1
+order by t.due_at, t.handler, t.lane, t.pos
+limit ?2;
+
+-- name: task_waits
+-- What a task waits for: a handler, its lane and position. ?4 is the offset of the clock.
+-- Index: primary keys of oncebox_handler, oncebox_task; oncebox_dead_order, oncebox_task_order.
+select
     case
         when t.owner is not null then 'running'
-        when t.scheduled and t.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?3 then 'scheduled'
+        when t.scheduled and t.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?4 then 'scheduled'
         when h.ordered is not null and (
             exists (
                 select 1 from oncebox_task earlier
                 where earlier.handler = t.handler and earlier.lane = t.lane and earlier.order_by = t.order_by
                   and earlier.pos < t.pos and not (
-                    earlier.scheduled and earlier.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?3
+                    earlier.scheduled and earlier.due_at > cast(unixepoch('subsec') * 1000 as integer) + ?4
                   )
             )
             or h.ordered = 'hold' and exists (
@@ -166,7 +158,4 @@ select
     end
 from oncebox_task t
 cross join oncebox_handler h on h.id = t.handler
-cross join oncebox_message m on m.lane = t.lane and m.pos = t.pos
-where ?1 is null or h.name = ?1
-order by t.due_at, t.handler, t.lane, t.pos
-limit ?2;
+where t.handler = ?1 and t.lane = ?2 and t.pos = ?3;

@@ -1,4 +1,4 @@
-//! Claims: who may run.
+//! Claims: which copy of a message may run.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +11,7 @@ use crate::conformance::{Fixture, LIMITS, unit};
 async fn claim_and_commit<S: Claims>(store: &S, unit: &oncebox_core::store::Unit) -> bool {
     let mut tx = store.begin(LIMITS).await.unwrap();
     let fresh = store.claim(&mut tx, std::slice::from_ref(unit)).await.unwrap()[0].is_fresh();
+    // As the engine does: a store may refuse a commit without its guard.
     store.arm(&mut tx).await.unwrap();
     store.guard(&mut tx).await.unwrap();
     store.commit(tx).await.unwrap();
@@ -141,7 +142,7 @@ pub async fn handler_kind_and_key_all_count<F: Fixture>(fixture: F) {
     }
 }
 
-/// The answers of a batch stand in the order of its units.
+/// The results of a batch are in the order of its units.
 pub async fn a_batch_of_claims_answers_in_order<F: Fixture>(fixture: F) {
     let store = fixture.store();
     assert!(claim_and_commit(&store, &unit("h", "k", "2")).await);

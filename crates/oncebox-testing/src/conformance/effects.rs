@@ -115,7 +115,7 @@ async fn harness<F: Fixture>(fixture: &F) -> Harness<F::Store> {
     .unwrap()
 }
 
-/// What dies before the commit never happened.
+/// After a crash before the commit, nothing has happened.
 pub async fn a_crash_before_commit_leaves_nothing<F: Fixture>(fixture: F) {
     let delivered = harness(&fixture)
         .await
@@ -129,7 +129,7 @@ pub async fn a_crash_before_commit_leaves_nothing<F: Fixture>(fixture: F) {
     assert_eq!(fixture.effects("crashed").await, 1 + repeated);
 }
 
-/// What dies after the commit is a duplicate when it comes again.
+/// After a crash behind the commit, the next delivery is a duplicate.
 pub async fn a_crash_after_commit_is_a_duplicate<F: Fixture>(fixture: F) {
     let delivered = harness(&fixture)
         .await
@@ -230,7 +230,7 @@ pub async fn a_claim_joins_a_transaction_of_the_user<F: Fixture>(fixture: F) {
     assert!(fixture.transaction(false, body).await);
 }
 
-/// What a store keeps on disk outlives the process.
+/// Markers on disk outlive the process.
 pub async fn what_was_done_is_still_known_after_a_restart<F: Fixture>(fixture: F) {
     let inbox = with_effect(Inbox::builder(fixture.store()), &fixture, "h").build().await.unwrap();
     let report = inbox.process(envelope("a")).await.unwrap();

@@ -11,6 +11,7 @@ pub async fn keys_compare_byte_by_byte<F: Fixture>(fixture: F) {
     let long = vec![b'x'; 600];
     let mut longer = long.clone();
     longer.push(b'x');
+    // A key with the bytes of another key's stored digest must not be equal to that key.
     let digest_of_long = Key::new(&long).stored().as_bytes()[1..].to_vec();
     let keys: Vec<Vec<u8>> = vec![
         b"a".to_vec(),
@@ -21,11 +22,13 @@ pub async fn keys_compare_byte_by_byte<F: Fixture>(fixture: F) {
         b"\0".to_vec(),
         vec![0xff, 0xfe],
         vec![0xff],
+        // A database with a Unicode collation could treat these two pairs as equal.
         "e\u{301}".into(),
         "\u{e9}".into(),
         "ß".into(),
         "ss".into(),
         b"'; drop table marker; --".to_vec(),
+        // Stores keep keys of more than 512 bytes as a digest.
         vec![b'x'; 511],
         vec![b'x'; 512],
         vec![b'x'; 513],

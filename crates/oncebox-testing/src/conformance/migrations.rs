@@ -42,6 +42,7 @@ pub async fn twenty_starters_at_once_migrate_once<F: MigratingFixture>(fixture: 
             tokio::spawn(async move {
                 let store = fixture.connect().await;
                 fixture.migrate(&store).await;
+                // The build checks the schema: a starter must not see one that is half migrated.
                 Inbox::builder(store).build().await.unwrap();
             })
         })
@@ -65,7 +66,7 @@ pub async fn a_build_on_an_empty_database_says_what_to_do_and_alters_nothing<F: 
     assert_eq!(fixture.count_objects(&store).await, 0);
 }
 
-/// So that a program can report both.
+/// A program can report both versions.
 pub async fn the_version_there_and_the_one_needed_can_be_asked_for<F: MigratingFixture>(fixture: F) {
     let store = fixture.connect().await;
     let (there, needed) = fixture.schema_version(&store).await;
@@ -76,7 +77,7 @@ pub async fn the_version_there_and_the_one_needed_can_be_asked_for<F: MigratingF
     assert_eq!(fixture.schema_version(&store).await, (FUTURE, needed));
 }
 
-/// Nothing is left to do for `migrate`.
+/// After the printed SQL, `migrate` changes nothing.
 pub async fn the_printed_sql_is_all_that_is_needed<F: MigratingFixture>(fixture: F) {
     let store = fixture.connect().await;
     fixture.run_printed_sql(&store).await;

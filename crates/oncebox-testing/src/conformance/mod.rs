@@ -65,7 +65,7 @@ pub use stored_survey::*;
 
 pub use crate::model::{every_transition_happens, random_operations_agree_with_the_model};
 
-/// What a store says of itself.
+/// The capabilities that a store declares.
 #[derive(Clone, Copy, Debug)]
 pub struct Capabilities {
     /// Handlers write in the marker's own transaction, so that a failure undoes what they wrote.
@@ -80,7 +80,7 @@ pub struct Capabilities {
 /// A future on the heap, as hooks of a [`Fixture`] take it.
 pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 
-/// What a hook of a [`Fixture`] runs on the connection of a transaction.
+/// The code that a hook of a [`Fixture`] runs on the connection of a transaction.
 pub type TransactionBody<C> = Box<dyn for<'c> FnOnce(&'c mut C) -> BoxFuture<'c, ()> + Send>;
 
 /// A row of the view in which the log looks like an inbox table.
@@ -99,7 +99,7 @@ pub trait Fixture: Clone + Send + Sync + 'static {
     /// The store.
     type Store: InboxStore;
 
-    /// What the store says of itself.
+    /// The capabilities of the store.
     fn capabilities(&self) -> Capabilities;
 
     /// The store: migrated, empty, the same one at every call.
@@ -428,6 +428,7 @@ macro_rules! conformance {
     };
     (@tests $fixture:path; $($behaviour:ident)*) => {
         $(
+            // Not a current-thread runtime: the model test uses `block_in_place`, which panics on one.
             #[$crate::__private::tokio::test(
                 flavor = "multi_thread", worker_threads = 2, crate = "oncebox_testing::__private::tokio"
             )]

@@ -1,4 +1,4 @@
-//! Retention: what is due goes, what is not stays.
+//! Retention: expired markers are deleted, the others are kept.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub async fn a_sweep_deletes_what_is_due_in_bounded_batches<F: Fixture>(fixture:
     assert!(inbox.call::<String, _>("h", &Sample::new("young")).await.unwrap().is_replayed());
 }
 
-/// Nothing expires while no process is alive: the broker still holds what was handled before the stop.
+/// Nothing expires while no process is alive: the broker may still hold messages that were handled before the stop.
 pub async fn downtime_expires_nothing<F: Fixture>(fixture: F) {
     if !fixture.capabilities().counts_live_time {
         return;
@@ -83,7 +83,7 @@ pub async fn downtime_expires_nothing<F: Fixture>(fixture: F) {
     assert_eq!(fixture.effects("kept").await, 1);
 }
 
-/// While a sweep is at work, what it must not delete is still a duplicate.
+/// During a sweep, messages with younger markers are still duplicates.
 pub async fn a_duplicate_during_a_sweep_is_still_a_duplicate<F: Fixture>(fixture: F) {
     let store = fixture.store();
     let inbox = Inbox::builder(store.clone())

@@ -1,4 +1,4 @@
-//! The stored inbox: what is accepted takes effect once for each handler, later.
+//! The stored inbox: an accepted message takes effect later, once for each handler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use crate::operator;
 
 pub(super) type Conn<F> = <<F as Fixture>::Store as oncebox_core::store::Store>::Conn;
 
-/// Longer than any visit: what a transaction takes does not depend on how fast the machine is.
+/// Longer than any visit, so that the size of a batch does not depend on the speed of the machine.
 pub(super) const NO_LIMIT: Duration = Duration::from_secs(3600);
 
 /// A stored inbox with one lane, where nothing runs beside anything else.
@@ -96,7 +96,7 @@ pub async fn copies_at_once_are_accepted_once<F: Fixture<Store: LogStore>>(fixtu
     }
 }
 
-/// A failed message becomes a task; those before and behind it stay done.
+/// A failed message becomes a task; the messages before and behind it stay done.
 pub async fn a_failed_message_runs_again_and_its_neighbours_do_not<F: Fixture<Store: LogStore>>(fixture: F) {
     let attempts = Arc::new(AtomicU32::new(0));
     let (effects, seen) = (fixture.clone(), attempts.clone());
@@ -130,7 +130,7 @@ pub async fn a_failed_message_runs_again_and_its_neighbours_do_not<F: Fixture<St
     }
 }
 
-/// Its attempts used up, it waits for an operator, who lets it run again.
+/// Without attempts left, the message waits for an operator, whose retry runs it again.
 pub async fn a_message_that_keeps_failing_is_a_dead_letter<F: Fixture<Store: LogStore>>(fixture: F) {
     let heal = Arc::new(AtomicU32::new(0));
     let told = Arc::new(AtomicU32::new(0));

@@ -1,4 +1,4 @@
-//! Accepting: what is taken into the log, under which key, and where it sits there.
+//! Accepting: the messages in the log, their keys and their places.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -113,6 +113,7 @@ pub async fn what_is_beyond_a_limit_is_rejected<F: Fixture<Store: LogStore>>(fix
     let within = note()
         .with_order_by(vec![b'x'; Key::MAX_BYTES])
         .with_header("x", "y".repeat(Headers::MAX_BYTES - 1))
+        // The first second of the year 1, the earliest time that is accepted.
         .with_occurred_at(SystemTime::UNIX_EPOCH - Duration::from_secs(62_135_596_800))
         .with_due_at(SystemTime::UNIX_EPOCH);
     accept_new(&inbox, within).await;

@@ -114,7 +114,7 @@ pub async fn where_two_processes_crashed_messages_run_one_by_one<F: Fixture<Stor
     journal.read();
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!(journal.read(), ["f", "g", "commit"]);
-    // Their notes are gone: the next crash counts for none of them.
+    // Their notes were removed: the next crash counts for none of them.
     let another = enter(&store, ledger, 3).await;
     for pos in 1..=7 {
         let noted = store.note_attempt(ledger, Place { lane: 0, pos }, another).await.unwrap();
@@ -122,7 +122,7 @@ pub async fn where_two_processes_crashed_messages_run_one_by_one<F: Fixture<Stor
     }
 }
 
-/// Tasks too.
+/// Tasks run one by one too.
 pub async fn where_two_processes_crashed_tasks_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
     if !fixture.capabilities().counts_crashes {
         return super::log::crashes_lead_to_no_care(fixture).await;
@@ -158,7 +158,7 @@ pub async fn where_two_processes_crashed_tasks_run_one_by_one<F: Fixture<Store: 
     assert!(!is_careful(&store, ledger).await);
 }
 
-/// It does not run a third time, and the lane goes on behind it.
+/// The message does not run a third time, and the messages behind it run.
 pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
@@ -191,7 +191,7 @@ pub async fn a_message_of_which_processes_keep_dying_is_a_dead_letter<F: Fixture
     accept_new(&inbox, sample("later")).await;
     assert!(!is_careful(&store, ledger).await, "care has ended");
 
-    // An operator may know better.
+    // An operator can still retry the message.
     assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     for id in ["before", "poison", "survivor", "behind", "later"] {

@@ -1,4 +1,4 @@
-//! Processes that die: at any point, and nothing is lost and nothing doubled.
+//! Processes that crash at any point: no message is lost, and none takes effect twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +89,7 @@ pub async fn a_worker_that_dies_with_tasks_in_flight_loses_none<F: Fixture<Store
         for id in &ids {
             accept_new(&alive, sample(id)).await;
         }
+        // Not `work_until_idle`: the retries are due at once, so it would also run the tasks.
         while alive.operators().tasks(None, 10).await.unwrap().len() < ids.len() {
             alive.work_once().await.unwrap();
         }
@@ -107,7 +108,7 @@ pub async fn a_worker_that_dies_with_tasks_in_flight_loses_none<F: Fixture<Store
     assert!(alive.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
 }
 
-/// Whether it happened shows when it comes again.
+/// A second accept shows whether the first one was stored.
 pub async fn an_accept_whose_answer_was_lost_is_a_duplicate_when_repeated<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
@@ -149,6 +150,7 @@ pub async fn a_caller_of_accept_that_goes_away_can_come_back<F: Fixture<Store: L
         }
         drop(calls);
         for id in ids {
+            // New or a duplicate: the append may have happened before the call was dropped.
             let _ = inbox.accept(sample(&id)).await.unwrap();
         }
     }

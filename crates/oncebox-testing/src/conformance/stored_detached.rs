@@ -31,7 +31,7 @@ fn read<T>(journal: &Journal<T>) -> Vec<T> {
     std::mem::take(&mut *journal.lock().unwrap())
 }
 
-/// A detached handler that notes what it runs on and then does what this function says.
+/// A detached handler that records its messages and returns the result of `judge`.
 fn with_mail<S: LogStore>(
     builder: InboxBuilder<S>,
     runs: &Journal<String>,
@@ -122,7 +122,7 @@ pub async fn a_detached_handler_that_keeps_failing_leaves_a_dead_letter<F: Fixtu
     assert!(inbox.operators().dead_letters(Select::all(), 10).await.unwrap().is_empty());
 }
 
-/// Never more, and no fewer while there is something to do.
+/// Never more than the limit, and no fewer while there is work.
 pub async fn as_many_detached_bodies_run_at_once_as_may<F: Fixture<Store: LogStore>>(fixture: F) {
     const MOST: usize = 3;
     let (running, most, ended) = <(Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
@@ -160,7 +160,7 @@ pub async fn as_many_detached_bodies_run_at_once_as_may<F: Fixture<Store: LogSto
     assert_eq!(most.load(Ordering::SeqCst), MOST);
 }
 
-/// Its messages wait until some of those are done.
+/// The lane's messages wait until some open tasks are done.
 pub async fn a_lane_with_too_many_open_tasks_pauses<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs: Journal<String> = Arc::default();
     let judge = |_: &str, n| if n == 1 { Err(Failure::after(HOUR, "busy")) } else { Ok(()) };
@@ -210,7 +210,7 @@ pub async fn scheduled_messages_do_not_pause_a_lane<F: Fixture<Store: LogStore>>
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// Of one ordering key, while other keys run beside it.
+/// Bodies of one ordering key run one at a time, while other keys run beside them.
 pub async fn ordered_detached_bodies_run_one_at_a_time<F: Fixture<Store: LogStore>>(fixture: F) {
     let done: Journal<String> = Arc::default();
     let running: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
@@ -255,7 +255,7 @@ pub async fn ordered_detached_bodies_run_one_at_a_time<F: Fixture<Store: LogStor
     }
 }
 
-/// It counts as handled before it runs; what fails is the operator's.
+/// The message counts as handled before it runs. Only an operator can retry a failure.
 pub async fn at_most_once_is_never_tried_again_by_itself<F: Fixture<Store: LogStore>>(fixture: F) {
     let healed = Arc::new(AtomicBool::new(false));
     let seen: Journal<(usize, u64)> = Arc::default();
@@ -310,7 +310,7 @@ pub async fn a_scheduled_message_runs_detached_at_its_time<F: Fixture<Store: Log
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
-/// What a handler takes, what its options say and what the inbox has must fit.
+/// The arguments of a handler, its options and the mode of its inbox must fit.
 pub async fn a_detached_handler_says_that_it_is_one<F: Fixture<Store: LogStore>>(fixture: F) {
     async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
         let error: Error = builder.build().await.unwrap_err();
@@ -385,7 +385,7 @@ pub async fn a_lost_lease_is_reported_and_does_not_count<F: Fixture<Store: LogSt
     assert!(other.operators().tasks(None, 10).await.unwrap().is_empty());
 }
 
-/// A process elsewhere leases the next message, and what became of it is not heard of.
+/// A process elsewhere leases the next message, and never reports its outcome.
 async fn lease<S: LogStore>(store: &S, handler: HandlerId, process: ProcessId) {
     let kinds = ["sample".to_owned()];
     let taker = Taker { handler, kinds: &kinds, mode: Mode::Stored, ordered: None, lane: 0 };
@@ -417,7 +417,7 @@ async fn lease<S: LogStore>(store: &S, handler: HandlerId, process: ProcessId) {
     store.finish(tx, progress).await.unwrap();
 }
 
-/// Not before, and a crash is no failed attempt.
+/// The message runs again after the lease has expired. A crash is no failed attempt.
 pub async fn what_a_process_ran_when_it_crashed_runs_again<F: Fixture<Store: LogStore>>(fixture: F) {
     let store = fixture.store();
     let runs: Journal<String> = Arc::default();
@@ -446,7 +446,7 @@ pub async fn what_a_process_ran_when_it_crashed_runs_again<F: Fixture<Store: Log
     assert_eq!(read(&runs), ["c"]);
 }
 
-/// The third time it is a dead letter, and does not run.
+/// After three crashes the message is a dead letter, and does not run.
 pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     F: Fixture<Store: LogStore>,
 >(
@@ -484,6 +484,7 @@ pub async fn an_out_of_process_message_runs_after_any_number_of_crashes<F: Fixtu
     let inbox = builder.build().await.unwrap();
     let mail = id_of(&inbox, "mail").await;
     accept_new(&inbox, sample("a")).await;
+    // One more than the crashes that make other detached messages dead letters.
     for _ in 0..4 {
         let dying = enter(&store, mail, 10).await;
         lease(&store, mail, dying).await;

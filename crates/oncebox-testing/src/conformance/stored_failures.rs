@@ -1,4 +1,4 @@
-//! Failing: what is tried again and when, what is dead, and that neighbours notice nothing.
+//! Failures: retries and their times, dead letters, and no effect on neighbours.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::{Fixture, Sample};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A stored inbox whose handler writes an effect and then does what this function says.
+/// A stored inbox whose handler writes an effect and returns the result of `judge`.
 fn that_fails<F: Fixture<Store: LogStore>>(
     fixture: &F,
     judge: impl Fn(&str, u32) -> Result<(), Failure> + Clone + Send + Sync + 'static,
@@ -32,7 +32,7 @@ async fn assert_effects<F: Fixture>(fixture: &F, expected: &[(&str, u64)]) {
     }
 }
 
-/// No second try for what can never work.
+/// A permanent failure has no second attempt.
 pub async fn a_permanent_failure_is_a_dead_letter_at_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let judge = |id: &str, _| match id {
         "never" => Err(Failure::permanent("no such customer")),
@@ -51,7 +51,7 @@ pub async fn a_permanent_failure_is_a_dead_letter_at_once<F: Fixture<Store: LogS
     assert_effects(&fixture, &[("before", 1), ("never", 0), ("behind", 1)]).await;
 }
 
-/// The first tries tell what was wrong, the last ones what still is; a message that fails for weeks is no row of megabytes.
+/// The first and the last errors help most. The row of a message that fails for weeks must stay small.
 pub async fn of_many_failed_attempts_the_first_and_the_last_are_kept<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
@@ -218,6 +218,7 @@ pub async fn a_poisoned_message_in_a_set_dies_alone<F: Fixture<Store: LogStore>>
     assert_eq!((letters.len(), letters[0].attempts.len()), (1, 1));
     assert_eq!(letters[0].key.as_ref().map(ToString::to_string).as_deref(), Some("m-63"));
     let sets = sets.load(Ordering::SeqCst);
+    // Halving takes about two runs per level to find one message in a batch.
     assert!(sets < 40, "{sets} sets for 100 messages");
 }
 
@@ -280,7 +281,7 @@ pub async fn a_handler_that_hangs_fails_alone<F: Fixture<Store: LogStore>>(fixtu
     assert_effects(&fixture, &[("before", 1), ("hangs", 1), ("behind", 1)]).await;
 }
 
-/// What is in the way of some does not keep the others of the lane, however many fail.
+/// Failing messages do not delay the others of their lane, however many fail.
 pub async fn neighbours_of_failing_messages_run_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let fails = |id: &str| id[2..].parse::<u32>().is_ok_and(|n| n.is_multiple_of(7));
     let judge = move |id: &str, n| if fails(id) && n < 3 { Err("not yet".into()) } else { Ok(()) };

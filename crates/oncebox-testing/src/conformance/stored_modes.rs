@@ -1,4 +1,4 @@
-//! Modes: a handler goes from one to the other through mixed, and no key takes effect twice.
+//! Modes: a handler changes its mode by way of mixed, and no key takes effect twice.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn state<S: LogStore>(inbox: &Inbox<S>, id: &str) -> Option<MarkerState> {
     inbox.marker("ledger", "sample", id).await.unwrap().map(|marker| marker.state)
 }
 
-/// Whichever way is first.
+/// Either the delivery or the accept may be first.
 pub async fn a_key_that_comes_both_ways_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
     assert_eq!(deliver(&inbox, "inline first").await, "done");
@@ -93,6 +93,7 @@ pub async fn a_key_that_comes_both_ways_at_once_takes_effect_once<F: Fixture<Sto
     ];
     let mut calls = Vec::new();
     for n in 0..40 {
+        // All four combinations of the two inboxes.
         let (inline, accepting) = (inboxes[n % 2].clone(), inboxes[(n + n / 2) % 2].clone());
         calls.push(tokio::spawn(async move {
             let outcome = deliver(&inline, &format!("m-{n}")).await;
@@ -104,6 +105,7 @@ pub async fn a_key_that_comes_both_ways_at_once_takes_effect_once<F: Fixture<Sto
     }
     let workers = inboxes.clone().map(|inbox| {
         tokio::spawn(async move {
+            // Repeated, because messages arrive while the workers run.
             for _ in 0..10 {
                 inbox.work_until_idle().await.unwrap();
             }
@@ -121,7 +123,7 @@ pub async fn a_key_that_comes_both_ways_at_once_takes_effect_once<F: Fixture<Sto
     }
 }
 
-/// The log has it, and will try it again.
+/// The log has the message, and retries it.
 pub async fn what_failed_from_the_log_is_a_duplicate_inline<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
     for id in ["task", "dead", "fine"] {
@@ -154,7 +156,7 @@ pub async fn what_failed_from_the_log_is_a_duplicate_inline<F: Fixture<Store: Lo
     assert_eq!(fixture.effects("task inline").await, 1);
 }
 
-/// On purpose.
+/// A replay runs messages again on purpose, whatever their markers say.
 pub async fn a_replay_runs_what_its_markers_know<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
     for id in ["a", "b"] {
@@ -167,7 +169,7 @@ pub async fn a_replay_runs_what_its_markers_know<F: Fixture<Store: LogStore>>(fi
     assert_eq!(deliver(&inbox, "a").await, "duplicate");
 }
 
-/// What it has passed is known inline; what waits still runs.
+/// Passed messages are known inline; waiting messages still run.
 pub async fn from_stored_to_mixed_nothing_runs_twice<F: Fixture<Store: LogStore>>(fixture: F) {
     let stored = of(&fixture, Mode::stored()).build().await.unwrap();
     for id in ["done", "task", "dead"] {
@@ -192,7 +194,7 @@ pub async fn from_stored_to_mixed_nothing_runs_twice<F: Fixture<Store: LogStore>
     }
 }
 
-/// They would run again if they were accepted.
+/// Inline keys would run again if they were accepted.
 pub async fn to_stored_only_when_inline_keys_are_forgotten<F: Fixture<Store: LogStore>>(fixture: F) {
     let inline = of(&fixture, Mode::inline()).build().await.unwrap();
     assert_eq!(deliver(&inline, "a").await, "done");
@@ -224,7 +226,7 @@ pub async fn to_stored_only_when_inline_keys_are_forgotten<F: Fixture<Store: Log
     assert!(text.contains("Mode::mixed()"), "{text}");
 }
 
-/// No handler would read them any more.
+/// No handler would read the waiting messages any more.
 pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogStore>>(fixture: F) {
     let mixed = of(&fixture, Mode::mixed()).build().await.unwrap();
     for id in ["a", "task", "dead"] {
@@ -254,7 +256,7 @@ pub async fn to_inline_only_when_nothing_waits_in_the_log<F: Fixture<Store: LogS
     assert_eq!(deliver(&inline, "b").await, "done");
 }
 
-/// What was done inline while it waited in the log must be passed before the log forgets to look.
+/// A message that was done inline while it waited in the log must be passed before mixed mode may end.
 pub async fn mixed_is_left_when_the_log_has_passed_what_came_inline<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = of(&fixture, Mode::mixed()).build().await.unwrap();
     accept_new(&inbox, sample("both ways")).await;
@@ -280,7 +282,7 @@ pub async fn an_older_program_leaves_a_changed_handler_to_the_new_one<F: Fixture
     assert_eq!(fixture.effects("a").await, 1);
 }
 
-/// What is gone over again was done before, and copies of it are known.
+/// Replayed messages were done before, so their copies are still duplicates.
 pub async fn a_replay_that_is_not_over_is_no_reason_to_forget<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = of(&fixture, Mode::stored()).build().await.unwrap();
     for id in ["a", "b", "c"] {
@@ -295,7 +297,7 @@ pub async fn a_replay_that_is_not_over_is_no_reason_to_forget<F: Fixture<Store: 
     assert_eq!(fixture.effects("b").await, 2);
 }
 
-/// A key with a stored result that is gone over again, fails, and then works: the newest result counts, and it is done.
+/// A replay of a key with a stored result fails and then succeeds: the newest result counts, and the key is done.
 pub async fn a_replay_that_fails_first_ends_with_its_newest_result<F: Fixture<Store: LogStore>>(fixture: F) {
     let handler =
         async |_: Sample, Attempt(n): Attempt, Replay(again): Replay, _: &mut Conn<F>| match (again, n) {

@@ -19,6 +19,7 @@ pub async fn a_culprit_is_found_while_another_lane_is_busy<F: Fixture<Store: Log
             _ => Ok(()),
         }
     };
+    // One worker, so that a busy lane could starve the other one.
     let builder = Inbox::builder(fixture.store()).stored().lanes(2).workers(1).work_batch(10);
     let builder = builder.batch_time(NO_LIMIT);
     let inbox = builder.on("ledger", handler).build().await.unwrap();

@@ -1,4 +1,4 @@
-//! What operators do with handlers: pause them, run them again, rename them, remove them.
+//! Actions of operators on handlers: pause, resume, replay, rename and remove.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
     error.to_string()
 }
 
-/// Who did what to whom, newest first.
+/// The operator, action and handler of each entry, newest first.
 async fn audit<S: LogStore>(inbox: &Inbox<S>) -> Vec<(String, String, String)> {
     let entries = inbox.operators().audit(100).await.unwrap();
     let read = |entry: AuditEntry| (entry.operator, entry.action, entry.handler);
@@ -34,7 +34,7 @@ fn entry(operator: &str, action: &str, handler: &str) -> (String, String, String
     (operator.to_owned(), action.to_owned(), handler.to_owned())
 }
 
-/// What a handler was given.
+/// The input of one run of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HandlerRun {
     id: String,
@@ -58,7 +58,7 @@ fn fresh(ids: &[&str]) -> Vec<(String, bool)> {
     ids.iter().map(|id| ((*id).to_owned(), false)).collect()
 }
 
-/// A builder with a handler that writes an effect, notes what it was given, and then does what this function says.
+/// A builder with a handler that writes an effect, records its input, and returns the result of `judge`.
 fn noting<F: Fixture<Store: LogStore>>(
     fixture: &F,
     builder: InboxBuilder<F::Store>,
@@ -107,6 +107,7 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
     accept_new(&inbox, sample("a")).await;
     let started_meanwhile = builder().build().await.unwrap();
     for inbox in [&inbox, &started_meanwhile] {
+        // A worker that waits for the paused handler would hang here.
         let report = tokio::time::timeout(HOUR / 60, inbox.work_until_idle()).await.unwrap().unwrap();
         assert!(report.done <= 1 && report.failed == 0, "{report:?}");
     }
@@ -125,7 +126,7 @@ pub async fn a_paused_handler_waits_until_it_is_resumed<F: Fixture<Store: LogSto
     assert_eq!(audit(&inbox).await, [entry("bob", "resume", "ledger"), entry("ann", "pause", "ledger")]);
 }
 
-/// From the oldest message that is there, and new ones are new.
+/// The replay begins with the oldest stored message. Messages accepted later are no replay.
 pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let builder = noting(&fixture, one_lane(&fixture), "ledger", &runs, never_fails);
@@ -160,7 +161,7 @@ pub async fn a_replay_runs_a_handler_again<F: Fixture<Store: LogStore>>(fixture:
     assert!(detail.contains("the beginning") && detail.contains("positions: 3"), "{detail}");
 }
 
-/// Only what was received since then, or what sits there and behind it.
+/// The replay covers messages received since that time, or the message at that place and later ones.
 pub async fn a_replay_begins_at_a_time_or_a_place<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let builder = Inbox::builder(fixture.store()).stored().lanes(2);
@@ -189,6 +190,7 @@ pub async fn a_replay_begins_at_a_time_or_a_place<F: Fixture<Store: LogStore>>(f
     assert_eq!(come_to.positions, 3);
     inbox.work_until_idle().await.unwrap();
     let mut ran = read(&runs);
+    // The messages are in two lanes, which have no common order.
     ran.sort();
     assert_eq!(ran, replayed(&["b", "c", "d"]));
     let future = SystemTime::now() + HOUR * 24;
@@ -215,7 +217,7 @@ pub async fn a_replay_begins_at_a_time_or_a_place<F: Fixture<Store: LogStore>>(f
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
-/// They are waiting messages again, and counted.
+/// Tasks and dead letters become waiting messages again, and are counted.
 pub async fn a_replay_absorbs_tasks_and_dead_letters<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let healed = Arc::new(AtomicBool::new(false));
@@ -254,7 +256,7 @@ pub async fn a_replay_absorbs_tasks_and_dead_letters<F: Fixture<Store: LogStore>
     assert_eq!((fixture.effects("task").await, fixture.effects("dead").await), (1, 1));
 }
 
-/// In the middle of the first one too: what was new before it is still a replay, what comes is not.
+/// A replay can be replayed before its end. Its messages are still a replay; later messages are not.
 pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let inbox = noting(&fixture, one_lane(&fixture), "ledger", &runs, never_fails).build().await.unwrap();
@@ -294,7 +296,7 @@ pub async fn a_replay_may_be_replayed<F: Fixture<Store: LogStore>>(fixture: F) {
     assert_eq!(read(&runs), replayed(&["a", "b", "c", "d", "e"]));
 }
 
-/// Its task knows.
+/// The task keeps that it is a replay.
 pub async fn a_replayed_message_that_fails_is_tried_again_as_a_replay<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
@@ -328,7 +330,7 @@ pub async fn a_replayed_message_that_fails_is_tried_again_as_a_replay<F: Fixture
     assert_eq!(read(&runs), fresh(&["c", "c"]));
 }
 
-/// With all that it has done and has to do; the old name leads to the new one.
+/// The handler keeps its progress, tasks and markers. The old name leads to the new one.
 pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Runs::default();
     let judge = |id: &str, n| match (id, n) {
@@ -396,7 +398,7 @@ pub async fn a_renamed_handler_goes_on_under_its_new_name<F: Fixture<Store: LogS
     }
 }
 
-/// What it handled inline is a duplicate under the new name.
+/// A message handled under the old name is a duplicate under the new one.
 pub async fn a_renamed_inline_handler_knows_its_keys<F: Fixture<Store: LogStore>>(fixture: F) {
     let named = |name: &'static str| {
         with_effect(&fixture, Inbox::builder(fixture.store()).mode(Mode::inline()), name)

@@ -1,4 +1,4 @@
-//! Dead letters and operators: what can be done with them, and that it is written down.
+//! Dead letters: the actions of operators on them, and the audit of these actions.
 
 use oncebox_core::store::{DeadLetter, Select};
 use oncebox_core::{ErrorKind, Failure, Inbox, LogStore};
@@ -10,7 +10,7 @@ use crate::operator;
 
 const GOOD: &str = r#"{"id": "corrected", "text": "good"}"#;
 
-/// An inbox with two handlers that take only messages that say they are good.
+/// An inbox with two handlers that fail permanently unless the message's text is `good`.
 async fn particular<F: Fixture<Store: LogStore>>(fixture: &F) -> Inbox<F::Store> {
     let mut builder = one_lane(fixture);
     for name in ["one", "two"] {
@@ -57,6 +57,7 @@ pub async fn dead_letters_are_selected_by_what_they_have<F: Fixture<Store: LogSt
     assert_eq!(select(Select::all().handler("one")).await, ["one a", "one b", "one c"]);
     assert_eq!(select(Select::all().kind("sample")).await.len(), 6);
     assert!(select(Select::all().kind("another")).await.is_empty());
+    // `%` and `_` are wildcards of SQL's `like`. In a filter they are plain characters.
     assert!(select(Select::all().handler("o%")).await.is_empty());
     assert_eq!(select(Select::all().at(late)).await, ["one c", "two c"]);
     assert_eq!(select(Select::all().at(late).handler("two")).await, ["two c"]);
@@ -71,9 +72,10 @@ pub async fn dead_letters_are_selected_by_what_they_have<F: Fixture<Store: LogSt
     assert_eq!(names(&oldest), ["one a", "one b", "two a", "two b"]);
 }
 
-/// What a letter says of its time is good enough to find it again.
+/// The time of a dead letter is exact enough to find it again.
 pub async fn a_dead_letter_is_found_by_its_own_time<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = particular(&fixture).await;
+    // Several letters, because a rounding error of the time shows only at some times.
     for n in 0..20 {
         accept_new(&inbox, sample(&format!("m-{n}"))).await;
         assert_eq!(inbox.work_until_idle().await.unwrap().dead, 2);
@@ -123,7 +125,7 @@ pub async fn one_dead_letter_is_corrected_at_a_time<F: Fixture<Store: LogStore>>
     assert!(detail.starts_with("one does not take b; corrected to 8 bytes, SHA-256 "), "{detail}");
 }
 
-/// They leave for good, with an entry each.
+/// Discarded dead letters are removed, and each has an entry in the audit.
 pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
     let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
@@ -140,7 +142,7 @@ pub async fn discarded_letters_never_run<F: Fixture<Store: LogStore>>(fixture: F
     }
 }
 
-/// With a marker, which keeps them from running later.
+/// A resolved dead letter has a marker, so the message cannot run later.
 pub async fn letters_that_were_resolved_count_as_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
     let place = inbox.operators().find_message("sample", "a").await.unwrap().unwrap();
@@ -164,10 +166,10 @@ pub async fn letters_that_were_resolved_count_as_done<F: Fixture<Store: LogStore
     assert_eq!(inbox.operators().audit(10).await.unwrap().len(), 2);
 }
 
-/// And its history grows.
+/// A retried dead letter has all attempts again, and its history grows.
 pub async fn a_dead_letter_that_is_run_again_has_all_its_attempts<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_dead_letters(&fixture).await;
-    // Twice, because a dead letter that died again must have the attempts of both lives.
+    // Twice, because a message that is dead again must have the attempts from before its retry too.
     for round in 1..=2 {
         assert_eq!(
             inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(),
@@ -201,6 +203,7 @@ pub async fn the_audit_says_what_was_done_with_a_dead_letter<F: Fixture<Store: L
     operators.resolve_dead(select(3), &operator("ann")).await.unwrap();
     operators.retry_dead(select(4), &operator("ann")).await.unwrap();
 
+    // The SHA-256 of the corrected body `better`.
     let digest = "d7d5dcc369426e2e5f8dcb89af4308b0daed6e55910d53395ce38bd6dd1a9456";
     let edited = format!("one does not take edit; corrected to 6 bytes, SHA-256 {digest}");
     let expected = [

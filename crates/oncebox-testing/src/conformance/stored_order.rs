@@ -23,7 +23,7 @@ struct HandlerRuns {
 }
 
 impl HandlerRuns {
-    /// A message under the key that is the first letter of its id. What a batch took back has run again, so the last run counts.
+    /// A message under the key that is the first letter of its id. A rolled-back batch runs again, so the last run counts.
     fn of_key(&self, key: &str) -> Vec<String> {
         let mut seen = HashSet::new();
         let done = self.done.lock().unwrap();
@@ -42,7 +42,7 @@ impl HandlerRuns {
     }
 }
 
-/// A handler that writes an effect and then does what this function says.
+/// A handler that writes an effect and returns the result of `judge`.
 fn with_judge<F: Fixture<Store: LogStore>>(
     fixture: &F,
     builder: InboxBuilder<F::Store>,
@@ -99,6 +99,7 @@ pub async fn an_ordering_key_of_any_length_keeps_its_order<F: Fixture<Store: Log
         "a-1" | "b-1" if n == 1 => Err("at first".into()),
         _ => Ok(()),
     };
+    // Above 512 bytes the indexes hold a digest of the ordering key instead of the key.
     for (round, bytes) in [1, 512, 513, 3_000, Key::MAX_BYTES].into_iter().enumerate() {
         let inbox = with_judge(&fixture, one_lane(&fixture), &runs, judge, |o| o.ordered());
         let inbox = inbox.build().await.unwrap();
@@ -149,7 +150,7 @@ pub async fn an_ordering_key_keeps_its_order_however_often_its_messages_fail<F: 
     }
 }
 
-/// Those of the same batch too; other keys, and messages without one, go on at once.
+/// Messages of the same batch wait too. Other keys, and messages without a key, go on at once.
 pub async fn only_the_key_of_a_failed_message_waits<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = HandlerRuns::default();
     let judge = |id: &str, n: u32| match (id, n) {
@@ -242,7 +243,7 @@ pub async fn a_dead_letter_holds_its_key_until_it_is_run_again<F: Fixture<Store:
     assert_once(&fixture, &["a1", "a2", "a3", "a4", "b1", "b2"]).await;
 }
 
-/// Discarded, counted as done or corrected: those behind it go on, in their order.
+/// When it is discarded, resolved or corrected, the messages behind it run in their order.
 pub async fn a_dead_letter_that_is_resolved_frees_its_key<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = HandlerRuns::default();
     let judge = |id: &str, _| if id.ends_with('1') { Err(Failure::permanent("never")) } else { Ok(()) };
@@ -320,7 +321,7 @@ pub async fn a_scheduled_message_holds_its_key_when_it_is_due<F: Fixture<Store: 
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
     assert_eq!(runs.of_key("a"), ["a2", "a3", "a1", "a4"]);
 
-    // Of those that are due at the same time, the one that was accepted first is first.
+    // Of two messages that are due at the same time, the one that was accepted first runs first.
     accept_new(&inbox, keyed("c1").with_due_at(now + HOUR * 10)).await;
     accept_new(&inbox, keyed("c2").with_due_at(now + HOUR * 9)).await;
     accept_new(&inbox, keyed("d1").with_due_at(now + HOUR * 10)).await;

@@ -14,7 +14,7 @@ async fn refused<S: InboxStore>(builder: InboxBuilder<S>) -> String {
     error.to_string()
 }
 
-/// With everything that is there, or with what comes.
+/// A new handler begins with all stored messages, or with those accepted from now on.
 pub async fn a_new_handler_begins_at_the_beginning_or_now<F: Fixture<Store: LogStore>>(fixture: F) {
     let first = with_effect(&fixture, one_lane(&fixture), "old").build().await.unwrap();
     for id in ["a", "b", "c"] {
@@ -67,7 +67,7 @@ pub async fn each_mode_has_its_own_way_in<F: Fixture<Store: LogStore>>(fixture: 
     let worked = inline.work_until_idle().await.unwrap_err();
     assert_eq!(worked.kind(), ErrorKind::Configuration);
     assert_eq!((fixture.effects("inline a").await, fixture.effects("stored a").await), (0, 0));
-    // One message to each, and they do not get in each other's way.
+    // The same key goes to each inbox, and the two do not affect each other.
     inline.process(sample("a")).await.unwrap();
     accept_new(&stored, sample("a")).await;
     assert_eq!(stored.work_until_idle().await.unwrap().done, 1);
@@ -134,7 +134,7 @@ pub async fn what_a_removed_handler_left_behind_goes_with_it<F: Fixture<Store: L
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
-/// Another number would tear ordering keys apart.
+/// With another number of lanes, the messages of one ordering key would be in two lanes.
 pub async fn the_number_of_lanes_is_fixed_when_the_log_is_made<F: Fixture<Store: LogStore>>(fixture: F) {
     let stored = || with_effect(&fixture, Inbox::builder(fixture.store()).stored(), "ledger");
     for lanes in [0, 1025] {

@@ -112,7 +112,7 @@ pub async fn what_a_handler_still_needs_is_not_pruned<F: Fixture<Store: LogStore
     assert_eq!(fast.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&fast).await, ["task", "newest"]);
 
-    // And pruning does not wait for a handler that was removed.
+    // Pruning does not wait for a removed handler.
     assert!(fast.operators().remove_handler("fast", &operator("ann")).await.unwrap());
     assert_eq!(slow.prune().await.unwrap().messages, 1);
     assert_eq!(keys(&slow).await, ["newest"]);

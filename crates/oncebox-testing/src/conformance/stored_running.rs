@@ -1,4 +1,4 @@
-//! Running: workers that go on until they are stopped.
+//! Running: workers that run until they are stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,7 +151,7 @@ async fn held_up<F: Fixture<Store: LogStore>>(
     (one_lane(fixture).work_batch(1).on("ledger", handler).build().await.unwrap(), begun, may_go_on)
 }
 
-/// And what is behind it stays for others.
+/// The messages behind it stay in the log for other workers.
 pub async fn what_is_in_flight_at_shutdown_is_finished<F: Fixture<Store: LogStore>>(fixture: F) {
     let (inbox, mut begun, may_go_on) = held_up(&fixture).await;
     accept_new(&inbox, sample("in flight")).await;
@@ -173,7 +173,7 @@ pub async fn what_is_in_flight_at_shutdown_is_finished<F: Fixture<Store: LogStor
     assert_eq!(fixture.effects("behind it").await, 1);
 }
 
-/// After their work in flight.
+/// The workers finish their in-flight work first.
 pub async fn closing_the_inbox_ends_its_workers<F: Fixture<Store: LogStore>>(fixture: F) {
     let (inbox, mut begun, may_go_on) = held_up(&fixture).await;
     accept_new(&inbox, sample("in flight")).await;
@@ -215,7 +215,7 @@ impl Faults for Down {
     }
 }
 
-/// And an outage is no attempt.
+/// An outage counts as no attempt.
 pub async fn workers_that_cannot_work_fail_the_health_until_they_can<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {

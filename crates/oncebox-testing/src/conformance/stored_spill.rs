@@ -1,4 +1,4 @@
-//! Spill: what fails inline is tried again from the log, and its source is done with it.
+//! Spill: failed inline messages are retried from the log, and acknowledged to their source.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ fn spilling<F: Fixture<Store: LogStore>>(fixture: &F) -> InboxBuilder<F::Store> 
     Inbox::builder(fixture.store()).mode(Mode::inline().spill()).lanes(1).retry(AT_ONCE)
 }
 
-/// A builder with a handler that writes an effect and then does what this function says.
+/// A builder with a handler that writes an effect and returns the result of `judge`.
 fn with_ledger<F: Fixture<Store: LogStore>>(
     fixture: &F,
     builder: InboxBuilder<F::Store>,
@@ -84,7 +84,7 @@ pub async fn what_fails_inline_is_tried_again_from_the_log<F: Fixture<Store: Log
     assert!(inbox.work_until_idle().await.unwrap().is_empty());
 }
 
-/// Markers that say known and not done, and those of accepted messages, are not a sweep's business, however old.
+/// A sweep does not delete spilled markers and accept markers, however old they are.
 pub async fn a_sweep_leaves_what_is_not_done<F: Fixture<Store: LogStore>>(fixture: F) {
     const PERIOD: Duration = Duration::from_secs(24 * 3600);
     let retention = Retention::new().period(PERIOD).automatic(false).every(HOUR).batch(10);
@@ -198,7 +198,7 @@ pub async fn what_fails_inline_for_good_is_a_dead_letter<F: Fixture<Store: LogSt
     }
 }
 
-/// And none before.
+/// The call has no reply before the message is done.
 pub async fn a_spilled_call_has_its_reply_when_it_is_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let runs = Arc::new(AtomicU32::new(0));
     let (effects, count) = (fixture.clone(), runs.clone());
@@ -255,7 +255,7 @@ pub async fn a_detached_handler_of_an_inline_inbox_runs_later<F: Fixture<Store: 
     assert_eq!(fixture.effects("a").await, 1);
 }
 
-/// Its marker said done before it ran, and a dead letter runs again all the same.
+/// Its marker is done before it runs. An operator's retry of its dead letter still runs it.
 pub async fn at_most_once_of_an_inline_inbox_is_run_again_by_operators<F: Fixture<Store: LogStore>>(
     fixture: F,
 ) {
@@ -303,7 +303,7 @@ pub async fn a_spilled_message_runs_in_its_handler_alone<F: Fixture<Store: LogSt
     assert!(error.to_string().contains("process()"), "{error}");
 }
 
-/// As long as it waits it stays.
+/// A spilled message is not pruned while it waits.
 pub async fn a_spilled_message_is_pruned_when_it_is_done<F: Fixture<Store: LogStore>>(fixture: F) {
     let keep = HOUR * 24;
     let retention = Retention::new().automatic(false);

@@ -1,4 +1,4 @@
-//! What can be seen: how handlers are doing, and what became of a message.
+//! The survey: the status of handlers and the states of messages.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ async fn state<S: LogStore>(inbox: &Inbox<S>, place: Place, handler: &str) -> Me
     found.handlers.into_iter().find(|(name, _)| name == handler).expect("the handler takes its kind").1
 }
 
-/// In messages and in time.
+/// The lag is reported in messages and in time.
 pub async fn lag_says_what_is_ahead_of_a_handler<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
     let slow = with_effect(&fixture, one_lane(&fixture), "slow").build().await.unwrap();
@@ -50,7 +50,7 @@ pub async fn lag_says_what_is_ahead_of_a_handler<F: Fixture<Store: LogStore>>(fi
     assert_eq!(slow.work_until_idle().await.unwrap().done, 3);
 }
 
-/// No age of nothing: a dashboard would show a handler that is idle and one that is just behind as the same.
+/// An idle handler reports no age. With an age of 0 it would look like a handler that is just behind.
 pub async fn a_handler_with_nothing_ahead_has_no_oldest_message<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
     assert_eq!(inbox.operators().handler_statuses().await.unwrap()[0].oldest_waiting, None);
@@ -104,15 +104,17 @@ pub async fn every_message_says_what_became_of_it<F: Fixture<Store: LogStore>>(f
     assert_eq!((ledger.lag, ledger.tasks, ledger.dead), (0, 2, 1));
     let tasks = inbox.operators().tasks(Some("ledger"), 10).await.unwrap();
     let keys: Vec<_> = tasks.iter().map(|task| task.key.clone().unwrap().to_string()).collect();
+    // Both are due in about an hour, so their order is open.
     assert!(keys == ["task", "scheduled"] || keys == ["scheduled", "task"], "{keys:?}");
     assert!(inbox.operators().tasks(Some("slow"), 10).await.unwrap().is_empty());
     assert_eq!(inbox.operators().tasks(None, 1).await.unwrap().len(), 1);
     assert_eq!(slow.operators().handler_statuses().await.unwrap()[1].lag, 4);
 }
 
-/// Long keys, too, byte by byte.
+/// Long keys are found too, compared byte by byte.
 pub async fn a_message_is_found_by_kind_and_key<F: Fixture<Store: LogStore>>(fixture: F) {
     let inbox = with_effect(&fixture, one_lane(&fixture), "ledger").build().await.unwrap();
+    // Stores look up keys of more than 512 bytes by a digest.
     let long = "k".repeat(5_000);
     for id in ["a", "b", &long] {
         let place = accept_new(&inbox, sample(id)).await;

@@ -1,4 +1,4 @@
-//! What is to be expected: the log as a table in memory.
+//! The model: the log as a table in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use oncebox_core::store::{Event, Fence, Place, Stage};
 use super::StoreCases;
 use super::operations::{HANDLERS, Step};
 
-/// The most failures of a message before it is dead.
+/// The maximum number of failures. Then the message is a dead letter.
 pub(super) const ATTEMPTS: u32 = 3;
-/// The most processes that die of a message.
+/// The maximum number of crashed processes. Then the message is a dead letter.
 const CRASHES: u32 = 3;
-/// How long a handler that asks for it waits.
+/// The delay of a handler that asks for one.
 pub(super) const LATER: Duration = Duration::from_secs(60 * 60);
 
 /// A handler as the model sees it.
@@ -22,7 +22,7 @@ pub(super) struct ExpectedHandler {
     pub(super) ordered: Option<DeadHead>,
     pub(super) is_there: bool,
     pub(super) is_paused: bool,
-    /// How far it has come, and what it goes over again, lane by lane.
+    /// Its progress and its replay in each lane.
     pub(super) progress: Vec<i64>,
     pub(super) replay: Vec<(i64, i64)>,
 }
@@ -49,7 +49,7 @@ pub(super) struct ExpectedMessage {
     pub(super) key: String,
     pub(super) place: Place,
     pub(super) order: Option<u8>,
-    /// When its sender wants it handled.
+    /// The due time that its sender has set.
     pub(super) due: Duration,
     /// For this handler alone.
     pub(super) target: Option<usize>,
@@ -57,7 +57,7 @@ pub(super) struct ExpectedMessage {
     pub(super) lives: Vec<Life>,
 }
 
-/// All of it.
+/// The expected state of the log and its handlers.
 pub(super) struct Expected {
     pub(super) now: Duration,
     pub(super) handlers: Vec<ExpectedHandler>,
@@ -168,7 +168,7 @@ impl Expected {
         order
     }
 
-    /// Whether an earlier one of its ordering key holds a message back.
+    /// Whether an earlier message of the same ordering key holds a message back.
     fn is_held(&self, handler: usize, message: usize) -> bool {
         let (Some(policy), Some(_)) = (self.handlers[handler].ordered, self.messages[message].order) else {
             return false;
@@ -184,7 +184,7 @@ impl Expected {
         })
     }
 
-    /// What tasks wait for follows from everything else.
+    /// Updates the states that follow from time and from other messages.
     pub(super) fn follow(&mut self) {
         for handler in 0..HANDLERS {
             for message in self.along() {
@@ -199,6 +199,7 @@ impl Expected {
         match life.stage {
             Stage::Scheduled if !life.is_early(self.now) => {
                 self.step(handler, message, Event::FallDue);
+                // A task that falls due may have to be parked at once.
                 self.follow_one(handler, message);
             }
             Stage::Turn if held => self.step(handler, message, Event::Park),
@@ -207,7 +208,7 @@ impl Expected {
         }
     }
 
-    /// Everything that can run runs.
+    /// Runs all messages that can run.
     pub(super) fn work(&mut self) {
         for handler in 0..HANDLERS {
             if !self.handlers[handler].is_there || self.handlers[handler].is_paused {
@@ -248,14 +249,14 @@ impl Expected {
         }
     }
 
-    /// Whether a message is one that the handler goes over again.
+    /// Whether the handler replays a message.
     fn is_replay(&self, handler: usize, message: usize) -> bool {
         let place = self.messages[message].place;
         let (after, until) = self.handlers[handler].replay[usize::from(place.lane)];
         after < place.pos && place.pos <= until
     }
 
-    /// What becomes of a message that runs, if nothing else is said.
+    /// Ends the run of a message by its planned step, or by the given one.
     pub(super) fn end(&mut self, handler: usize, message: usize, said: Option<Step>) {
         let is_replay = self.is_replay(handler, message);
         let now = self.now;
@@ -268,6 +269,7 @@ impl Expected {
         life.fence = None;
         match step {
             Step::Succeed => {
+                // With a given step no handler runs: a lease ends without an effect.
                 life.effects += u64::from(said.is_none());
                 (life.failures, life.crashes) = (0, 0);
                 self.step(handler, message, Event::Succeed);
@@ -288,7 +290,7 @@ impl Expected {
     pub(super) fn retry(&mut self, handler: usize) {
         for message in self.dead(handler) {
             if self.messages[message].lives[handler].is_marked {
-                // It turns out to be done.
+                // Its marker says that it is done.
                 self.step(handler, message, Event::Resolve);
                 continue;
             }
@@ -331,6 +333,7 @@ impl Expected {
             it.progress[lane] = target;
             for message in 0..self.messages.len() {
                 let this = &mut self.messages[message];
+                // A spilled message belongs to one handler and is not part of its progress, so no replay moves it.
                 let is_meant = usize::from(this.place.lane) == lane
                     && this.place.pos > target
                     && this.target.is_none()
@@ -374,6 +377,7 @@ impl Expected {
         let is_done = |n: usize| matches!(this.lives[n].stage, Stage::Done | Stage::Absent);
         let mut there = (0..HANDLERS).filter(|&n| self.handlers[n].is_there);
         let has_handler = this.target.is_some() || there.clone().next().is_some();
+        // The newest message stays: without it, positions would begin again, below the handlers' progress.
         has_handler && there.all(is_done) && this.place.pos < self.heads[usize::from(this.place.lane)]
     }
 
@@ -410,7 +414,7 @@ impl Expected {
         self.follow();
     }
 
-    /// The message that runs under a fence, if it still does.
+    /// The message that still runs under a fence.
     pub(super) fn under(&self, handler: usize, place: Place, fence: Fence) -> Option<usize> {
         self.messages.iter().position(|message| {
             let life = &message.lives[handler];

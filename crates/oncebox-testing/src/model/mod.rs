@@ -32,7 +32,7 @@ const SEQUENCES: u32 = 200;
 /// The longest sequence.
 const OPERATIONS: usize = 40;
 
-/// What the cases on one store have in common.
+/// The state that all cases on one store share.
 #[derive(Debug, Default)]
 struct StoreCases {
     /// The transitions that were seen.

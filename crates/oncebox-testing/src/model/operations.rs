@@ -1,4 +1,4 @@
-//! What can be done to a log.
+//! The operations on a log.
 
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -9,13 +9,13 @@ pub(super) const HANDLERS: usize = 4;
 /// The detached one.
 pub(super) const DETACHED: usize = 3;
 
-/// What a handler does at one attempt.
+/// The result of a handler at one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Succeed,
-    /// And another try at once.
+    /// The next attempt is due at once.
     Fail,
-    /// And another try in an hour.
+    /// The next attempt is due in an hour.
     FailUntilLater,
     FailForGood,
 }
@@ -32,11 +32,11 @@ pub(super) enum ModelOperation {
     },
     /// A copy.
     AcceptAgain(usize),
-    /// Until nothing is left that can run.
+    /// Works until no message can run.
     Work,
-    /// The same, with a worker that dies in the middle of a message first.
+    /// The same, after a worker has crashed during a message.
     CrashAndWork(usize),
-    /// More than an hour.
+    /// Skips more than an hour.
     Travel,
     /// All dead letters of a handler; with the cause removed, or not.
     Retry {
@@ -69,11 +69,11 @@ pub(super) enum ModelOperation {
         is_task: bool,
         lane: u16,
     },
-    /// It ends what it took first.
+    /// It ends its oldest lease.
     EndLease {
         is_well: bool,
     },
-    /// It dies, and what it says after that does not count.
+    /// It crashes, and its later outcomes do not count.
     LoseLeases,
 }
 
@@ -142,7 +142,7 @@ pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
     let both =
         |lane_task: bool| [Lease { is_task: lane_task, lane: 0 }, Lease { is_task: lane_task, lane: 1 }];
     let mut tours = vec![
-        // Failures, dead heads, parked ones, and what operators do with them.
+        // Failures, dead heads, parked messages, and the actions of operators on them.
         vec![
             message(Some(1), false, &[FailUntilLater]),
             message(Some(1), false, &[]),
@@ -164,7 +164,7 @@ pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
             Travel,
             Work,
         ],
-        // A dead letter that others went past comes back before one that waits.
+        // A dead letter that was skipped is retried before a later message that waits.
         vec![
             message(Some(1), false, &[FailForGood]),
             message(Some(1), false, &[FailUntilLater]),
@@ -172,7 +172,7 @@ pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
             Retry { handler: 2, is_healed: false },
             Work,
         ],
-        // Replays of everything, and a handler that goes and comes back.
+        // Replays of everything, and a handler that is removed and revived.
         vec![
             message(Some(1), true, &[]),
             message(Some(1), false, &[FailForGood]),
@@ -222,7 +222,7 @@ pub(super) fn grand_tour() -> Vec<Vec<ModelOperation>> {
     leases.push(Remove(DETACHED));
     leases.push(Work);
     tours.push(leases);
-    // It dies three times, and a run that ends badly for the last time.
+    // Three crashes, and then a run that fails for the last time.
     let mut deaths = vec![message(None, false, &[Fail, Fail, Fail])];
     for _ in 0..3 {
         deaths.extend(both(false));

@@ -1,4 +1,4 @@
-//! The real thing, beside the model.
+//! The real inbox, which is compared with the model.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::conformance::{Fixture, LIMITS};
 use crate::operator;
 
 const LANES: u16 = 2;
-/// A lease that is over when time has been travelled.
+/// The time that one travel skips. It is longer than `LATER`, so that every retry is due.
 const TRAVEL: Duration = Duration::from_secs(61 * 60);
 const ORDERED: [Option<DeadHead>; HANDLERS] = [None, Some(DeadHead::Hold), Some(DeadHead::Skip), None];
 const NAMES: [&str; HANDLERS] = ["plain", "holding", "skipping", "detached"];
@@ -32,14 +32,14 @@ const NAMES: [&str; HANDLERS] = ["plain", "holding", "skipping", "detached"];
 /// Cases share a store: each has kinds, keys and handlers of its own.
 static CASES: AtomicU64 = AtomicU64::new(1);
 
-/// What handlers have to do.
+/// The planned steps of the handlers.
 #[derive(Debug, Default)]
 struct Script {
     steps: Mutex<HashMap<String, Vec<Vec<Step>>>>,
     healed: Mutex<HashSet<(usize, String)>>,
-    /// Runs of the detached handler that ended well.
+    /// Successful runs of the detached handler.
     detached: Mutex<HashMap<String, u64>>,
-    /// The message in the middle of which a worker dies.
+    /// The message during which a worker crashes.
     hangs: Mutex<Option<String>>,
     hung: Notify,
 }
@@ -73,7 +73,7 @@ fn fail(step: Step) -> Result<(), Failure> {
     }
 }
 
-/// A store with an inbox, and what is expected of it.
+/// A store with an inbox, and its expected state.
 pub(super) struct World<F: Fixture<Store: LogStore>> {
     fixture: F,
     case: u64,
@@ -81,7 +81,7 @@ pub(super) struct World<F: Fixture<Store: LogStore>> {
     inbox: Inbox<F::Store>,
     script: Arc<Script>,
     expected: Expected,
-    /// Another process, and what it has taken.
+    /// Another process, and the tasks that it has leased.
     ghost: Option<ProcessId>,
     leases: Vec<(Place, Fence)>,
     shared: Arc<StoreCases>,
@@ -207,7 +207,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 // A process learns of handlers when it starts, so the inbox starts again.
                 self.rebuild().await;
             }
-            // What was for it alone went with it, and looks done.
+            // Not with spilled messages of its own: they were removed with the handler, and look done.
             ModelOperation::Revive(handler) if !self.is_there(*handler) && !self.has_own(*handler) => {
                 self.expected.revive(*handler);
                 self.rebuild().await;
@@ -221,7 +221,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             }
             ModelOperation::EndLease { is_well } => self.end_lease(*is_well).await?,
             ModelOperation::LoseLeases => self.lose_leases().await?,
-            // Not with a handler that is there, or is not.
+            // The operation does not apply to a handler in this state.
             _ => {}
         }
         Ok(())
@@ -232,7 +232,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         self.expected.messages.iter().any(own)
     }
 
-    /// One of the messages that are there.
+    /// One of the present messages.
     fn pick(&self, n: usize) -> Option<usize> {
         let there: Vec<usize> = (0..self.expected.messages.len())
             .filter(|&n| !self.expected.messages[n].is_pruned && self.expected.messages[n].target.is_none())
@@ -253,6 +253,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             envelope = envelope.with_order_by(format!("{}-{order}", self.case));
         }
         let due = if is_later { self.expected.now + LATER } else { Duration::ZERO };
+        // The due time is wall time, but the store's clock is ahead of it by the time travelled.
         if is_later {
             envelope =
                 envelope.with_due_at(SystemTime::now() + *self.shared.travelled.lock().unwrap() + LATER);
@@ -272,7 +273,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         Ok(())
     }
 
-    /// A worker that dies in the middle of a message leaves nothing behind.
+    /// A worker that crashes during a message leaves nothing behind.
     async fn crash(&mut self, n: usize) {
         let Some(n) = self.pick(n) else { return };
         *self.script.hangs.lock().unwrap() = Some(self.expected.messages[n].key.clone());
@@ -409,7 +410,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     id: ProcessId(Uuid::now_v7()),
                     name: "a ghost".into(),
                     handlers: self.ids().await?,
-                    // It says nothing, and lives until its end is seen.
+                    // It sends no heartbeats, so the lease must outlast the test.
                     lease: Duration::from_secs(365 * 24 * 60 * 60),
                     in_flight: 10,
                 };
@@ -514,18 +515,19 @@ impl<F: Fixture<Store: LogStore>> World<F> {
             return Err("a process that has ended is taken for alive".into());
         }
         self.expected.lose_leases(DETACHED);
-        // What it still has to say does not count.
+        // The outcomes that it reports later do not count.
         while !self.leases.is_empty() {
             self.end_lease(true).await?;
         }
         Ok(())
     }
 
-    /// Whether everything is where it should be.
+    /// Whether the store agrees with the model.
     pub(super) async fn compare(&self) -> Result<(), String> {
         let store = self.fixture.store();
         for lane in 0..LANES {
             let first = self.expected.messages.iter().filter(|message| message.place.lane == lane);
+            // The cases share a store: earlier positions belong to other cases.
             let Some(behind) = first.map(|message| message.place.pos - 1).min() else { continue };
             let found = store.messages(lane, behind, 1_000).await.map_err(|error| error.to_string())?;
             let found: HashMap<i64, Vec<(String, MessageState)>> =
@@ -576,7 +578,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
     }
 }
 
-/// An inbox with those handlers that are there.
+/// An inbox with the present handlers.
 async fn build<F: Fixture<Store: LogStore>>(
     fixture: &F,
     case: u64,
@@ -588,13 +590,15 @@ async fn build<F: Fixture<Store: LogStore>>(
     let mut builder = Inbox::builder(fixture.store())
         .stored()
         .lanes(LANES)
+        // A passed message can be pruned at once, because the model has no retention period.
         .keep_messages(Duration::ZERO)
+        // Only operations of the model may change the store.
         .retention(Retention::new().automatic(false))
         .retry(Retry::new().max_attempts(ATTEMPTS).first_delay(Duration::ZERO).max_delay(Duration::ZERO));
     for handler in (0..HANDLERS).filter(|&handler| there[handler]) {
         let name = format!("{} {case}", NAMES[handler]);
         let options = move |options: HandlerOptions<Envelope>| {
-            // Those that are there already stay where they are.
+            // Registered handlers keep their progress.
             let options = options.start(start);
             let options = if start == Start::Beginning { options.revive() } else { options };
             match ORDERED[handler] {

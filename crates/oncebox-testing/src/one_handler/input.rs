@@ -1,4 +1,4 @@
-//! What the log and its handlers are given.
+//! The input of the log and its handlers.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use oncebox_core::{Fingerprint, Headers, Key, Mode, Start};
 /// More than a lane of a test holds.
 pub const ALL: TakeLimits =
     TakeLimits { messages: 10_000, positions: 10_000, bytes: 1 << 30, open_tasks: None };
-/// A time that no test takes.
+/// Longer than any test.
 pub const LATER: Duration = Duration::from_secs(3600);
-/// What is not done within this time never will be.
+/// The maximum time for a step of a test.
 pub const A_WHILE: Duration = Duration::from_secs(600);
 /// No delay.
 pub const NOW: Duration = Duration::ZERO;
@@ -117,7 +117,7 @@ pub fn dead(dead: impl Into<Vec<Unfinished>>) -> Account {
     Account { dead: dead.into(), ..Account::default() }
 }
 
-/// Where messages sit in their lane.
+/// The positions of messages in their lane.
 pub fn positions(messages: &[StoredMessage]) -> Vec<i64> {
     messages.iter().map(|message| message.place.pos).collect()
 }

@@ -1,4 +1,4 @@
-//! Appending to lanes, taking from them, and settling what was taken.
+//! Appending to lanes, taking from them, and settling the messages taken.
 
 use std::slice;
 use std::time::Duration;
@@ -38,12 +38,12 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.store.import_accepted("a", &keys).await.unwrap()
     }
 
-    /// Where there is work for the handler.
+    /// The lanes with work for the handler.
     pub async fn look(&self) -> DueLanes {
         self.store.look(&[self.handler]).await.unwrap()
     }
 
-    /// What could be taken from a lane; nothing is.
+    /// The batch that could be taken from a lane. Takes nothing.
     pub async fn peek(&self, lane: u16, limits: TakeLimits) -> Option<Batch> {
         let mut tx = self.begin().await;
         let batch = self.store.take(&mut tx, self.taker(lane), limits).await.unwrap();
@@ -82,7 +82,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.pass(0, &dead(letters)).await;
     }
 
-    /// Which tasks could be taken; none is.
+    /// The tasks that could be taken. Takes none.
     pub async fn peek_tasks(&self, lane: u16, limits: TaskLimits) -> Option<Vec<StoredMessage>> {
         let mut tx = self.begin().await;
         let tasks = self.store.take_tasks(&mut tx, self.taker(lane), limits).await.unwrap();
@@ -196,6 +196,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
 
     /// Prunes all of a lane that was received until now; how many messages.
     pub async fn prune_all(&self, lane: u16) -> u64 {
+        // The limit is exclusive, and a message may have been received in this millisecond.
         self.prune(lane, 0, 10_000, self.now_ms().await + 1).await.deleted
     }
 

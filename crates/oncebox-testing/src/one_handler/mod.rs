@@ -1,6 +1,6 @@
 //! One handler on a log of four lanes, driven through the store's roles as the engine drives it.
 //!
-//! The conformance suite uses it for each role of a store on its own; a store's own tests use it for what is special there.
+//! The conformance suite uses it for each role of a store on its own; a store's own tests use it for its special features.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
 

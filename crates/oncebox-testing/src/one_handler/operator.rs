@@ -1,4 +1,4 @@
-//! What operators do with the handler and its dead letters.
+//! Actions of operators on the handler and its dead letters.
 
 use oncebox_core::store::{
     Acted, Action, AuditEntry, DeadLetters, HandlerId, Operate, Place, ReplayFrom, Replayed, Select,
@@ -8,7 +8,7 @@ use oncebox_core::{Error, LogStore};
 use super::OneHandler;
 use crate::Fixture;
 
-/// Who does everything, unless a test says otherwise.
+/// The operator of all actions.
 const OPERATOR: &str = "ann";
 
 impl<F: Fixture<Store: LogStore>> OneHandler<F> {
@@ -58,7 +58,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.store.audit(1000).await.unwrap()
     }
 
-    /// What was done to which handler, newest first.
+    /// The actions and their handlers, newest first.
     pub async fn actions(&self) -> Vec<(String, String)> {
         self.audit().await.into_iter().map(|entry| (entry.action, entry.handler)).collect()
     }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{OneHandler, place};
 use crate::Fixture;
 
-/// How long a process may be silent.
+/// The maximum time without a heartbeat.
 pub const LEASE: Duration = super::LATER;
 
 impl<F: Fixture<Store: LogStore>> OneHandler<F> {
@@ -44,7 +44,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.store.peers(process).await.unwrap()
     }
 
-    /// Buries a process if its lease has expired; how many tasks it ran.
+    /// Removes a process if its lease has expired. Returns the number of its tasks.
     pub async fn remove_crashed(&self, process: ProcessId) -> Option<u64> {
         self.store.remove_crashed(process, false).await.unwrap()
     }

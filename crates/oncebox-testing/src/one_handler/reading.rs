@@ -1,4 +1,4 @@
-//! What the store reports of the handler, its messages and its markers.
+//! The store's reports about the handler, its messages and its markers.
 
 use std::time::{Duration, SystemTime};
 
@@ -46,7 +46,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.store.pending(self.handler, limit).await.unwrap()
     }
 
-    /// Messages of a lane behind a position, with what became of them.
+    /// Messages of a lane behind a position, with their states.
     pub async fn messages(&self, lane: u16, behind: i64, limit: u32) -> Vec<MessageStatus> {
         self.store.messages(lane, behind, limit).await.unwrap()
     }
@@ -56,7 +56,7 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
         self.messages(lane, 0, MANY).await.iter().map(|one| one.message.place.pos).collect()
     }
 
-    /// Where the message of that kind and key sits.
+    /// The place of the message of that kind and key.
     pub async fn find_message(&self, kind: &str, key: &str) -> Option<Place> {
         self.store.find_message(kind, &Key::from(key)).await.unwrap()
     }

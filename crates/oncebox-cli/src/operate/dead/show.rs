@@ -84,6 +84,7 @@ fn full_text(letter: &DeadLetter, target: &DatabaseTarget) -> String {
 
 /// Commands to copy into a shell.
 fn next_steps(letter: &DeadLetter, target: &DatabaseTarget) -> Vec<String> {
+    // With the handler, because several handlers may have a dead letter at this place.
     let which = format!("--at {} --handler {}", place_text(letter.place), quoted(&letter.handler));
     let edit = format!("{} --handler {}", place_text(letter.place), quoted(&letter.handler));
     let rest = connection(target);

@@ -57,6 +57,7 @@ async fn enabled(pool: &PgPool, name: &'static str) -> Result<DoctorCheck, sqlx:
 
 async fn synchronous_commit(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
     let id = "synchronous_commit";
+    // The value of this session, because a role or a database can override the server's value.
     let (value, standbys) = (setting(pool, id).await?, setting(pool, "synchronous_standby_names").await?);
     Ok(match value.as_str() {
         "off" => DoctorCheck::problem(
@@ -75,6 +76,7 @@ async fn synchronous_commit(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
 }
 
 async fn connections(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
+    // Client backends only: background workers do not count towards max_connections.
     let row = sqlx::query(
         "select (select count(*) from pg_stat_activity where backend_type = 'client backend'), \
                 current_setting('max_connections')::int8",
@@ -162,6 +164,7 @@ async fn prepared_transactions(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error
 
 /// Inactive slots, which keep old rows.
 async fn replication_slots(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
+    // Slots without an xmin keep WAL files but no rows, so they do not hold back vacuum.
     let idle: Vec<String> = sqlx::query_scalar(
         "select slot_name::text from pg_replication_slots \
          where not active and (xmin is not null or catalog_xmin is not null) order by 1",
@@ -204,5 +207,6 @@ async fn privileges(pool: &PgPool, schema: &str) -> Result<DoctorCheck, sqlx::Er
 }
 
 fn seconds(age: Option<f64>) -> Option<Duration> {
+    // The age is negative if the server's clock was set back.
     age.and_then(|age| Duration::try_from_secs_f64(age.max(0.0)).ok())
 }

@@ -70,6 +70,7 @@ fn writable_folder(folder: &Path) -> DoctorCheck {
 fn free_space(folder: &Path) -> DoctorCheck {
     let id = "free_space";
     let free = match rustix::fs::statvfs(folder) {
+        // Not `f_bfree`, which includes the blocks that are reserved for root.
         Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
         Err(error) => return DoctorCheck::unknown(id, error),
     };
@@ -147,6 +148,7 @@ fn check_of_synchronous(level: i64) -> DoctorCheck {
 }
 
 async fn integrity(pool: &SqlitePool) -> Result<DoctorCheck, sqlx::Error> {
+    // Not `integrity_check`, which also compares every index with its table and takes much longer.
     let found: Vec<String> = sqlx::query_scalar("pragma quick_check").fetch_all(pool).await?;
     Ok(match &found[..] {
         [only] if only == "ok" => DoctorCheck::ok("integrity", "the whole file was read without errors"),

@@ -22,6 +22,7 @@ pub(super) struct StatusSample {
 impl StatusSample {
     pub(super) async fn take(operators: &Operators) -> Result<Self> {
         let handlers = known::handlers(operators).await?;
+        // Right after the counts, because rates divide their growth by the time between two samples.
         let (at, taken) = (SystemTime::now(), Instant::now());
         let peers = operators.processes().await?;
         Ok(Self { at, taken, handlers, processes: peers.iter().filter(|peer| is_alive(peer)).count() })

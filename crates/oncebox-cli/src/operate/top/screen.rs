@@ -81,7 +81,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.kind == ScreenKind::Terminal {
-            // An error means that the terminal is gone.
+            // An error means that the terminal was closed.
             let _ = write(LEAVE);
         }
     }

@@ -58,6 +58,7 @@ pub async fn a_large_batch_is_appended_whole_and_known_whole<F: Fixture<Store: L
 /// Keys, headers and times of any length and age.
 pub async fn a_message_is_read_back_as_it_was_appended<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
+    // More than 512 bytes, so that the store keeps a digest of the key.
     let long = "x".repeat(600);
     let mut headers = Headers::new();
     headers.append("traceparent", "00-1");

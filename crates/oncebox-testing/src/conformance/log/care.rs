@@ -77,7 +77,7 @@ pub async fn care_ends_with_the_last_suspect_message<F: Fixture<Store: LogStore>
     assert_eq!(log.careful_lanes().await, [3], "where no care is needed there is nothing to count");
 }
 
-/// Messages that come later are no suspects.
+/// Messages that are accepted later are no suspects.
 pub async fn no_care_is_needed_where_nothing_waited<F: Fixture<Store: LogStore>>(fixture: F) {
     if !fixture.capabilities().counts_crashes {
         return crashes_lead_to_no_care(fixture).await;

@@ -1,4 +1,4 @@
-//! What operators do with dead letters.
+//! Actions of operators on dead letters.
 
 use oncebox_core::LogStore;
 use oncebox_core::store::{Action, MarkerState, Select};
@@ -6,7 +6,7 @@ use oncebox_core::store::{Action, MarkerState, Select};
 use crate::Fixture;
 use crate::one_handler::{OneHandler, dead, failed_again, place, positions};
 
-/// One entry for each letter, with what was done, by whom, and the error that it had.
+/// One entry for each letter, with the action, the operator and the letter's error.
 pub async fn every_action_on_a_dead_letter_is_audited<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.make_dead(&[("1", "e1"), ("2", "e2"), ("3", "e3"), ("4", "e4"), ("5", "e5")]).await;

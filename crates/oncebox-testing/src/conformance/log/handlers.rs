@@ -1,4 +1,4 @@
-//! What operators do with handlers: pause, rename, remove.
+//! Actions of operators on handlers: pause, rename, remove.
 
 use oncebox_core::store::{Account, HandlerState, MarkerState, Registration, ReplayFrom};
 use oncebox_core::{LogStore, Mode};
@@ -100,7 +100,7 @@ pub async fn a_handler_cannot_take_a_name_that_was_another_s<F: Fixture<Store: L
     assert_eq!(log.actions().await, [entry("rename", "another")]);
 }
 
-/// Revived, it is like a new one: no task, no replay, no crash is left of what it was before.
+/// A revived handler is like a new one, without its old tasks, replays and crashes.
 pub async fn a_removed_handler_leaves_nothing_behind<F: Fixture<Store: LogStore>>(fixture: F) {
     let mut log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2"]).await;

@@ -24,7 +24,7 @@ pub(super) async fn three_passed<F: Fixture<Store: LogStore>>(fixture: F) -> One
     log
 }
 
-/// Of a task that another process has now, an older fence changes nothing.
+/// An older fence does not change a task that another process has leased since.
 pub async fn only_the_newest_fence_ends_a_task<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = three_passed(fixture).await;
     let (slow, steady, quick) = (log.enter().await, log.enter().await, log.enter().await);
@@ -93,7 +93,7 @@ pub async fn a_failed_lease_keeps_what_its_task_had<F: Fixture<Store: LogStore>>
     assert!(log.runnable().await.is_empty(), "the dead letter holds its ordering key");
 }
 
-/// A marker that is done already keeps what it has, and none is made.
+/// A marker that is done already stays unchanged, and no marker is created.
 pub async fn a_completed_lease_settles_its_spilled_marker<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = three_passed(fixture).await;
     log.claim("1", MarkerState::Spilled).await;

@@ -38,7 +38,7 @@ pub use survey::*;
 pub use take::*;
 pub use tasks::*;
 
-/// The error of what is always a matter of configuration.
+/// The error, which must be of the kind `Configuration`.
 fn refused<T: Debug>(result: Result<T, Error>) -> Error {
     let error = result.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");

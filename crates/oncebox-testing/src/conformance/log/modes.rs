@@ -49,6 +49,7 @@ pub async fn from_stored_to_mixed_passed_messages_are_marked<F: Fixture<Store: L
     log.import(&["imported"]).await;
     log.append_keys(0, &["pruned", "done", "task", "dead", "marked"]).await;
     log.append(0, &[message("b", "other")]).await;
+    // The accept marker of a long key holds a digest, which must become the handler's marker too.
     let long = "x".repeat(600);
     log.append_keys(1, &[&long]).await;
     log.import_processed("marked").await;
@@ -103,7 +104,7 @@ pub async fn from_mixed_to_stored_no_inline_key_is_forgotten<F: Fixture<Store: L
     assert_eq!(log.peek(0, ALL).await.unwrap().from, 1);
 }
 
-/// Its tasks go along to spill mode; what is for it alone, or of other kinds, does not count.
+/// In spill mode the handler keeps its tasks. Spilled messages and other kinds do not prevent the change.
 pub async fn from_mixed_to_inline_no_message_may_wait<F: Fixture<Store: LogStore>>(fixture: F) {
     let spill = Mode::inline().spill();
     let mut log = OneHandler::in_mode(fixture, Mode::Mixed).await;

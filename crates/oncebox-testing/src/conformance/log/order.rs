@@ -1,4 +1,4 @@
-//! Order: what an earlier message of the same ordering key holds back, and what it does not.
+//! Order: the messages that an earlier message of the same ordering key holds back.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub async fn only_tasks_of_one_ordering_key_wait_for_each_other<F: Fixture<Store
     let mut of_one_key = positions(&log.due_tasks(0).await);
     of_one_key.retain(|pos| ![3, 5].contains(pos));
     assert_eq!(of_one_key, [1, 2, 4], "in the order of their positions");
-    // The longest due heads first; then those behind them.
+    // The longest due heads come first, then the tasks behind them.
     for (limit, expected) in [(2, &[3, 5][..]), (4, &[1, 2, 3, 5])] {
         assert_eq!(sorted(&log.peek_tasks(0, at_most(limit)).await.unwrap()), expected);
     }
@@ -67,7 +67,7 @@ pub async fn only_tasks_of_one_ordering_key_wait_for_each_other<F: Fixture<Store
     assert_eq!(log.runnable().await, [2, 4, 6]);
 }
 
-/// Neither tasks nor messages.
+/// Neither tasks nor messages are held back.
 pub async fn an_unordered_handler_holds_nothing_back<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.append(0, &[in_order("1", Some("A")), in_order("2", Some("A")), in_order("3", Some("A"))]).await;
@@ -78,7 +78,7 @@ pub async fn an_unordered_handler_holds_nothing_back<F: Fixture<Store: LogStore>
     assert!(!log.peek(0, ALL).await.unwrap().messages[0].held);
 }
 
-/// As long as it is in flight.
+/// A task in flight holds back the later messages of its ordering key.
 pub async fn a_task_in_flight_holds_its_ordering_key<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = ordered(fixture, DeadHead::Hold, 3).await;
     let process = log.enter().await;
@@ -115,7 +115,7 @@ pub async fn a_dead_letter_holds_the_tasks_behind_it<F: Fixture<Store: LogStore>
     assert_eq!(log.runnable().await, [3, 4]);
 }
 
-/// Where the handler skips them.
+/// With `DeadHead::Skip`, a dead letter holds back no task.
 pub async fn a_skipped_dead_letter_holds_no_task<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = around_a_dead_letter(fixture, DeadHead::Skip).await;
     assert_eq!(log.runnable().await, [1, 3, 4, 5]);
@@ -193,7 +193,7 @@ pub async fn messages_behind_a_task_of_their_ordering_key_are_held<F: Fixture<St
     assert_eq!(held_messages(fixture, DeadHead::Hold).await, [vec![4, 5], vec![4, 5, 6]]);
 }
 
-/// Only tasks hold them.
+/// With `DeadHead::Skip`, only tasks hold messages back.
 pub async fn messages_behind_a_skipped_dead_letter_are_not_held<F: Fixture<Store: LogStore>>(fixture: F) {
     assert_eq!(held_messages(fixture, DeadHead::Skip).await, [vec![4], vec![4, 6]]);
 }

@@ -13,6 +13,7 @@ pub async fn the_next_due_time_is_that_of_a_task_that_can_run<F: Fixture<Store: 
     let next_hours = async || {
         let look = log.look().await;
         assert_eq!(look.waiting, []);
+        // Rounded, because the steps of the test take some time themselves.
         look.next_due.map(|next| (next.as_secs_f64() / 3600.0).round())
     };
     assert_eq!(next_hours().await, None);

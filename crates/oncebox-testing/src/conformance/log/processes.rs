@@ -1,4 +1,4 @@
-//! Processes: known while they are at work, and what they had in flight when they end.
+//! Processes: their registration, and their in-flight tasks when they end.
 
 use oncebox_core::LogStore;
 use oncebox_core::store::{Peer, Unfinished};
@@ -36,7 +36,7 @@ pub async fn a_process_is_known_while_it_is_at_work<F: Fixture<Store: LogStore>>
     assert!(!log.beat(one).await);
 }
 
-/// At once, with the crashes that they had, and without a note.
+/// The tasks are free at once and keep their crash counts. The notes of the process are removed.
 pub async fn a_process_that_leaves_frees_its_tasks<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = three_passed(fixture).await;
     let (one, two) = (log.enter().await, log.enter().await);
@@ -65,6 +65,7 @@ pub async fn a_crashed_process_is_removed_once_when_its_lease_has_expired<F: Fix
     log.travel(LEASE - A_WHILE);
     assert_eq!(log.remove_crashed(one).await, None);
     assert!(log.beat(two).await);
+    // Beyond the lease of the first process, and within that of the second, which has sent a heartbeat.
     log.travel(A_WHILE * 2);
     assert_eq!(log.remove_crashed(two).await, None);
     assert_eq!(log.remove_crashed(one).await, Some(2));

@@ -7,7 +7,7 @@ use super::refused;
 use crate::Fixture;
 use crate::one_handler::{ALL, FOUR_LANES, OneHandler, as_tasks, dead, failure, place, positions, stored};
 
-/// Neither the handlers beside the refused one, nor those that come with a wrong number of lanes.
+/// Neither handlers beside a refused one, nor handlers with a wrong number of lanes, are registered.
 pub async fn a_refused_registration_writes_nothing<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture.clone()).await;
     let store = fixture.store();

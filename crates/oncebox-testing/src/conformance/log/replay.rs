@@ -27,7 +27,7 @@ async fn due<F: Fixture<Store: LogStore>>(log: &OneHandler<F>) -> Vec<(i64, bool
     log.due_tasks(0).await.iter().map(|task| (task.place.pos, task.replay)).collect()
 }
 
-/// Tasks and dead letters from there on are absorbed; other lanes, and what is before it, stay as they are.
+/// Tasks and dead letters from the place on are absorbed. Earlier ones, and other lanes, stay unchanged.
 pub async fn a_replay_from_a_place_goes_back_in_its_lane<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     append(&log, 0, 1..=5).await;
@@ -85,7 +85,7 @@ pub async fn a_replay_from_a_time_starts_with_the_first_message_since<F: Fixture
     assert!(log.peek(1, ALL).await.unwrap().messages.is_empty());
 }
 
-/// Up to where the first one would have ended.
+/// The second replay covers the positions up to the end of the first one.
 pub async fn a_replay_within_a_replay_is_still_one<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     append(&log, 0, 1..=6).await;
@@ -109,7 +109,7 @@ pub async fn a_replay_within_a_replay_is_still_one<F: Fixture<Store: LogStore>>(
     assert_eq!(due(&log).await, [(5, false)]);
 }
 
-/// The lane would not bring it again.
+/// A spilled message is not replayed, because its lane does not take it again.
 pub async fn a_replay_leaves_spilled_messages_alone<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::in_mode(fixture, Mode::Mixed).await;
     append(&log, 0, 1..=1).await;

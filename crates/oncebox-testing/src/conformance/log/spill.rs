@@ -154,7 +154,7 @@ pub async fn nothing_is_spilled_for_a_removed_handler<F: Fixture<Store: LogStore
     assert!(log.positions(1).await.is_empty());
 }
 
-/// After the time that it may wait.
+/// The spill is busy after its lock timeout.
 pub async fn a_spill_behind_a_running_copy_is_busy<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = spilling(fixture).await;
     let spill = failed(&log, "7");
@@ -200,7 +200,7 @@ pub async fn pruning_does_not_wait_for_a_handler_that_spills<F: Fixture<Store: L
     assert_eq!(log.prune_all(0).await, 1);
 }
 
-/// No later than other markers that are done now.
+/// Their retention begins at the time of the removal.
 pub async fn spilled_markers_are_done_when_their_handler_is_removed<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = spilling(fixture).await;
     log.spill(&failed(&log, "7")).await;
@@ -228,7 +228,7 @@ pub async fn a_mixed_handler_s_lane_passes_spilled_messages<F: Fixture<Store: Lo
     assert_eq!(spilled, [(2, false), (1, true)]);
 }
 
-/// Not as soon as it is stored.
+/// The message is not processed as soon as it is stored.
 pub async fn a_spilled_message_is_processed_in_the_inbox_view_when_its_task_is_done<
     F: Fixture<Store: LogStore>,
 >(

@@ -1,4 +1,4 @@
-//! What operators see of handlers, messages and tasks.
+//! The survey of handlers, messages and tasks.
 
 use oncebox_core::store::{MessageState, Registration, Waits};
 use oncebox_core::{DeadHead, LogStore, Mode};

@@ -8,7 +8,7 @@ use crate::one_handler::{
     A_WHILE, ALL, LATER, OneHandler, all_done, as_tasks, failure, message, positions, untried,
 };
 
-/// The progress moves with the commit, and not before.
+/// The progress moves with the commit, not before.
 pub async fn a_batch_is_taken_again_until_it_is_finished<F: Fixture<Store: LogStore>>(fixture: F) {
     let log = OneHandler::new(fixture).await;
     log.append_keys(2, &["1", "2", "3"]).await;
@@ -50,6 +50,7 @@ pub async fn limits_end_a_batch<F: Fixture<Store: LogStore>>(fixture: F) {
     assert_eq!(taken(10, 100, 21).await.0, [1, 3, 4]);
     assert_eq!(taken(10, 100, 31).await, (vec![1, 3, 4], 6));
     assert_eq!(taken(10, 100, 10).await, (vec![1], 1));
+    // One message in any case. Otherwise a message above the limit would block its lane.
     assert_eq!(taken(10, 100, 0).await, (vec![1], 1));
 }
 
