@@ -22,6 +22,7 @@ const SEVERAL_ON_SQLITE: &[(&str, &[&str])] = &[
     ("lease", &["next_fence"]),
     ("leave", &["forget_attempts"]),
     ("messages", &["message_states", "task_waits"]),
+    ("move_captured", &["has_captured", "remove_captured"]),
     ("prune", &["prune_next", "prune_progress"]),
     ("remove_handler", &["drop_tasks", "drop_dead", "drop_attempts", "drop_care", "mark_all_done"]),
     ("replay", &["begin_replay", "drop_replay", "drop_tasks_behind", "drop_dead_behind"]),

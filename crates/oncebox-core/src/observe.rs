@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use crate::store::Captured;
+
 /// Handler runs that were committed.
 pub const PROCESSED: &str = "oncebox_processed_total";
 /// Deliveries skipped because the handler had already run.
@@ -18,6 +20,10 @@ pub const FAILED: &str = "oncebox_failed_total";
 pub const REJECTED: &str = "oncebox_rejected_total";
 /// Messages accepted into the log.
 pub const ACCEPTED: &str = "oncebox_accepted_total";
+/// Messages written to the outbox.
+pub const PUBLISHED: &str = "oncebox_published_total";
+/// Messages that the mover took from the outbox to the log.
+pub const MOVED: &str = "oncebox_moved_total";
 /// Messages that became dead letters.
 pub const DEAD: &str = "oncebox_dead_total";
 /// Messages removed from the log after all handlers had passed them.
@@ -56,6 +62,8 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
     (FAILED, "counter", "handler", "handler runs that failed and were rolled back"),
     (REJECTED, "counter", "handler", "messages rejected permanently"),
     (ACCEPTED, "counter", "kind", "messages accepted into the log"),
+    (PUBLISHED, "counter", "kind", "messages written to the outbox, before their transactions commit"),
+    (MOVED, "counter", "", "messages that the mover took from the outbox to the log"),
     (DEAD, "counter", "handler", "messages that became dead letters"),
     (BUSY, "counter", "handler", "copies whose wait for the first copy timed out"),
     (COMMITS_UNKNOWN, "counter", "handler", "commits whose response was lost, once per message"),
@@ -168,6 +176,20 @@ impl Observer {
     pub(crate) fn accepted(self, kind: &str) {
         if self.enabled {
             metrics::counter!(ACCEPTED, "kind" => KINDS.label(kind).to_owned()).increment(1);
+        }
+    }
+
+    pub(crate) fn published(self, messages: &[Captured]) {
+        if self.enabled {
+            for message in messages {
+                metrics::counter!(PUBLISHED, "kind" => KINDS.label(&message.kind).to_owned()).increment(1);
+            }
+        }
+    }
+
+    pub(crate) fn moved(self, messages: u64) {
+        if self.enabled {
+            metrics::counter!(MOVED).increment(messages);
         }
     }
 

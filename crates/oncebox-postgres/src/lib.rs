@@ -18,6 +18,7 @@ mod log;
 mod migrate;
 mod mutants;
 mod operate;
+mod outbox;
 mod processes;
 mod registry;
 mod servers;

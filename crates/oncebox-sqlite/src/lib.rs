@@ -18,6 +18,7 @@ mod message;
 mod migrate;
 mod mutants;
 mod operate;
+mod outbox;
 mod processes;
 mod registry;
 mod seal;

@@ -28,23 +28,8 @@ impl Log for SqliteStore {
         let lane = lane.lane();
         let offset_ms = self.clock_offset_ms();
         self.write(doing::APPEND, async |conn| {
-            let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else {
-                return Ok(Err(refusal::no_such_lane(lane)));
-            };
-            // Keys first: only fresh messages get positions, and each marker points to one (decision 14).
-            let known = find_accepted(conn, messages).await?;
-            let mut place = Place { lane, pos: newest };
-            let mut fresh = Vec::with_capacity(messages.len());
-            let appended = messages.iter().zip(known).map(|(message, known)| {
-                known.unwrap_or_else(|| {
-                    place.pos += 1;
-                    fresh.push(Fresh { message, place, target: None, now_ms });
-                    Appended::New(place)
-                })
-            });
-            let appended = appended.collect();
-            insert(conn, &fresh).await?;
-            Ok(Ok(appended))
+            let appended = append_to(conn, lane, messages, offset_ms).await?;
+            Ok(appended.ok_or_else(|| refusal::no_such_lane(lane)))
         })
         .await?
     }
@@ -114,6 +99,30 @@ impl Fresh<'_> {
     fn received_ms(&self) -> i64 {
         self.now_ms.saturating_sub(row::duration_to_ms(self.message.waited))
     }
+}
+
+/// Appends messages to a lane, without those that were accepted before. `None` if there is no such lane.
+pub(crate) async fn append_to(
+    conn: &mut SqliteConnection,
+    lane: u16,
+    messages: &[NewMessage],
+    offset_ms: i64,
+) -> Result<Option<Vec<Appended>>, sqlx::Error> {
+    let Some((newest, now_ms)) = begin_append(&mut *conn, lane, offset_ms).await? else { return Ok(None) };
+    // Keys first: only fresh messages get positions, and each marker points to one (decision 14).
+    let known = find_accepted(conn, messages).await?;
+    let mut place = Place { lane, pos: newest };
+    let mut fresh = Vec::with_capacity(messages.len());
+    let appended = messages.iter().zip(known).map(|(message, known)| {
+        known.unwrap_or_else(|| {
+            place.pos += 1;
+            fresh.push(Fresh { message, place, target: None, now_ms });
+            Appended::New(place)
+        })
+    });
+    let appended = appended.collect();
+    insert(conn, &fresh).await?;
+    Ok(Some(appended))
 }
 
 /// The newest position of a lane, and the time now; `None` if there is no such lane.

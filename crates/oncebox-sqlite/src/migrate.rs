@@ -14,6 +14,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002_log.sql"),
     include_str!("migrations/0003_set_at.sql"),
     include_str!("migrations/0004_deaths_without_progress.sql"),
+    include_str!("migrations/0005_outbox.sql"),
 ];
 
 impl SqliteStore {

@@ -53,6 +53,7 @@ statements! {
         backfill_markers, sweep, sweep_result, sweep_accepted,
     }
     message { begin_append, append, note_kinds, prune, prune_next }
+    outbox { capture, has_captured, move_captured, remove_captured, captured }
     work {
         look, find_progress, take, find_taker, due_tasks, due_near, due_heads, due_behind,
         take_tasks,

@@ -5,12 +5,13 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Care, Claimed, Claims, Completion,
-    DeadLetter, DeadLetters, DueLanes, Fault, Fence, Guarantee, HandlerId, HandlerStatus, Inspect,
-    LaneChoice, LaneCount, Layout, Limits, LiveTime, Log, Marker, MessageStatus, NewMessage, NewProcess,
-    Operate, Operation, Peer, Place, ProcessId, Processes, Progress, Pruned, Registration, Registry, Select,
-    Spill, Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished,
-    UnhandledKind, Unit, Upkeep, Work, find_cause,
+    Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Capture, Captured, Care, Claimed, Claims,
+    Completion, DeadLetter, DeadLetters, DueLanes, Fault, Fence, Guarantee, HandlerId, HandlerStatus,
+    Inspect, LaneChoice, LaneCount, Layout, Limits, LiveTime, Log, Marker, MessageStatus, MoveLimits,
+    MoveWindow, Moved, NewMessage, NewProcess, Operate, Operation, OutboxStatus, Peer, Place, ProcessId,
+    Processes, Progress, Pruned, Registration, Registry, Select, Spill, Spilled, Store, StoredMessage,
+    Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished, UnhandledKind, Unit, Upkeep, Work,
+    find_cause,
 };
 use oncebox_core::{Error, ErrorKind, Key, StoredKey};
 
@@ -286,6 +287,27 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
 
     fn listen(&self, heard: impl Fn() + Send) -> impl Future<Output = Result<(), Error>> + Send {
         self.store.listen(heard)
+    }
+}
+
+impl<S: Capture, F: Faults> Capture for Faulty<S, F> {
+    fn capture(
+        &self,
+        conn: &mut S::Conn,
+        messages: &[Captured],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.capture(conn, messages)
+    }
+
+    async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
+        // A move is a whole transaction of the store, as an append is.
+        self.faults.at(Point::BeforeCommit).await?;
+        let moved = self.store.move_captured(window, limits).await?;
+        self.faults.at(Point::AfterCommit).await.map(|()| moved)
+    }
+
+    fn outbox_status(&self) -> impl Future<Output = Result<OutboxStatus, Error>> + Send {
+        self.store.outbox_status()
     }
 }
 

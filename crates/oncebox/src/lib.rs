@@ -4,16 +4,17 @@
 // By name, so that nothing becomes public here by being public in the core.
 pub use oncebox_core::store::{
     AuditEntry, DeadLetter, FailedAttempt, HandlerState, HandlerStatus, KnownHandler, Marker, MarkerState,
-    MessageState, MessageStatus, Peer, Place, ReplayFrom, Replayed, Select, StoredMessage, Task,
-    UnhandledKind,
+    MessageState, MessageStatus, OutboxStatus, Peer, Place, ReplayFrom, Replayed, Select, StoredMessage,
+    Task, UnhandledKind,
 };
 pub use oncebox_core::{
     Accept, AsyncFunc, Attempt, BoxError, Cancellation, Cause, Codec, DeadHead, Delivery, Detached, EffectId,
     Envelope, Error, ErrorKind, Failure, Fingerprint, FromBatch, FromDelivery, Guarantee, Handler,
     HandlerOptions, Headers, InFlight, Inbox, InboxBuilder, InboxStore, Input, IntoReturned, Json, Key,
-    KeyPart, KeyReuse, LogStore, MemoryStore, Message, MissingKey, Mode, Once, One, Operator, Operators,
-    Outcome, PruneReport, Rejection, Replay, Reply, Report, Requirement, Retention, Retry, Returned, Set,
-    Settlement, Start, State, StoredKey, SweepReport, WorkReport, content_key, lease, observe, store,
+    KeyPart, KeyReuse, LogStore, MemoryStore, Message, MessageId, MissingKey, Mode, Once, One, Operator,
+    Operators, Outbox, OutboxBuilder, OutboxStore, Outcome, PruneReport, Rejection, Replay, Reply, Report,
+    Requirement, Retention, Retry, Returned, Set, Settlement, Start, State, StoredKey, SweepReport,
+    WorkReport, content_key, lease, observe, store,
 };
 /// Derives [`Message`](trait@Message); see its attribute `#[message(...)]`.
 #[cfg(feature = "derive")]

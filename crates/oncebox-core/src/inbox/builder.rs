@@ -17,6 +17,7 @@ use crate::inbox::sweeper::Sweeper;
 use crate::inbox::units::{Batches, Spilling, Units};
 use crate::inbox::{Inbox, InboxStore, Parts};
 use crate::observe::Observer;
+use crate::outbox::AnyOutbox;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
 use crate::store::Registration;
@@ -73,6 +74,8 @@ pub struct InboxBuilder<S: InboxStore> {
     pub(super) mode: Mode,
     /// The functions of an inbox with a log; `None` without one.
     pub(super) log: Option<LogAccess<S>>,
+    /// The outbox whose mover runs beside the workers, if there is one.
+    pub(super) outbox: Option<Arc<dyn AnyOutbox<S>>>,
     /// Whether the inbox is for operators and handles no messages.
     pub(super) for_operators: bool,
     metrics: bool,
@@ -89,6 +92,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             stored: StoredSettings::default(),
             mode: Mode::inline(),
             log: None,
+            outbox: None,
             for_operators: false,
             metrics: true,
         }
@@ -351,7 +355,8 @@ impl<S: InboxStore> InboxBuilder<S> {
         let units = Units::new(engine.clone(), spilling);
         let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
         let log = shared.map(|(_, shared)| LogParts::new(&engine, shared, appenders));
-        let parts = Parts { engine, units, log, sweeper, for_operators: self.for_operators };
+        let parts =
+            Parts { engine, units, log, sweeper, outbox: self.outbox, for_operators: self.for_operators };
         Ok(Inbox { parts: Arc::new(parts) })
     }
 

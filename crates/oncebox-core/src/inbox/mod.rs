@@ -24,13 +24,16 @@ use std::time::Duration;
 
 pub use builder::InboxBuilder;
 use engine::Engine;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
+pub(crate) use stored::lane_of;
 pub use stored::{Accept, LogStore, Operators, PruneReport, WorkReport};
 use stored::{LogParts, Pruning, not_stored, prune};
 use sweeper::Sweeper;
+use tokio::sync::oneshot;
 pub use units::Once;
 use units::Units;
 
+use crate::outbox::AnyOutbox;
 use crate::report::Report;
 use crate::retention::SweepReport;
 use crate::store::{Claims, Inspect, Marker, Registry, Unit, Upkeep};
@@ -51,6 +54,8 @@ pub(crate) struct Parts<S: InboxStore> {
     log: Option<LogParts<S>>,
     /// Sends heartbeats and deletes expired markers.
     sweeper: Sweeper,
+    /// The outbox whose mover runs beside the workers, if there is one.
+    outbox: Option<Arc<dyn AnyOutbox<S>>>,
     /// Whether the inbox is for operators and handles no messages.
     for_operators: bool,
 }
@@ -282,7 +287,10 @@ impl<S: LogStore> Inbox<S> {
         let log = self.log()?;
         self.refuse_operators()?;
         let _visit = self.parts.engine.doors.enter()?;
-        log.workers.run(shutdown).await
+        match &self.parts.outbox {
+            Some(outbox) => run_with_outbox(log, &**outbox, shutdown).await,
+            None => log.workers.run(shutdown).await,
+        }
     }
 
     /// Visits every lane that has work, once. For use from a scheduler such as cron.
@@ -344,6 +352,38 @@ impl<S: InboxStore> Engine<S> {
                  handlers",
             )),
         }
+    }
+}
+
+/// Runs the workers of an inbox, and beside them the mover of its outbox, which wakes them after each move.
+async fn run_with_outbox<S: LogStore>(
+    log: &LogParts<S>,
+    outbox: &dyn AnyOutbox<S>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<WorkReport, Error> {
+    let (ended, has_ended) = oneshot::channel::<()>();
+    let work = async move {
+        let report = log.workers.run(shutdown).await;
+        // The mover ends last: handlers in their last transactions may still publish.
+        drop(ended);
+        report
+    };
+    let mover = outbox.run(Box::pin(async move {
+        let _ = has_ended.await;
+    }));
+    let wake = async {
+        let mut moves = outbox.moves();
+        while moves.changed().await.is_ok() {
+            log.shared.wake.notify_one();
+            if log.shared.settings.notify {
+                log.intake.announce();
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        (report, ()) = join(work, mover) => report,
+        () = wake => unreachable!("it never ends"),
     }
 }
 

@@ -49,6 +49,13 @@ pub const ANNOUNCE: &str = "notify other processes";
 /// Listens for other processes.
 pub const LISTEN: &str = "listen for other processes";
 
+/// Writes messages to the outbox.
+pub const CAPTURE: &str = "write to the outbox";
+/// Moves messages from the outbox to the log.
+pub const MOVE: &str = "move messages from the outbox to the log";
+/// Reads the outbox.
+pub const READ_OUTBOX: &str = "read the outbox";
+
 /// Looks for work.
 pub const LOOK: &str = "look for work";
 /// Takes messages.

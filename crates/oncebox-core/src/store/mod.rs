@@ -14,6 +14,7 @@
 //! | [`Care`] | finds messages that crash processes; has defaults that do nothing | stored messages |
 //! | [`Processes`] | keeps heartbeats and leases | stored messages |
 //! | [`DeadLetters`], [`Operate`] | carry out the actions of operators | stored messages |
+//! | [`Capture`] | keeps messages that a transaction publishes, and moves them to the log | the outbox |
 //! | [`Survey`] | reads the state of handlers and messages | stored messages |
 //!
 //! A store without transactions that handlers can share implements [`Leases`](crate::lease::Leases) instead and becomes a store
@@ -27,6 +28,7 @@
 //! without a period of deprecation. For a store of your own, pin the exact version and run the conformance suite with every
 //! update.
 
+mod capture;
 mod care;
 mod claims;
 mod dead_letters;
@@ -53,6 +55,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+pub use capture::{Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, lane_of_captured};
 pub use care::Care;
 pub use claims::{Claimed, Claims, Unit};
 pub use dead_letters::{Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, MarkerStep, Select};

@@ -8,5 +8,7 @@ grant select, insert, update, delete on "{schema}".process, "{schema}".careful, 
 grant select, insert, delete on "{schema}".replay to "{role}";
 grant usage on sequence "{schema}".fence to "{role}";
 grant select, insert, delete on "{schema}".message, "{schema}".progress to "{role}";
+grant select, insert, delete on "{schema}".outbox to "{role}";
+grant select, update on "{schema}".mover to "{role}";
 grant select on "{schema}".inbox_message to "{role}";
 grant execute on all functions in schema "{schema}" to "{role}";

@@ -8,6 +8,7 @@ mod fixture;
 mod least_privilege;
 mod log;
 mod migrate;
+mod outbox;
 mod plans;
 mod server;
 mod sql_function;
@@ -16,6 +17,7 @@ mod standby;
 mod as_owner {
     oncebox_testing::conformance!(super::fixture::as_owner);
     oncebox_testing::conformance!(stored super::fixture::as_owner);
+    oncebox_testing::conformance!(outbox super::fixture::as_owner);
     oncebox_testing::conformance!(sql super::fixture::as_owner);
     oncebox_testing::conformance!(migrating super::fixture::empty_database);
 }
@@ -23,4 +25,5 @@ mod as_owner {
 mod as_least_privileged {
     oncebox_testing::conformance!(super::fixture::as_least_privileged);
     oncebox_testing::conformance!(stored super::fixture::as_least_privileged);
+    oncebox_testing::conformance!(outbox super::fixture::as_least_privileged);
 }

@@ -38,7 +38,7 @@ async fn a_sweep_walks_the_index_at_a_million_markers() {
     assert!(!plan.contains("Seq Scan"), "{plan}");
 
     let edge = "select (extract(epoch from processed_at) * 1000)::int8 from oncebox.marker order by processed_at offset 500";
-    // Half a second before it: rows are a second unfinished, and milliseconds are rounded.
+    // Half a second before it: rows are a second apart, and milliseconds are rounded.
     let before_ms: i64 = sqlx::query_scalar::<_, i64>(edge).fetch_one(pool).await.unwrap() - 500;
     let mut swept = 0;
     loop {

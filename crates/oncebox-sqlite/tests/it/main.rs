@@ -9,11 +9,13 @@ mod engine;
 mod fixture;
 mod log;
 mod migrate;
+mod outbox;
 mod plans;
 
 mod in_a_file {
     oncebox_testing::conformance!(super::fixture::in_a_file);
     oncebox_testing::conformance!(stored super::fixture::in_a_file);
+    oncebox_testing::conformance!(outbox super::fixture::in_a_file);
     oncebox_testing::conformance!(sql super::fixture::in_a_file);
     oncebox_testing::conformance!(migrating super::fixture::empty_file);
 }
@@ -21,5 +23,6 @@ mod in_a_file {
 mod in_memory {
     oncebox_testing::conformance!(super::fixture::in_memory);
     oncebox_testing::conformance!(stored super::fixture::in_memory);
+    oncebox_testing::conformance!(outbox super::fixture::in_memory);
     oncebox_testing::conformance!(sql super::fixture::in_memory);
 }

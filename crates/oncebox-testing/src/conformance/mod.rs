@@ -11,6 +11,7 @@ mod keys;
 mod log;
 mod messages;
 mod migrations;
+mod outbox;
 mod retention;
 mod sql;
 mod stored;
@@ -44,6 +45,7 @@ pub use keys::*;
 pub use log::*;
 pub use messages::*;
 pub use migrations::*;
+pub use outbox::*;
 pub use retention::*;
 pub use sql::*;
 pub use stored::*;
@@ -150,7 +152,8 @@ pub trait Fixture: Clone + Send + Sync + 'static {
 /// Writes one test per behaviour.
 ///
 /// The argument is an async function `fn(test_name: &str) -> Option<impl Fixture>`; `None` skips the test, after the
-/// function has said why. `stored` writes the behaviours of stores with a log, `sql` those of a [`SqlFixture`] and
+/// function has said why. `stored` writes the behaviours of stores with a log, `outbox` those of stores with an
+/// outbox, `sql` those of a [`SqlFixture`] and
 /// `migrating` those of a [`MigratingFixture`].
 #[macro_export]
 macro_rules! conformance {
@@ -409,6 +412,21 @@ macro_rules! conformance {
             accept_markers_outlive_their_messages
             a_log_with_another_hash_is_refused
             a_spilled_message_is_processed_in_the_inbox_view_when_its_task_is_done
+        }
+    };
+    (outbox $fixture:path) => {
+        $crate::conformance! { @tests $fixture;
+            a_published_message_is_delivered_once_after_the_commit
+            a_transaction_that_rolls_back_publishes_nothing
+            published_messages_keep_their_order
+            what_travels_with_a_published_message_reaches_its_handler
+            a_published_copy_of_a_known_key_is_delivered_once
+            a_published_message_without_a_key_has_its_id
+            a_message_that_cannot_be_published_is_refused
+            movers_at_once_move_each_message_once
+            a_move_whose_answer_was_lost_loses_and_doubles_nothing
+            the_mover_of_an_inbox_runs_beside_its_workers
+            more_messages_than_one_move_takes_are_moved_in_order
         }
     };
     (sql $fixture:path) => {

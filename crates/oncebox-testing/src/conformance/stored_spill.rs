@@ -112,7 +112,7 @@ pub async fn a_sweep_leaves_what_is_not_done<F: Fixture<Store: LogStore>>(fixtur
     assert_eq!((fixture.effects("later").await, fixture.effects("stored accepted").await), (1, 1));
 }
 
-/// Over two inboxes: one of them is set unfinished, whatever the others find.
+/// Over two inboxes: one of them is spilled, whatever the others find.
 pub async fn copies_at_once_are_spilled_once<F: Fixture<Store: LogStore>>(fixture: F) {
     let healed = Arc::new(AtomicBool::new(false));
     let builder = || {

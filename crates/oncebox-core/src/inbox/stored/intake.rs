@@ -48,7 +48,7 @@ impl<S: InboxStore> Intake<S> {
 
 impl<S: LogStore> Intake<S> {
     /// Notifies other processes in the background, at most every 5 ms.
-    pub(super) fn announce(self: &Arc<Self>) {
+    pub(crate) fn announce(self: &Arc<Self>) {
         if self.announcing.swap(true, Ordering::AcqRel) {
             return;
         }

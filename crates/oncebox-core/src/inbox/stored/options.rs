@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::inbox::InboxBuilder;
 use crate::inbox::stored::{LogAccess, LogStore};
 use crate::store::{DeadLetter, LaneCount};
-use crate::{Mode, Retry};
+use crate::{Mode, Outbox, OutboxStore, Retry};
 
 /// Options for stores with a log.
 impl<S: LogStore> InboxBuilder<S> {
@@ -27,6 +27,16 @@ impl<S: LogStore> InboxBuilder<S> {
         self.mode = mode;
         // Also for an inline mode: the messages of detached handlers and spilled ones need the log.
         self.log = Some(LogAccess::new());
+        self
+    }
+
+    /// Runs the mover of an outbox in [`run`](crate::Inbox::run), beside the workers, which it wakes after each move. The messages
+    /// of the outbox go to the handlers of this inbox that read the log.
+    pub fn outbox(mut self, outbox: &Outbox<S>) -> Self
+    where
+        S: OutboxStore,
+    {
+        self.outbox = Some(Arc::new(outbox.clone()));
         self
     }
 

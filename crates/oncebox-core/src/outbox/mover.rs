@@ -1,0 +1,135 @@
+//! The mover: takes committed messages from the outbox to the log.
+//!
+//! Every process with an outbox has one, and one of them moves at a time. There is no leader: the store lets one in, and the
+//! others look again later.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use crate::Error;
+use crate::backoff::Retries;
+use crate::error::chain;
+use crate::outbox::{OutboxParts, OutboxStore};
+use crate::store::{MoveLimits, MoveWindow, Moved};
+
+/// The limits of one move. The messages stay within the database, so large moves cost no memory here.
+const LIMITS: MoveLimits = MoveLimits { messages: 10_000, bytes: 16 * 1024 * 1024 };
+/// The pauses between two looks at an empty outbox: the first one, and the longest one.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// How often everything is looked at, whatever the window is. A window is never wrong unless the database was replaced by an older
+/// copy of itself, and then this finds the messages that it hides.
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// Moves messages, and keeps the window in which it looks for the next ones.
+pub(super) struct Mover<'a, S> {
+    parts: &'a OutboxParts<S>,
+    window: MoveWindow,
+    looked_at_all: Instant,
+}
+
+impl<'a, S: OutboxStore> Mover<'a, S> {
+    /// A mover that looks at everything first: it does not know what others have moved.
+    pub(super) fn new(parts: &'a OutboxParts<S>) -> Self {
+        Self { parts, window: MoveWindow::default(), looked_at_all: Instant::now() }
+    }
+
+    /// Moves messages until `shutdown` is ready.
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut retries = Retries::unlimited();
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            // Not cut off by the shutdown: a move takes milliseconds.
+            let next = match self.step().await {
+                Ok(Some(Moved { is_complete: false, .. })) => {
+                    self.parts.note_error(None);
+                    retries.reset();
+                    continue;
+                }
+                Ok(moved) => {
+                    self.parts.note_error(None);
+                    retries.reset();
+                    pause = match moved {
+                        Some(moved) if moved.messages > 0 => SHORTEST_PAUSE,
+                        // Another mover is at work, or there is nothing to move.
+                        Some(_) | None => (pause * 2).min(LONGEST_PAUSE),
+                    };
+                    pause
+                }
+                Err(error) => {
+                    self.parts.note_error(Some(chain(&error)));
+                    retries.next_pause()
+                }
+            };
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                () = self.parts.wake.notified(), if retries.is_clean() => pause = SHORTEST_PAUSE,
+                () = sleep(next) => {}
+            }
+        }
+    }
+
+    /// Moves all committed messages.
+    pub(super) async fn flush(mut self) -> Result<u64, Error> {
+        let mut messages = 0;
+        let mut retries = Retries::within(Duration::from_secs(5));
+        loop {
+            match self.step().await {
+                Ok(Some(moved)) => {
+                    messages += moved.messages;
+                    if moved.is_complete {
+                        return Ok(messages);
+                    }
+                }
+                // Another mover is at work. Its transaction may have begun before the last commit.
+                Ok(None) => sleep(SHORTEST_PAUSE).await,
+                Err(error) => retries.after::<S>(error).await?,
+            }
+        }
+    }
+
+    /// Moves messages once, within the limits. Returns `None` if another mover is at work.
+    async fn step(&mut self) -> Result<Option<Moved>, Error> {
+        if self.looked_at_all.elapsed() >= LOOK_AT_ALL_EVERY {
+            self.window = MoveWindow::default();
+            self.looked_at_all = Instant::now();
+        }
+        let window = std::mem::take(&mut self.window);
+        match self.parts.store.move_captured(&window, LIMITS).await {
+            Ok(Some(moved)) => {
+                self.window = window.after(&moved);
+                if moved.messages > 0 {
+                    self.parts.observer.moved(moved.messages);
+                    self.parts.moves.send_modify(|moves| *moves += 1);
+                }
+                Ok(Some(moved))
+            }
+            Ok(None) => {
+                self.window = window;
+                Ok(None)
+            }
+            Err(error) => {
+                self.window = window.unanswered();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<S> OutboxParts<S> {
+    /// Records or clears the error. It logs changes only, so that an outage does not fill the log.
+    fn note_error(&self, error: Option<String>) {
+        let mut noted = self.last_error();
+        match (&*noted, &error) {
+            (None, Some(text)) => {
+                tracing::error!(error = text, "the mover of the outbox waits: the store does not respond");
+            }
+            (Some(_), None) => tracing::info!("the store responds again: the mover of the outbox goes on"),
+            _ => {}
+        }
+        *noted = error;
+    }
+}

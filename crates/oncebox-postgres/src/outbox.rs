@@ -1,0 +1,83 @@
+//! The outbox: messages of transactions that publish, until the mover takes them to the log.
+
+use std::time::SystemTime;
+
+use oncebox_core::store::{Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, doing, row};
+use oncebox_core::{Error, Key};
+use sqlx::postgres::PgRow;
+use sqlx::types::Uuid;
+use sqlx::{Executor, PgConnection, Row};
+
+use crate::fault::failed;
+use crate::store::PostgresStore;
+
+impl Capture for PostgresStore {
+    async fn capture(&self, conn: &mut PgConnection, messages: &[Captured]) -> Result<(), Error> {
+        let times = |of: fn(&Captured) -> Option<SystemTime>| {
+            messages.iter().map(|message| of(message).map(row::time_to_ms)).collect::<Vec<_>>()
+        };
+        let capture = sqlx::query(self.statements.capture.clone())
+            .bind(messages.iter().map(|message| Uuid::from_bytes(*message.id.as_bytes())).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.key.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.fingerprint.to_i64()).collect::<Vec<_>>())
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.order_by.as_ref().map(Key::as_bytes))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(messages.iter().map(|message| message.headers.to_json()).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
+            .bind(times(|message| message.occurred_at))
+            .bind(times(|message| message.due_at));
+        conn.execute(capture).await.map(drop).map_err(failed(doing::CAPTURE))
+    }
+
+    async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
+        let doing = doing::MOVE;
+        // As text: the driver has no type for the numbers of transactions.
+        let in_progress: Vec<String> = window.in_progress.iter().map(u64::to_string).collect();
+        let move_captured = sqlx::query(self.statements.move_captured.clone())
+            .bind(window.from.to_string())
+            .bind(in_progress)
+            .bind(i32::try_from(limits.messages).unwrap_or(i32::MAX))
+            .bind(i64::try_from(limits.bytes).unwrap_or(i64::MAX))
+            .bind(self.clock_offset_ms());
+        let moved = async {
+            let mut conn = self.connections.warm().await?;
+            let row = conn.fetch_optional(move_captured).await?;
+            // Only after a success: otherwise the pool checks the connection when it comes back (decision 26).
+            self.connections.keep_warm(conn);
+            row.as_ref().map(read_moved).transpose()
+        };
+        moved.await.map_err(self.connections.failed(doing))
+    }
+
+    async fn outbox_status(&self) -> Result<OutboxStatus, Error> {
+        let doing = doing::READ_OUTBOX;
+        let read = sqlx::query(self.statements.captured.clone()).persistent(false);
+        let row = self.connections.fetch_one(doing, read).await?;
+        let status = || {
+            let waiting: i64 = row.try_get("waiting")?;
+            let oldest: Option<i64> = row.try_get("oldest_ms")?;
+            let waiting = u64::try_from(waiting).unwrap_or(0);
+            Ok::<_, sqlx::Error>(OutboxStatus::new(waiting, oldest.map(row::duration_from_ms)))
+        };
+        status().map_err(failed(doing))
+    }
+}
+
+fn read_moved(row: &PgRow) -> Result<Moved, sqlx::Error> {
+    let number = |text: &str| text.parse::<u64>().map_err(|error| sqlx::Error::Decode(error.into()));
+    let messages: i64 = row.try_get("moved")?;
+    let in_progress: Vec<String> = row.try_get("next_in_progress")?;
+    Ok(Moved {
+        messages: u64::try_from(messages).unwrap_or(0),
+        is_complete: row.try_get("is_complete")?,
+        next: MoveWindow {
+            from: number(row.try_get("next_xid")?)?,
+            in_progress: in_progress.iter().map(|xid| number(xid)).collect::<Result<_, _>>()?,
+        },
+    })
+}

@@ -1,0 +1,239 @@
+//! The outbox on PostgreSQL: transactions that overlap, and other languages.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use oncebox_core::store::Survey;
+use oncebox_core::{Envelope, Inbox, Outbox};
+use oncebox_postgres::PostgresStore;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
+use tokio::sync::oneshot;
+use tokio_postgres::NoTls;
+
+use crate::fixture::{self, Postgres};
+
+/// The limit of a wait for something that happens within milliseconds.
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn connect(postgres: &Postgres) -> PgConnection {
+    PgConnection::connect(&postgres.database.url()).await.unwrap()
+}
+
+/// The bodies in the log, by lane and position.
+async fn bodies(store: &PostgresStore) -> Vec<String> {
+    let mut bodies = Vec::new();
+    for lane in 0..8 {
+        for message in store.messages(lane, 0, 100_000).await.unwrap() {
+            bodies.push(String::from_utf8(message.message.body).unwrap());
+        }
+    }
+    bodies
+}
+
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let waited = tokio::time::timeout(LIMIT, async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waited.await.expect("it happens within a minute");
+}
+
+/// A mover that runs remembers the transactions that were open when it looked.
+#[tokio::test]
+async fn messages_of_a_transaction_that_commits_later_are_moved() {
+    let test = "messages_of_a_transaction_that_commits_later_are_moved";
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mover = outbox.clone();
+    let running = tokio::spawn(async move { mover.run(async { drop(stopped.await) }).await });
+    let (mut early, mut late) = (connect(&postgres).await, connect(&postgres).await);
+    for round in 0..3 {
+        let mut first = early.begin().await.unwrap();
+        outbox.publish_envelope(&mut first, Envelope::new("k", format!("{round} early"))).await.unwrap();
+        let mut second = late.begin().await.unwrap();
+        outbox.publish_envelope(&mut second, Envelope::new("k", format!("{round} late"))).await.unwrap();
+        second.commit().await.unwrap();
+        let late = format!("{round} late");
+        until(async || bodies(&postgres.store).await.contains(&late)).await;
+        // Its window has passed the first transaction by now.
+        until(async || outbox.status().await.unwrap().waiting == 0).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        first.commit().await.unwrap();
+        let early = format!("{round} early");
+        until(async || bodies(&postgres.store).await.contains(&early)).await;
+    }
+    drop(stop);
+    running.await.unwrap();
+}
+
+/// An old transaction that writes elsewhere holds back nothing.
+#[tokio::test]
+async fn an_unrelated_open_transaction_delays_no_message() {
+    let Some(postgres) = fixture::as_owner("an_unrelated_open_transaction_delays_no_message").await else {
+        return;
+    };
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let (mut unrelated, mut publisher) = (connect(&postgres).await, connect(&postgres).await);
+    let mut open = unrelated.begin_with("begin isolation level repeatable read").await.unwrap();
+    open.execute("insert into effect (name) values ('open')").await.unwrap();
+    for n in 0..20 {
+        let mut tx = publisher.begin().await.unwrap();
+        outbox.publish_envelope(&mut tx, Envelope::new("k", format!("{n}"))).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(outbox.flush().await.unwrap(), 1);
+    }
+    open.rollback().await.unwrap();
+}
+
+/// Writers with hot rows: some get the number of their transaction early and then wait, some roll back. They lock the row of their
+/// customer before they publish, so the messages of a customer are in the order of its numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_many_writers_are_complete_and_in_order() {
+    let Some(postgres) = fixture::as_owner("messages_of_many_writers_are_complete_and_in_order").await else {
+        return;
+    };
+    const CUSTOMERS: i32 = 5;
+    const ROUNDS: u32 = 25;
+    let tables = "create table customer (id int primary key, number int not null);
+        insert into customer select n, 0 from generate_series(0, 4) n; create table noise (n int)";
+    postgres.store.pool().execute(tables).await.unwrap();
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mover = outbox.clone();
+    let running = tokio::spawn(async move { mover.run(async { drop(stopped.await) }).await });
+    let writers = (0..16_u32).map(|writer| {
+        let (postgres, outbox) = (postgres.clone(), outbox.clone());
+        tokio::spawn(async move {
+            let mut conn = connect(&postgres).await;
+            let mut committed = Vec::new();
+            for round in 0..ROUNDS {
+                let customer = i32::try_from((writer + round) % 5).unwrap();
+                let mut tx = conn.begin().await.unwrap();
+                if (writer + round) % 3 == 0 {
+                    // Its number is older than those of transactions that go first below.
+                    tx.execute("insert into noise values (1)").await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(u64::from(writer % 4))).await;
+                }
+                let next = "update customer set number = number + 1 where id = $1 returning number";
+                let number: i32 = sqlx::query_scalar(next).bind(customer).fetch_one(&mut *tx).await.unwrap();
+                let envelope = Envelope::new("k", format!("{customer} {number:05}"))
+                    .with_order_by(format!("customer-{customer}"));
+                outbox.publish_envelope(&mut tx, envelope).await.unwrap();
+                if round % 7 == 6 {
+                    tx.rollback().await.unwrap();
+                } else {
+                    tx.commit().await.unwrap();
+                    committed.push(format!("{customer} {number:05}"));
+                }
+            }
+            committed
+        })
+    });
+    let mut committed = Vec::new();
+    for writer in writers.collect::<Vec<_>>() {
+        committed.extend(writer.await.unwrap());
+    }
+    until(async || outbox.status().await.unwrap().waiting == 0).await;
+    drop(stop);
+    running.await.unwrap();
+    let found = bodies(&postgres.store).await;
+    let mut by_customer: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for body in &found {
+        let (customer, number) = body.split_once(' ').unwrap();
+        by_customer.entry(customer).or_default().push(number);
+    }
+    assert_eq!(by_customer.len(), usize::try_from(CUSTOMERS).unwrap());
+    assert!(by_customer.values().all(|numbers| numbers.is_sorted()), "{by_customer:?}");
+    let (mut found, mut expected) = (found.clone(), committed);
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+/// The lane of an ordering key is the library's.
+#[tokio::test]
+async fn lanes_in_sql_are_those_of_the_library() {
+    let Some(postgres) = fixture::as_owner("lanes_in_sql_are_those_of_the_library").await else { return };
+    for (key, lanes, expected) in
+        [("", 8, 4), ("a", 8, 2), ("customer-1", 8, 7), ("customer-2", 8, 0), ("a", 1, 0)]
+    {
+        let lane =
+            sqlx::query_scalar("select oncebox.lane_of(convert_to($1, 'UTF8'), $2)").bind(key).bind(lanes);
+        let lane: i32 = lane.fetch_one(postgres.store.pool()).await.unwrap();
+        assert_eq!(lane, expected, "{key:?} of {lanes}");
+    }
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let inbox = Inbox::builder(postgres.store.clone()).stored().build().await.unwrap();
+    let mut conn = connect(&postgres).await;
+    for n in 0..40 {
+        let envelope = |kind| Envelope::new(kind, "x").with_key(n).with_order_by(format!("customer-{n}"));
+        outbox.publish_envelope(&mut conn, envelope("published")).await.unwrap();
+        outbox.flush().await.unwrap();
+        let accepted = inbox.accept(envelope("accepted")).await.unwrap().place().unwrap();
+        let published = postgres.store.find_message("published", &n.into()).await.unwrap().unwrap();
+        assert_eq!(published.lane, accepted.lane, "customer-{n}");
+    }
+}
+
+/// A role that may only publish does so from another driver, in its own transaction.
+#[tokio::test]
+async fn another_driver_publishes_with_the_right_to_insert_only() {
+    let test = "another_driver_publishes_with_the_right_to_insert_only";
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let role = format!("pub_{}", postgres.database.url().rsplit('/').next().unwrap());
+    let grants = format!(
+        "create role \"{role}\" login; grant usage on schema oncebox to \"{role}\"; grant insert on oncebox.outbox to \"{role}\""
+    );
+    postgres.store.pool().execute(sqlx::raw_sql(AssertSqlSafe(grants))).await.unwrap();
+    let (mut client, connection) =
+        tokio_postgres::connect(&postgres.database.url_as(&role), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let publish =
+        "select oncebox.publish('order.paid', $1::text::jsonb, $2, 'customer-1', '{\"x-one\": \"1\"}')::text";
+    let tx = client.transaction().await.unwrap();
+    tx.query_one(publish, &[&"{}", &"rolled back"]).await.unwrap();
+    tx.rollback().await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    let id: String = tx.query_one(publish, &[&"{\"cents\": 5}", &"o-1"]).await.unwrap().get(0);
+    assert_eq!((id.len(), id.as_bytes()[14]), (36, b'7'), "{id}");
+    assert!(b"89ab".contains(&id.as_bytes()[19]), "{id}");
+    let second: String = tx.query_one(publish, &[&"{}", &None::<&str>]).await.unwrap().get(0);
+    tx.commit().await.unwrap();
+    client.query_one("select count(*) from oncebox.outbox", &[]).await.unwrap_err();
+
+    assert_eq!(outbox.flush().await.unwrap(), 2);
+    let place = postgres.store.find_message("order.paid", &"o-1".into()).await.unwrap().unwrap();
+    let found = postgres.store.messages(place.lane, place.pos - 1, 2).await.unwrap();
+    let message = &found[0].message;
+    assert_eq!(message.body, b"{\"cents\": 5}");
+    assert_eq!(message.headers.get("x-one"), Some("1"));
+    assert_eq!(message.order_by, Some("customer-1".into()));
+    assert_eq!(found[1].message.key, Some(second.into()), "without a key, the id is the key");
+}
+
+#[tokio::test]
+async fn the_function_refuses_a_message_that_the_library_refuses() {
+    let test = "the_function_refuses_a_message_that_the_library_refuses";
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    let long = "k".repeat(65_537);
+    for (kind, key, order_by) in [
+        (Some(""), Some("k"), None),
+        (None, Some("k"), None),
+        (Some("@accept"), Some("k"), None),
+        (Some("a\nb"), Some("k"), None),
+        (Some("k"), Some(""), None),
+        (Some("k"), Some(&*long), None),
+        (Some("k"), None, Some(&*long)),
+    ] {
+        let publish = sqlx::query("select oncebox.publish($1, 'body'::bytea, $2, $3)")
+            .bind(kind)
+            .bind(key)
+            .bind(order_by);
+        let error = publish.fetch_one(postgres.store.pool()).await.map(|row| row.len()).unwrap_err();
+        let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+        assert_eq!(code, "22023", "{kind:?}: {error}");
+    }
+}

@@ -1,0 +1,121 @@
+//! The outbox: messages of transactions that publish, until the mover takes them to the log.
+//!
+//! SQLite has one writer. Its commits are in the order of their numbers, so the mover needs no window: what it sees is complete.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
+
+use futures_util::TryStreamExt;
+use oncebox_core::store::{
+    Capture, Captured, MoveLimits, MoveWindow, Moved, NewMessage, OutboxStatus, doing, lane_of_captured,
+    refusal, row,
+};
+use oncebox_core::{Error, Fingerprint, Headers, Key};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use crate::fault::failed;
+use crate::log::append_to;
+use crate::many::Many;
+use crate::statements;
+use crate::store::SqliteStore;
+
+static CAPTURE: LazyLock<Many> = LazyLock::new(|| Many::new(statements::capture()));
+
+impl Capture for SqliteStore {
+    async fn capture(&self, conn: &mut SqliteConnection, messages: &[Captured]) -> Result<(), Error> {
+        let offset_ms = self.clock_offset_ms();
+        let capture = CAPTURE.run(conn, messages, |insert, message| {
+            insert
+                .bind(offset_ms)
+                .bind(message.id.to_string())
+                .bind(&message.kind)
+                .bind(message.key.as_ref().map(Key::as_bytes))
+                .bind(message.order_by.as_ref().map(Key::as_bytes))
+                .bind(message.headers.to_json())
+                .bind(&message.body)
+                .bind(message.occurred_at.map(row::time_to_ms))
+                .bind(message.due_at.map(row::time_to_ms))
+        });
+        capture.await.map(drop).map_err(failed(doing::CAPTURE))
+    }
+
+    async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
+        let doing = doing::MOVE;
+        // A read first: an idle mover does not ask for the writer.
+        let found: Option<(bool, u16)> = sqlx::query_as(statements::has_captured())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed(doing))?;
+        let Some((has_captured, lanes)) = found else { return Err(refusal::no_such_lane(0)) };
+        let nothing = Moved { messages: 0, is_complete: true, next: window.clone() };
+        if !has_captured {
+            return Ok(Some(nothing));
+        }
+        let offset_ms = self.clock_offset_ms();
+        let (messages, is_complete) =
+            self.write(doing, async |conn| move_to_log(conn, lanes, limits, offset_ms).await).await?;
+        Ok(Some(Moved { messages, is_complete, ..nothing }))
+    }
+
+    async fn outbox_status(&self) -> Result<OutboxStatus, Error> {
+        let read =
+            sqlx::query_as(statements::captured()).bind(self.clock_offset_ms()).fetch_one(&self.pool).await;
+        let (waiting, oldest): (i64, Option<i64>) = read.map_err(failed(doing::READ_OUTBOX))?;
+        Ok(OutboxStatus::new(u64::try_from(waiting).unwrap_or(0), oldest.map(row::duration_from_ms)))
+    }
+}
+
+/// Moves messages, and returns their number, and whether they were all.
+async fn move_to_log(
+    conn: &mut SqliteConnection,
+    lanes: u16,
+    limits: MoveLimits,
+    offset_ms: i64,
+) -> Result<(u64, bool), sqlx::Error> {
+    let mut by_lane: BTreeMap<u16, Vec<NewMessage>> = BTreeMap::new();
+    let mut keys = HashSet::new();
+    let (mut count, mut bytes, mut last) = (0, 0, None);
+    // Row by row: all bodies up to the limit of messages might not fit into the memory.
+    let mut rows =
+        sqlx::query(statements::move_captured()).bind(limits.messages).bind(offset_ms).fetch(&mut *conn);
+    while let Some(row) = rows.try_next().await? {
+        if bytes >= limits.bytes {
+            break;
+        }
+        let id: i64 = row.try_get(0)?;
+        let message = read_captured(&row)?;
+        count += 1;
+        bytes += message.body.len() as u64;
+        last = Some(id);
+        // The log takes no two messages of one kind and key in one step. A later copy is a duplicate.
+        if keys.insert((message.kind.clone(), message.key.clone())) {
+            let lane = lane_of_captured(message.order_by.as_ref(), id, lanes);
+            by_lane.entry(lane).or_default().push(message);
+        }
+    }
+    drop(rows);
+    let is_complete = count < u64::from(limits.messages) && bytes < limits.bytes;
+    for (lane, messages) in by_lane {
+        append_to(conn, lane, &messages, offset_ms).await?.ok_or(sqlx::Error::RowNotFound)?;
+    }
+    sqlx::query(statements::remove_captured()).bind(last).execute(conn).await?;
+    Ok((count, is_complete))
+}
+
+fn read_captured(row: &SqliteRow) -> Result<NewMessage, sqlx::Error> {
+    let id: String = row.try_get(1)?;
+    let key = row.try_get::<Option<&[u8]>, _>(3)?.map_or_else(|| Key::from(id), Key::new);
+    let body: Vec<u8> = row.try_get(6)?;
+    Ok(NewMessage {
+        kind: row.try_get(2)?,
+        key: Some(key.stored()),
+        fingerprint: Fingerprint::of(&body),
+        order_by: row.try_get::<Option<&[u8]>, _>(4)?.map(Key::new),
+        headers: Headers::from_json(row.try_get(5)?),
+        body,
+        occurred_at: row.try_get::<Option<i64>, _>(7)?.map(row::time_from_ms),
+        due_at: row.try_get::<Option<i64>, _>(8)?.map(row::time_from_ms),
+        waited: row::duration_from_ms(row.try_get(9)?),
+    })
+}

@@ -1,0 +1,324 @@
+//! The outbox: a message is delivered once if its transaction commits, and never otherwise.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use oncebox_core::store::{Place, Survey};
+use oncebox_core::{BoxError, Envelope, Error, Inbox, InboxBuilder, Message, MessageId, Outbox, OutboxStore};
+use tokio::sync::oneshot;
+
+use super::stored::{Conn, sample, with_effect};
+use super::{Fixture, Sample};
+use crate::faulty::{Faults, Faulty, Point, crash};
+
+/// The limit of a wait for something that happens within milliseconds.
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn outbox<F: Fixture<Store: OutboxStore>>(fixture: &F) -> Outbox<F::Store> {
+    Outbox::builder(fixture.store()).build().await.unwrap()
+}
+
+fn stored<F: Fixture<Store: OutboxStore>>(fixture: &F) -> InboxBuilder<F::Store> {
+    Inbox::builder(fixture.store()).stored()
+}
+
+/// Publishes messages in a transaction of the application, which commits or rolls back.
+async fn publish<F: Fixture<Store: OutboxStore>>(
+    fixture: &F,
+    outbox: &Outbox<F::Store>,
+    commits: bool,
+    envelopes: Vec<Envelope>,
+) -> Result<Vec<MessageId>, Error> {
+    let (outbox, published) = (outbox.clone(), Arc::new(Mutex::new(Ok(Vec::new()))));
+    let result = published.clone();
+    let has_transactions = fixture.transaction(
+        commits,
+        Box::new(move |conn| {
+            Box::pin(async move {
+                let ids = outbox.publish_envelopes(conn, envelopes).await;
+                *result.lock().unwrap() = ids;
+            })
+        }),
+    );
+    assert!(has_transactions.await, "an outbox needs transactions of the application");
+    Arc::into_inner(published).unwrap().into_inner().unwrap()
+}
+
+/// The places of all messages in the log, with their keys, lane by lane.
+async fn log<S: OutboxStore>(inbox: &Inbox<S>) -> Vec<(Place, String)> {
+    let store = inbox.store();
+    let mut found = Vec::new();
+    for lane in 0..8 {
+        for message in store.messages(lane, 0, 100_000).await.unwrap() {
+            let key = message.message.key.unwrap();
+            found.push((message.message.place, String::from_utf8(key.as_bytes().to_vec()).unwrap()));
+        }
+    }
+    found
+}
+
+/// The message is in the log after the commit, not before, and only once.
+pub async fn a_published_message_is_delivered_once_after_the_commit<F: Fixture<Store: OutboxStore>>(
+    fixture: F,
+) {
+    let outbox = outbox(&fixture).await;
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 0);
+    assert_eq!(outbox.status().await.unwrap().waiting, 0);
+    publish(&fixture, &outbox, true, vec![sample("a"), sample("b")]).await.unwrap();
+    assert_eq!(outbox.status().await.unwrap().waiting, 2);
+    assert!(outbox.status().await.unwrap().oldest.is_some());
+    assert!(inbox.work_until_idle().await.unwrap().is_empty(), "nobody has moved it yet");
+    assert_eq!(outbox.flush().await.unwrap(), 2);
+    assert_eq!(outbox.flush().await.unwrap(), 0);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
+    assert_eq!((fixture.effects("ledger a").await, fixture.effects("ledger b").await), (1, 1));
+    assert_eq!(outbox.status().await.unwrap().waiting, 0);
+}
+
+/// Not even its key remains.
+pub async fn a_transaction_that_rolls_back_publishes_nothing<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    publish(&fixture, &outbox, false, vec![sample("a")]).await.unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 0);
+    assert!(inbox.work_until_idle().await.unwrap().is_empty());
+    assert!(inbox.accept(sample("a")).await.unwrap().is_new());
+}
+
+/// In one call, in one transaction, and from one transaction to the next.
+pub async fn published_messages_keep_their_order<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    let ordered = |n: u32| sample(&format!("{n:03}")).with_order_by(format!("customer-{}", n % 3));
+    for batch in 0..10 {
+        publish(&fixture, &outbox, true, (batch * 12..batch * 12 + 12).map(ordered).collect()).await.unwrap();
+        if batch % 4 == 3 {
+            outbox.flush().await.unwrap();
+        }
+    }
+    outbox.flush().await.unwrap();
+    let log = log(&inbox).await;
+    assert_eq!(log.len(), 120);
+    for customer in 0..3 {
+        let mine: Vec<&(Place, String)> =
+            log.iter().filter(|(_, key)| key.parse::<u32>().unwrap() % 3 == customer).collect();
+        assert!(mine.iter().all(|(place, _)| place.lane == mine[0].0.lane), "{mine:?}");
+        assert!(mine.is_sorted_by_key(|(_, key)| key), "{mine:?}");
+    }
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 120);
+}
+
+/// Headers, times and keys.
+pub async fn what_travels_with_a_published_message_reaches_its_handler<F: Fixture<Store: OutboxStore>>(
+    fixture: F,
+) {
+    let outbox = outbox(&fixture).await;
+    let seen: Arc<Mutex<Vec<Envelope>>> = Arc::default();
+    let handler = {
+        let seen = seen.clone();
+        async move |envelope: Envelope, _: &mut Conn<F>| -> Result<(), BoxError> {
+            seen.lock().unwrap().push(envelope);
+            Ok(())
+        }
+    };
+    let inbox = stored(&fixture).on_raw("all", [Sample::KIND], handler).build().await.unwrap();
+    let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+    let soon = SystemTime::now() + Duration::from_secs(3600);
+    let long_key = "k".repeat(2_000);
+    let sent = sample("a")
+        .with_key(long_key.as_str())
+        .with_header("x-one", "1")
+        .with_header("x-one", "2")
+        .with_occurred_at(now)
+        .with_order_by("customer-1");
+    publish(&fixture, &outbox, true, vec![sent.clone(), sample("later").with_due_at(soon)]).await.unwrap();
+    outbox.flush().await.unwrap();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1, "the other one is not due");
+    {
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen[0].body(), sent.body());
+        assert_eq!(seen[0].headers().get_all("x-one").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!((seen[0].occurred_at(), seen[0].order_by()), (Some(now), sent.order_by()));
+        assert_eq!(seen[0].key(), Some(&long_key.as_str().into()));
+    }
+    fixture.travel(Duration::from_secs(3601));
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
+}
+
+/// A copy that was accepted before, one that is accepted later, and one in the same transaction.
+pub async fn a_published_copy_of_a_known_key_is_delivered_once<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    assert!(inbox.accept(sample("before")).await.unwrap().is_new());
+    let published = ["before", "after", "twice", "twice"].map(sample).to_vec();
+    publish(&fixture, &outbox, true, published).await.unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 4, "all of them leave the outbox");
+    publish(&fixture, &outbox, true, vec![sample("twice")]).await.unwrap();
+    outbox.flush().await.unwrap();
+    assert!(inbox.accept(sample("after")).await.unwrap().is_duplicate());
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 3);
+    for id in ["before", "after", "twice"] {
+        assert_eq!(fixture.effects(&format!("ledger {id}")).await, 1, "{id}");
+    }
+}
+
+/// Two messages with equal bodies and no keys are two messages.
+pub async fn a_published_message_without_a_key_has_its_id<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let inbox = stored(&fixture).build().await.unwrap();
+    let notes = vec![Envelope::new("note", "same"), Envelope::new("note", "same")];
+    let ids = publish(&fixture, &outbox, true, notes).await.unwrap();
+    outbox.flush().await.unwrap();
+    let mut keys: Vec<String> = log(&inbox).await.into_iter().map(|(_, key)| key).collect();
+    keys.sort();
+    assert_eq!(keys, ids.iter().map(ToString::to_string).collect::<Vec<_>>());
+}
+
+/// The error comes before anything is written, so the transaction can go on.
+pub async fn a_message_that_cannot_be_published_is_refused<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = Outbox::builder(fixture.store()).max_body_bytes(10).build().await.unwrap();
+    let refused = [
+        Envelope::new("", "x"),
+        Envelope::new("@accept", "x"),
+        Envelope::new("kind", "eleven byte"),
+        Envelope::new("kind", "x").with_key(""),
+        Envelope::new("kind", "x").with_order_by("k".repeat(65_537)),
+    ];
+    for envelope in refused {
+        let fine = Envelope::new("kind", "fine");
+        publish(&fixture, &outbox, true, vec![fine, envelope.clone()]).await.expect_err(envelope.kind());
+    }
+    assert_eq!(outbox.status().await.unwrap().waiting, 0, "none of a call is written if one is refused");
+    publish(&fixture, &outbox, true, vec![Envelope::new("kind", "fine")]).await.unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 1);
+}
+
+/// Several movers and publishers at the same time.
+pub async fn movers_at_once_move_each_message_once<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    let outboxes = [outbox(&fixture).await, outbox(&fixture).await, outbox(&fixture).await];
+    let publishers = (0..3).map(|publisher| {
+        let (fixture, outbox) = (fixture.clone(), outboxes[publisher].clone());
+        tokio::spawn(async move {
+            for n in 0..20 {
+                let messages =
+                    vec![sample(&format!("{publisher}-{n}-a")), sample(&format!("{publisher}-{n}-b"))];
+                publish(&fixture, &outbox, n % 5 != 4, messages).await.unwrap();
+            }
+        })
+    });
+    let publishers: Vec<_> = publishers.collect();
+    let movers = outboxes.each_ref().map(|outbox| {
+        let outbox = outbox.clone();
+        tokio::spawn(async move {
+            let mut moved = 0;
+            while moved < 5 {
+                moved += outbox.flush().await.unwrap().min(1);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                if outbox.status().await.unwrap().waiting == 0 {
+                    break;
+                }
+            }
+        })
+    });
+    for task in publishers.into_iter().chain(movers) {
+        task.await.unwrap();
+    }
+    outboxes[0].flush().await.unwrap();
+    assert_eq!(log(&inbox).await.len(), 3 * 16 * 2);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 3 * 16 * 2);
+    assert_eq!(fixture.effects("ledger 1-3-a").await, 1);
+    assert_eq!(fixture.effects("ledger 1-4-a").await, 0, "its transaction was rolled back");
+}
+
+/// Every second move fails: before its commit, or after it.
+#[derive(Clone, Default)]
+struct LostAnswers(Arc<AtomicU32>);
+
+impl Faults for LostAnswers {
+    async fn at(&self, _: Point) -> Result<(), Error> {
+        match self.0.fetch_add(1, Ordering::SeqCst) % 5 {
+            1 | 3 => Err(crash()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A mover that runs on goes back to where it was sure.
+pub async fn a_move_whose_answer_was_lost_loses_and_doubles_nothing<F: Fixture<Store: OutboxStore>>(
+    fixture: F,
+) {
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    let faulty = Faulty::new(fixture.store(), LostAnswers::default());
+    let mover = Outbox::builder(faulty).build().await.unwrap();
+    let publisher = outbox(&fixture).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = {
+        let mover = mover.clone();
+        tokio::spawn(async move {
+            mover.run(async { drop(stopped.await) }).await;
+        })
+    };
+    for n in 0..20 {
+        publish(&fixture, &publisher, true, vec![sample(&format!("{n}"))]).await.unwrap();
+        mover.wake();
+    }
+    until(async || publisher.status().await.unwrap().waiting == 0).await;
+    drop(stop);
+    running.await.unwrap();
+    assert_eq!(log(&inbox).await.len(), 20);
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, 20);
+}
+
+/// Nobody calls `flush` or `wake`.
+pub async fn the_mover_of_an_inbox_runs_beside_its_workers<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").outbox(&outbox).build().await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = {
+        let inbox = inbox.clone();
+        tokio::spawn(async move { inbox.run(async { drop(stopped.await) }).await })
+    };
+    for n in 0..5 {
+        publish(&fixture, &outbox, true, vec![sample(&format!("{n}"))]).await.unwrap();
+        until(async || fixture.effects(&format!("ledger {n}")).await == 1).await;
+    }
+    outbox.health().unwrap();
+    drop(stop);
+    assert_eq!(running.await.unwrap().unwrap().done, 5);
+}
+
+/// A move has a limit of messages, and of bytes.
+pub async fn more_messages_than_one_move_takes_are_moved_in_order<F: Fixture<Store: OutboxStore>>(
+    fixture: F,
+) {
+    let outbox = outbox(&fixture).await;
+    let inbox = stored(&fixture).build().await.unwrap();
+    let small = (0..10_100).map(|n| Envelope::new("small", format!("{n:05}")).with_order_by("one"));
+    publish(&fixture, &outbox, true, small.collect()).await.unwrap();
+    let large = (0..20).map(|n| Envelope::new("large", vec![n; 1024 * 1024]).with_order_by("one"));
+    publish(&fixture, &outbox, true, large.collect()).await.unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 10_120);
+    let (mut small, mut large) = (Vec::new(), Vec::new());
+    for lane in 0..8 {
+        for message in inbox.store().messages(lane, 0, 100_000).await.unwrap() {
+            match &*message.message.kind {
+                "small" => small.push(message.message.body),
+                _ => large.push(message.message.body[0]),
+            }
+        }
+    }
+    assert_eq!((small.len(), large.len()), (10_100, 20));
+    assert!(small.is_sorted() && large.is_sorted());
+}
+
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let waited = tokio::time::timeout(LIMIT, async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waited.await.expect("it happens within a minute");
+}
