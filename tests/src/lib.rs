@@ -23,6 +23,8 @@ mod guides {
     mod process_later {}
     #[doc = include_str!("../../docs/production.md")]
     mod production {}
+    #[doc = include_str!("../../docs/publish.md")]
+    mod publish {}
     #[doc = include_str!("../../docs/receive-webhooks.md")]
     mod receive_webhooks {}
     #[doc = include_str!("../../docs/stored.md")]

@@ -29,7 +29,7 @@ const SELF_TEST: &str = "ONCEBOX_EXAMPLE_SELF_TEST";
 const NO_FAIL_FAST: &str = "--no-fail-fast";
 
 /// The programs of the package `oncebox-examples`.
-const EXAMPLES: [&str; 4] = ["webhook", "consumer", "stored", "monolith"];
+const EXAMPLES: [&str; 5] = ["webhook", "consumer", "stored", "monolith", "outbox"];
 
 /// The time limit for building and running a program that ends by itself within seconds.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);

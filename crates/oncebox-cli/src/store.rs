@@ -7,7 +7,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use oncebox::{Error, ErrorKind, Inbox, LogStore, Operators, PostgresStore, Retention, SqliteStore};
+use oncebox::store::Capture;
+use oncebox::{
+    Error, ErrorKind, Inbox, LogStore, Operators, OutboxStatus, PostgresStore, Retention, SqliteStore,
+};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
 use crate::cli::CommonArgs;
@@ -73,6 +76,11 @@ impl Opened {
     pub(crate) async fn migrate(&self) -> Result<()> {
         // The context selects the hint for a missing privilege (`exit::hint`).
         with_store!(self, store => store.migrate().await).context(Migrating)
+    }
+
+    /// The state of the outbox.
+    pub(crate) async fn outbox_status(&self) -> Result<OutboxStatus> {
+        with_store!(self, store => Ok(store.outbox_status().await?))
     }
 
     /// The operators' side of the inbox. It creates no lanes, sends no heartbeats and deletes nothing by itself.

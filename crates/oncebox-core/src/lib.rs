@@ -45,7 +45,7 @@ pub use failure::Failure;
 pub use fingerprint::Fingerprint;
 pub use handler::{
     AsyncFunc, Attempt, Cancellation, Delivery, Detached, EffectId, FromBatch, FromDelivery, Handler,
-    HandlerOptions, Input, IntoReturned, One, Replay, Reply, Requirement, Returned, Set, State,
+    HandlerOptions, Input, IntoReturned, One, Publish, Replay, Reply, Requirement, Returned, Set, State,
 };
 pub use headers::Headers;
 pub use inbox::{

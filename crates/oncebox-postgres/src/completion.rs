@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncebox_core::Error;
-use oncebox_core::store::{Completion, End, FailedAttempt, Unit, doing, row};
+use oncebox_core::store::{Captured, Completion, End, FailedAttempt, Unit, doing, row};
 use sqlx::{FromRow, Row};
 
 use crate::connection::TimedConnection;
@@ -30,7 +30,7 @@ struct Columns {
 impl Columns {
     fn add(&mut self, completion: &Completion) {
         let (ended, failures, due_in_ms, error, marker, result) = match &completion.end {
-            End::Done { marker, result } => ("done", 0, 0, None, marker.as_ref(), result.clone()),
+            End::Done { marker, result, .. } => ("done", 0, 0, None, marker.as_ref(), result.clone()),
             End::Retry { failures, due_in, error } => {
                 ("retry", *failures, row::duration_to_ms(*due_in), error.clone(), None, None)
             }
@@ -84,7 +84,16 @@ impl PostgresStore {
                     .bind(self.clock_offset_ms())
                     .bind(histories);
                 let rows = tx.fetch_all(complete).await?;
-                rows.iter().map(|row| row.try_get(0)).collect()
+                let ended = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+                let published: Vec<Captured> = (1..)
+                    .zip(completions)
+                    .filter(|(n, _)| ended.contains(n))
+                    .flat_map(|(_, completion)| completion.end.published().iter().cloned())
+                    .collect();
+                if !published.is_empty() {
+                    tx.execute(self.capture_of(&published)).await?;
+                }
+                Ok(ended)
             })
             .await?;
         Ok((1..).take(completions.len()).map(|n: i64| ended.contains(&n)).collect())

@@ -4,34 +4,17 @@ use std::time::SystemTime;
 
 use oncebox_core::store::{Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, doing, row};
 use oncebox_core::{Error, Key};
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::types::Uuid;
-use sqlx::{Executor, PgConnection, Row};
+use sqlx::{Executor, PgConnection, Postgres, Row};
 
 use crate::fault::failed;
 use crate::store::PostgresStore;
 
 impl Capture for PostgresStore {
     async fn capture(&self, conn: &mut PgConnection, messages: &[Captured]) -> Result<(), Error> {
-        let times = |of: fn(&Captured) -> Option<SystemTime>| {
-            messages.iter().map(|message| of(message).map(row::time_to_ms)).collect::<Vec<_>>()
-        };
-        let capture = sqlx::query(self.statements.capture.clone())
-            .bind(messages.iter().map(|message| Uuid::from_bytes(*message.id.as_bytes())).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| message.key.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| message.fingerprint.to_i64()).collect::<Vec<_>>())
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.order_by.as_ref().map(Key::as_bytes))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(messages.iter().map(|message| message.headers.to_json()).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
-            .bind(times(|message| message.occurred_at))
-            .bind(times(|message| message.due_at));
-        conn.execute(capture).await.map(drop).map_err(failed(doing::CAPTURE))
+        conn.execute(self.capture_of(messages)).await.map(drop).map_err(failed(doing::CAPTURE))
     }
 
     async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
@@ -65,6 +48,30 @@ impl Capture for PostgresStore {
             Ok::<_, sqlx::Error>(OutboxStatus::new(waiting, oldest.map(row::duration_from_ms)))
         };
         status().map_err(failed(doing))
+    }
+}
+
+impl PostgresStore {
+    /// The statement that writes messages to the outbox.
+    pub(crate) fn capture_of(&self, messages: &[Captured]) -> Query<'static, Postgres, PgArguments> {
+        let times = |of: fn(&Captured) -> Option<SystemTime>| {
+            messages.iter().map(|message| of(message).map(row::time_to_ms)).collect::<Vec<_>>()
+        };
+        sqlx::query(self.statements.capture.clone())
+            .bind(messages.iter().map(|message| Uuid::from_bytes(*message.id.as_bytes())).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| &*message.kind).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.key.as_ref().map(Key::as_bytes)).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.fingerprint.to_i64()).collect::<Vec<_>>())
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.order_by.as_ref().map(Key::as_bytes))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(messages.iter().map(|message| message.headers.to_json()).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| &*message.body).collect::<Vec<_>>())
+            .bind(times(|message| message.occurred_at))
+            .bind(times(|message| message.due_at))
     }
 }
 

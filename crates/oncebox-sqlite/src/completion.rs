@@ -5,6 +5,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Sqlite, SqliteConnection};
 
+use crate::outbox::capture;
 use crate::statements;
 
 /// Writes down how a task ended; whether it was still under its fence.
@@ -14,11 +15,14 @@ pub(crate) async fn complete(
     offset_ms: i64,
 ) -> Result<bool, sqlx::Error> {
     match &completion.end {
-        End::Done { marker, result } => {
+        End::Done { marker, result, published } => {
             let ended = end_task(&mut *conn, completion).await?;
             // Only the newest fence may say that the work is done (S7).
             if let Some(marker) = marker.as_ref().filter(|_| ended) {
-                mark_done(conn, marker, result.as_deref(), offset_ms).await?;
+                mark_done(&mut *conn, marker, result.as_deref(), offset_ms).await?;
+            }
+            if ended {
+                capture(conn, published, offset_ms).await?;
             }
             Ok(ended)
         }

@@ -24,20 +24,7 @@ static CAPTURE: LazyLock<Many> = LazyLock::new(|| Many::new(statements::capture(
 
 impl Capture for SqliteStore {
     async fn capture(&self, conn: &mut SqliteConnection, messages: &[Captured]) -> Result<(), Error> {
-        let offset_ms = self.clock_offset_ms();
-        let capture = CAPTURE.run(conn, messages, |insert, message| {
-            insert
-                .bind(offset_ms)
-                .bind(message.id.to_string())
-                .bind(&message.kind)
-                .bind(message.key.as_ref().map(Key::as_bytes))
-                .bind(message.order_by.as_ref().map(Key::as_bytes))
-                .bind(message.headers.to_json())
-                .bind(&message.body)
-                .bind(message.occurred_at.map(row::time_to_ms))
-                .bind(message.due_at.map(row::time_to_ms))
-        });
-        capture.await.map(drop).map_err(failed(doing::CAPTURE))
+        capture(conn, messages, self.clock_offset_ms()).await.map_err(failed(doing::CAPTURE))
     }
 
     async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
@@ -64,6 +51,27 @@ impl Capture for SqliteStore {
         let (waiting, oldest): (i64, Option<i64>) = read.map_err(failed(doing::READ_OUTBOX))?;
         Ok(OutboxStatus::new(u64::try_from(waiting).unwrap_or(0), oldest.map(row::duration_from_ms)))
     }
+}
+
+/// Writes messages to the outbox.
+pub(crate) async fn capture(
+    conn: &mut SqliteConnection,
+    messages: &[Captured],
+    offset_ms: i64,
+) -> Result<(), sqlx::Error> {
+    let capture = CAPTURE.run(conn, messages, |insert, message| {
+        insert
+            .bind(offset_ms)
+            .bind(message.id.to_string())
+            .bind(&message.kind)
+            .bind(message.key.as_ref().map(Key::as_bytes))
+            .bind(message.order_by.as_ref().map(Key::as_bytes))
+            .bind(message.headers.to_json())
+            .bind(&message.body)
+            .bind(message.occurred_at.map(row::time_to_ms))
+            .bind(message.due_at.map(row::time_to_ms))
+    });
+    capture.await.map(drop)
 }
 
 /// Moves messages, and returns their number, and whether they were all.

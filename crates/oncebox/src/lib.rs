@@ -12,8 +12,8 @@ pub use oncebox_core::{
     Envelope, Error, ErrorKind, Failure, Fingerprint, FromBatch, FromDelivery, Guarantee, Handler,
     HandlerOptions, Headers, InFlight, Inbox, InboxBuilder, InboxStore, Input, IntoReturned, Json, Key,
     KeyPart, KeyReuse, LogStore, MemoryStore, Message, MessageId, MissingKey, Mode, Once, One, Operator,
-    Operators, Outbox, OutboxBuilder, OutboxStore, Outcome, PruneReport, Rejection, Replay, Reply, Report,
-    Requirement, Retention, Retry, Returned, Set, Settlement, Start, State, StoredKey, SweepReport,
+    Operators, Outbox, OutboxBuilder, OutboxStore, Outcome, PruneReport, Publish, Rejection, Replay, Reply,
+    Report, Requirement, Retention, Retry, Returned, Set, Settlement, Start, State, StoredKey, SweepReport,
     WorkReport, content_key, lease, observe, store,
 };
 /// Derives [`Message`](trait@Message); see its attribute `#[message(...)]`.

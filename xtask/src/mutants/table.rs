@@ -4,9 +4,9 @@
 //!
 //! - Acknowledging the highest offset instead of the contiguous one, or a whole batch of which a part failed: there are no
 //!   brokers. In a lane the equivalents are `progress_past_the_unreached` and `whole_batch_ack`.
-//! - A relay that reads `id > last` and never looks back, or starts at a floor and never checks below it: there is no outbox.
-//!   Positions in a lane are assigned under its lock, see `position_read_with_the_lock`.
-//! - A publish that returned counts as confirmed: there is no outbox.
+//! - A relay that starts at a floor and never checks below it: there is no relay. The mover's equivalents are
+//!   `mover_forgets_open_transactions` and `window_advances_unanswered`.
+//! - A publish that returned counts as confirmed: there is no relay.
 
 /// One way to break the protocol.
 #[derive(Debug)]
@@ -242,6 +242,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "accept_marker_swept_before_its_message_postgres",
         breaks: "The marker of an accepted message is deleted while the message still exists, on PostgreSQL.",
         tests: &["test(=as_owner::what_all_handlers_have_passed_is_pruned_after_its_time)"],
+    },
+    Mutant {
+        name: "mover_forgets_open_transactions",
+        breaks: "The mover passes over transactions that were open when it looked.",
+        tests: &["test(=outbox::messages_of_a_transaction_that_commits_later_are_moved)"],
+    },
+    Mutant {
+        name: "window_advances_unanswered",
+        breaks: "The mover passes over messages after a move without an answer.",
+        tests: &["test(=as_owner::a_move_whose_answer_was_lost_loses_and_doubles_nothing)"],
     },
     Mutant {
         name: "downtime_counts",

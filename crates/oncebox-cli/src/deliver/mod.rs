@@ -8,7 +8,10 @@ mod endpoint;
 use std::sync::Arc;
 
 use anyhow::Result;
-use oncebox::{Envelope, HandlerState, Inbox, InboxBuilder, KeyReuse, LogStore, Retention, WorkReport};
+use oncebox::{
+    Envelope, HandlerState, Inbox, InboxBuilder, KeyReuse, LogStore, Outbox, OutboxStore, Retention,
+    WorkReport,
+};
 
 use crate::config::{Config, Destination, HandlerConfig};
 pub(crate) use crate::deliver::address::is_public;
@@ -20,8 +23,12 @@ use crate::exit::Usage;
 use crate::store::{Opened, with_store};
 
 /// The inbox of a configuration, with or without its handlers.
-pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers: bool) -> Result<Inbox<S>> {
-    let mut builder = Inbox::builder(store)
+pub(crate) async fn inbox<S: OutboxStore>(
+    store: S,
+    config: &Config,
+    with_handlers: bool,
+) -> Result<Inbox<S>> {
+    let mut builder = Inbox::builder(store.clone())
         .stored()
         // A second body under a known key is a mistake of the sender, which a duplicate's 200 would hide.
         .key_reuse(KeyReuse::Reject)
@@ -43,6 +50,12 @@ pub(crate) async fn inbox<S: LogStore>(store: S, config: &Config, with_handlers:
         builder = builder.workers(workers);
     }
     if with_handlers {
+        // Services publish in SQL, in their own transactions. This program moves their messages to its handlers.
+        let mut outbox = Outbox::builder(store);
+        if let Some(lanes) = config.lanes {
+            outbox = outbox.lanes(lanes);
+        }
+        builder = builder.outbox(&outbox.build().await?);
         for handler in &config.handlers {
             builder = register(builder, handler)?;
         }

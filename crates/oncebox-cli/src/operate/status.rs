@@ -1,11 +1,11 @@
-//! `oncebox status`: handlers, unhandled kinds and processes.
+//! `oncebox status`: handlers, unhandled kinds, the outbox and processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use oncebox::Operators;
 use oncebox::store::{HandlerStatus, Peer, UnhandledKind};
+use oncebox::{Operators, OutboxStatus};
 use serde::Serialize;
 
 use crate::cli::CommonArgs;
@@ -21,16 +21,22 @@ pub(crate) struct StatusArgs {}
 
 pub(crate) async fn run(common: &CommonArgs, _options: &StatusArgs) -> Result<ExitCode> {
     let target = DatabaseTarget::of(common)?;
-    let operators = target.operators(OpenPurpose::Read).await?;
-    report(&operators, &target, common.output()).await?;
+    let opened = target.open_ready(OpenPurpose::Read).await?;
+    let operators = opened.operators().await?;
+    report(&operators, opened.outbox_status().await?, &target, common.output()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn report(operators: &Operators, target: &DatabaseTarget, output: CommandOutput) -> Result<()> {
+async fn report(
+    operators: &Operators,
+    outbox: OutboxStatus,
+    target: &DatabaseTarget,
+    output: CommandOutput,
+) -> Result<()> {
     let handlers = known::handlers(operators).await?;
     let unhandled = operators.unhandled_kinds().await?;
     let peers = operators.processes().await?;
-    output.object(&StatusReport::new(operators, target, &handlers, &unhandled, &peers))?;
+    output.object(&StatusReport::new(operators, outbox, target, &handlers, &unhandled, &peers))?;
     let (store, guarantee) = (operators.store_name(), operators.guarantee());
     output.line(format_args!("{}: {store}, {guarantee}", target.redacted_url()))?;
     output.line("")?;
@@ -39,6 +45,10 @@ async fn report(operators: &Operators, target: &DatabaseTarget, output: CommandO
         false => output.line(handler_table(&handlers))?,
     }
     print_unhandled(&unhandled, output)?;
+    if outbox.waiting > 0 {
+        output.line("")?;
+        output.line(outbox_text(outbox))?;
+    }
     print_processes(&peers, &handlers, output)
 }
 
@@ -88,6 +98,18 @@ fn print_processes(peers: &[Peer], handlers: &[HandlerStatus], output: CommandOu
     output.line(table)
 }
 
+/// The state of the outbox in words.
+pub(crate) fn outbox_text(outbox: OutboxStatus) -> String {
+    let messages = match outbox.waiting {
+        0 => return "outbox: no message waits for the mover".to_owned(),
+        1 => "1 message waits".to_owned(),
+        waiting => format!("{waiting} messages wait"),
+    };
+    let oldest =
+        outbox.oldest.map(|oldest| format!(", the oldest for {}", rough(oldest))).unwrap_or_default();
+    format!("outbox: {messages} for the mover{oldest}")
+}
+
 /// Whether the last heartbeat is within the lease.
 pub(crate) fn is_alive(peer: &Peer) -> bool {
     peer.silent_for <= peer.lease
@@ -111,12 +133,14 @@ struct StatusReport<'a> {
     guarantee: String,
     handlers: Vec<HandlerField<'a>>,
     unhandled_kinds: Vec<UnhandledField<'a>>,
+    outbox: OutboxField,
     processes: Vec<ProcessField<'a>>,
 }
 
 impl<'a> StatusReport<'a> {
     fn new(
         operators: &Operators,
+        outbox: OutboxStatus,
         target: &DatabaseTarget,
         handlers: &'a [HandlerStatus],
         unhandled: &'a [UnhandledKind],
@@ -138,6 +162,7 @@ impl<'a> StatusReport<'a> {
             guarantee: operators.guarantee().to_string(),
             handlers: handlers.iter().map(HandlerField::new).collect(),
             unhandled_kinds: unhandled.collect(),
+            outbox: OutboxField { waiting: outbox.waiting, oldest_ms: outbox.oldest.map(millis) },
             processes: peers.iter().map(process).collect(),
         }
     }
@@ -180,6 +205,12 @@ impl<'a> HandlerField<'a> {
 struct UnhandledField<'a> {
     kind: &'a str,
     since: String,
+}
+
+#[derive(Debug, Serialize)]
+struct OutboxField {
+    waiting: u64,
+    oldest_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]

@@ -35,6 +35,9 @@ pub(crate) trait Erased<S: Store>: Send + Sync {
     /// Whether the handler takes no connection.
     fn is_detached(&self) -> bool;
 
+    /// Whether the handler can publish messages.
+    fn publishes(&self) -> bool;
+
     /// Whether the handler has its own key selector.
     fn selects_keys(&self) -> bool;
 
@@ -86,6 +89,10 @@ where
 
     fn is_detached(&self) -> bool {
         H::IS_DETACHED
+    }
+
+    fn publishes(&self) -> bool {
+        H::PUBLISHES
     }
 
     fn selects_keys(&self) -> bool {

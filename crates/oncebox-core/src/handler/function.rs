@@ -32,6 +32,7 @@ macro_rules! handler_items {
         type Input = M;
         const TAKES_SETS: bool = $takes_sets;
         const IS_DETACHED: bool = $is_detached;
+        const PUBLISHES: bool = O::PUBLISHES;
 
         fn requirements() -> Vec<Requirement> {
             #[allow(unused_mut, reason = "without extractors there is nothing to add")]
@@ -118,7 +119,12 @@ macro_rules! arity {
                 if returned.result.is_some() {
                     return Err(Failure::permanent("a set handler cannot return a Reply: return () or a Result"));
                 }
-                Ok((0..units).map(|_| Returned::default()).collect())
+                // All messages of the set go with its first one: the set commits as a whole.
+                let mut all: Vec<Returned> = (0..units).map(|_| Returned::default()).collect();
+                if let Some(first) = all.first_mut() {
+                    *first = returned;
+                }
+                Ok(all)
             });
         }
 

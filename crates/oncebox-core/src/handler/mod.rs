@@ -19,7 +19,7 @@ pub use function::{AsyncFunc, Detached, One, Set};
 pub use input::Input;
 pub use options::HandlerOptions;
 pub(crate) use options::{Detachment, Selectors, Settings};
-pub use returns::{IntoReturned, Reply, Returned};
+pub use returns::{IntoReturned, Publish, Reply, Returned};
 pub(crate) use state::States;
 pub use state::{Requirement, State};
 
@@ -38,8 +38,8 @@ use crate::store::Store;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler for this store",
     label = "not a handler",
-    note = "a handler is `async fn(message, extractors…, &mut Conn) -> ()`, `Reply<T>` or `Result` of these, and is \
-            `Clone + Send + Sync + 'static`",
+    note = "a handler is `async fn(message, extractors…, &mut Conn) -> ()`, `Reply<T>`, `Publish<M>` or `Result` of these, and \
+            is `Clone + Send + Sync + 'static`",
     note = "without a connection it is a detached handler, which runs outside of any transaction",
     note = "the message implements `Message` (or is `Vec<Message>`), the connection is the store's own, e.g. \
             `&mut SqliteConnection` or `&mut PgConnection`",
@@ -56,6 +56,9 @@ pub trait Handler<S: Store, Marker>: Send + Sync + 'static {
 
     /// Whether the handler takes no connection and runs outside any transaction.
     const IS_DETACHED: bool;
+
+    /// Whether the handler can publish messages by its return value.
+    const PUBLISHES: bool = false;
 
     /// The states that the handler's parameters need.
     fn requirements() -> Vec<Requirement>;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ pub struct InboxBuilder<S: InboxStore> {
     pub(super) mode: Mode,
     /// The functions of an inbox with a log; `None` without one.
     pub(super) log: Option<LogAccess<S>>,
-    /// The outbox whose mover runs beside the workers, if there is one.
+    /// The outbox through which handlers publish, if there is one.
     pub(super) outbox: Option<Arc<dyn AnyOutbox<S>>>,
     /// Whether the inbox is for operators and handles no messages.
     pub(super) for_operators: bool,
@@ -289,6 +290,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             stored: &self.stored,
             mode: self.mode,
             has_log: self.log.is_some(),
+            has_outbox: self.outbox.is_some(),
             for_operators: self.for_operators,
             capacity: self.store.capacity(),
         };
@@ -344,6 +346,8 @@ impl<S: InboxStore> InboxBuilder<S> {
             mode: self.mode,
             doors: Doors::open(),
             permits,
+            outbox: self.outbox,
+            has_published: AtomicBool::new(false),
         });
         let workers = self.stored.workers_of(capacity);
         let shared = self
@@ -355,8 +359,7 @@ impl<S: InboxStore> InboxBuilder<S> {
         let units = Units::new(engine.clone(), spilling);
         let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
         let log = shared.map(|(_, shared)| LogParts::new(&engine, shared, appenders));
-        let parts =
-            Parts { engine, units, log, sweeper, outbox: self.outbox, for_operators: self.for_operators };
+        let parts = Parts { engine, units, log, sweeper, for_operators: self.for_operators };
         Ok(Inbox { parts: Arc::new(parts) })
     }
 

@@ -17,6 +17,7 @@ pub(super) struct Checks<'a, S: InboxStore> {
     pub(super) stored: &'a StoredSettings,
     pub(super) mode: Mode,
     pub(super) has_log: bool,
+    pub(super) has_outbox: bool,
     pub(super) for_operators: bool,
     /// The number of connections that the store has.
     pub(super) capacity: usize,
@@ -71,6 +72,13 @@ impl<S: InboxStore> Checks<'_, S> {
                 }
                 (true, Some(_)) if !self.mode.allows_detached() => {
                     "is detached, and mixed is for handlers in a transaction: register it in the other mode under another name"
+                }
+                _ if handler.handler.publishes() && !self.has_outbox => {
+                    "publishes messages, and the inbox has no outbox: call .outbox(&outbox) on the builder"
+                }
+                (_, Some(detached)) if handler.handler.publishes() && detached.at_most_once => {
+                    "publishes messages and is at_most_once: it has no transaction after its run in which they could be written. \
+                     Leave one of them out"
                 }
                 _ if handler.settings.ordered.is_some() && !self.mode.keeps_order() => {
                     "is ordered, which needs the log: inline deliveries arrive in any order. Call .stored() on the builder"

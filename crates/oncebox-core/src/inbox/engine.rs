@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::handler::{Selectors, States};
+use crate::handler::{Returned, Selectors, States};
 use crate::inbox::InboxStore;
 use crate::inbox::builder::InboxSettings;
 use crate::inbox::doors::Doors;
 use crate::inbox::permits::Permits;
 use crate::inbox::registered::Registered;
 use crate::observe::Observer;
+use crate::outbox::AnyOutbox;
+use crate::store::Captured;
 use crate::{Error, Mode};
 
 /// The store, the handlers and the settings of an inbox.
@@ -24,6 +27,10 @@ pub(crate) struct Engine<S: InboxStore> {
     pub(crate) mode: Mode,
     pub(crate) doors: Doors,
     pub(crate) permits: Permits,
+    /// The outbox through which handlers publish, if there is one.
+    pub(crate) outbox: Option<Arc<dyn AnyOutbox<S>>>,
+    /// Whether messages were published since the mover was woken last.
+    pub(crate) has_published: AtomicBool,
 }
 
 impl<S: InboxStore> Engine<S> {
@@ -45,5 +52,30 @@ impl<S: InboxStore> Engine<S> {
     /// The name that a handler's markers use.
     pub(crate) fn origin_of<'n>(&'n self, handler: &'n str) -> &'n str {
         self.registered(handler).map_or(handler, |registered| &*registered.origin)
+    }
+
+    /// Checks the messages that handlers returned, and gives them their ids.
+    pub(crate) fn to_capture(&self, returned: &mut [Returned]) -> Result<Vec<Captured>, Error> {
+        let published = returned.iter_mut().flat_map(|one| std::mem::take(&mut one.published));
+        match &self.outbox {
+            Some(outbox) => published.map(|envelope| outbox.to_capture(envelope)).collect(),
+            // `build()` refuses such a handler.
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Wakes the mover of the outbox after a commit, if handlers have published.
+    // Another transaction may have published, and commit later. The mover looks again within milliseconds after it was woken.
+    pub(crate) fn committed(&self) {
+        if self.has_published.swap(false, Ordering::AcqRel) {
+            self.wake_mover();
+        }
+    }
+
+    /// Wakes the mover of the outbox.
+    pub(crate) fn wake_mover(&self) {
+        if let Some(outbox) = &self.outbox {
+            outbox.wake();
+        }
     }
 }

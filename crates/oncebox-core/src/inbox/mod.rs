@@ -54,8 +54,6 @@ pub(crate) struct Parts<S: InboxStore> {
     log: Option<LogParts<S>>,
     /// Sends heartbeats and deletes expired markers.
     sweeper: Sweeper,
-    /// The outbox whose mover runs beside the workers, if there is one.
-    outbox: Option<Arc<dyn AnyOutbox<S>>>,
     /// Whether the inbox is for operators and handles no messages.
     for_operators: bool,
 }
@@ -193,6 +191,9 @@ impl<S: InboxStore> Inbox<S> {
         if let Some(error) = log.as_ref().and_then(|log| log.shared.last_error()) {
             return Err(Error::new(ErrorKind::Unavailable, format!("the workers wait: {error}")));
         }
+        if let Some(outbox) = &engine.outbox {
+            outbox.health()?;
+        }
         if let Some(error) = sweeper.last_error() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -287,7 +288,7 @@ impl<S: LogStore> Inbox<S> {
         let log = self.log()?;
         self.refuse_operators()?;
         let _visit = self.parts.engine.doors.enter()?;
-        match &self.parts.outbox {
+        match &self.parts.engine.outbox {
             Some(outbox) => run_with_outbox(log, &**outbox, shutdown).await,
             None => log.workers.run(shutdown).await,
         }
@@ -295,12 +296,31 @@ impl<S: LogStore> Inbox<S> {
 
     /// Visits every lane that has work, once. For use from a scheduler such as cron.
     pub async fn work_once(&self) -> Result<WorkReport, Error> {
+        self.flush_outbox().await?;
         self.log()?.workers.work_once().await
     }
 
     /// Works until no message can run now. Tasks that are not due yet stay.
     pub async fn work_until_idle(&self) -> Result<WorkReport, Error> {
-        self.log()?.workers.work_until_idle().await
+        let log = self.log()?;
+        let mut report = WorkReport::default();
+        loop {
+            let moved = self.flush_outbox().await?;
+            let worked = log.workers.work_until_idle().await?;
+            report += worked;
+            // Handlers that ran may have published.
+            if self.parts.engine.outbox.is_none() || (moved == 0 && worked.is_empty()) {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Moves the messages of the outbox to the log, if there is one. Returns their number.
+    async fn flush_outbox(&self) -> Result<u64, Error> {
+        match &self.parts.engine.outbox {
+            Some(outbox) => outbox.flush().await,
+            None => Ok(0),
+        }
     }
 
     /// Deletes expired messages and accept markers now, independently of the timer. A message expires when all handlers of its

@@ -71,9 +71,8 @@ impl<S: OutboxStore> Outbox<S> {
 
     /// Publishes an encoded message, with its headers, ordering key and due time.
     pub async fn publish_envelope(&self, conn: &mut S::Conn, envelope: Envelope) -> Result<MessageId, Error> {
-        let captured = [self.parts.capture(envelope)?];
-        self.parts.store.capture(conn, &captured).await?;
-        self.parts.observer.published(&captured);
+        let captured = [self.parts.to_capture(envelope)?];
+        self.parts.capture(conn, &captured).await?;
         Ok(captured[0].id)
     }
 
@@ -85,13 +84,12 @@ impl<S: OutboxStore> Outbox<S> {
     ) -> Result<Vec<MessageId>, Error> {
         let captured = envelopes
             .into_iter()
-            .map(|envelope| self.parts.capture(envelope))
+            .map(|envelope| self.parts.to_capture(envelope))
             .collect::<Result<Vec<_>, _>>()?;
         if captured.is_empty() {
             return Ok(Vec::new());
         }
-        self.parts.store.capture(conn, &captured).await?;
-        self.parts.observer.published(&captured);
+        self.parts.capture(conn, &captured).await?;
         Ok(captured.iter().map(|message| message.id).collect())
     }
 
@@ -137,7 +135,7 @@ impl<S: OutboxStore> Outbox<S> {
 
 impl<S> OutboxParts<S> {
     /// Checks a message and gives it an id.
-    fn capture(&self, envelope: Envelope) -> Result<Captured, Error> {
+    fn to_capture(&self, envelope: Envelope) -> Result<Captured, Error> {
         name::check("kind", &envelope.kind)?;
         check_envelope(&envelope, self.max_body_bytes).map_err(|refused| refused.to_error())?;
         check_order_by(envelope.order_by.as_ref()).map_err(|refused| refused.to_error())?;
@@ -160,22 +158,73 @@ impl<S> OutboxParts<S> {
     }
 }
 
+impl<S: OutboxStore> OutboxParts<S> {
+    async fn capture(&self, conn: &mut S::Conn, messages: &[Captured]) -> Result<(), Error> {
+        self.store.capture(conn, messages).await?;
+        self.observer.published(messages);
+        Ok(())
+    }
+}
+
 /// An outbox without the type of its operations, for an inbox whose store may have none.
 pub(crate) trait AnyOutbox<S: Store>: Send + Sync {
+    /// Checks a message, and gives it an id.
+    fn to_capture(&self, envelope: Envelope) -> Result<Captured, Error>;
+
+    /// Writes messages to the outbox, in the transaction of a handler.
+    fn capture<'a>(
+        &'a self,
+        conn: &'a mut S::Conn,
+        messages: &'a [Captured],
+    ) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Wakes the mover.
+    fn wake(&self);
+
     /// Notified after each move.
     fn moves(&self) -> watch::Receiver<u64>;
 
     /// Moves messages until `shutdown` is ready.
     fn run<'a>(&'a self, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()>;
+
+    /// Moves all committed messages now.
+    fn flush(&self) -> BoxFuture<'_, Result<u64, Error>>;
+
+    /// The error that stops the mover, if there is one.
+    fn health(&self) -> Result<(), Error>;
 }
 
 impl<S: OutboxStore> AnyOutbox<S> for Outbox<S> {
+    fn to_capture(&self, envelope: Envelope) -> Result<Captured, Error> {
+        self.parts.to_capture(envelope)
+    }
+
+    fn capture<'a>(
+        &'a self,
+        conn: &'a mut S::Conn,
+        messages: &'a [Captured],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.parts.capture(conn, messages))
+    }
+
+    fn wake(&self) {
+        self.wake();
+    }
+
     fn moves(&self) -> watch::Receiver<u64> {
         self.parts.moves.subscribe()
     }
 
     fn run<'a>(&'a self, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()> {
         Box::pin(self.run(shutdown))
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<u64, Error>> {
+        Box::pin(self.flush())
+    }
+
+    fn health(&self) -> Result<(), Error> {
+        self.health()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::store::{HandlerId, MarkerState, Place, ProcessId, Store, Unit};
+use crate::store::{Captured, HandlerId, MarkerState, Place, ProcessId, Store, Unit};
 use crate::{DeadHead, Error, Headers, Key, Mode};
 
 /// A message in the log, as its handler receives it.
@@ -267,6 +267,8 @@ pub enum End {
         marker: Option<Unit>,
         /// The result.
         result: Option<Vec<u8>>,
+        /// The messages that it publishes. They are written to the outbox if the run still has its fence.
+        published: Vec<Captured>,
     },
     /// It failed, and has another attempt.
     Retry {
@@ -284,6 +286,16 @@ pub enum End {
         /// The last error.
         error: String,
     },
+}
+
+impl End {
+    /// The messages that the run publishes.
+    pub fn published(&self) -> &[Captured] {
+        match self {
+            Self::Done { published, .. } => published,
+            Self::Retry { .. } | Self::Dead { .. } => &[],
+        }
+    }
 }
 
 /// Hands out the messages of the log, and records their outcomes.

@@ -427,6 +427,11 @@ macro_rules! conformance {
             a_move_whose_answer_was_lost_loses_and_doubles_nothing
             the_mover_of_an_inbox_runs_beside_its_workers
             more_messages_than_one_move_takes_are_moved_in_order
+            an_inline_handler_publishes_with_its_effect
+            a_stored_handler_publishes_with_its_effect
+            a_detached_handler_publishes_with_its_outcome
+            a_detached_run_without_its_lease_publishes_nothing
+            a_handler_that_publishes_needs_an_outbox
         }
     };
     (sql $fixture:path) => {

@@ -4,13 +4,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use oncebox_core::store::{Place, Survey};
-use oncebox_core::{BoxError, Envelope, Error, Inbox, InboxBuilder, Message, MessageId, Outbox, OutboxStore};
+use oncebox_core::store::{Capture, Captured, End, Place, ReplayFrom, Survey};
+use oncebox_core::{
+    Attempt, BoxError, Envelope, Error, Inbox, InboxBuilder, Json, Key, Message, MessageId, Mode, Outbox,
+    OutboxStore, Publish, Reply,
+};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::stored::{Conn, sample, with_effect};
+use super::log::three_passed;
+use super::stored::{AT_ONCE, Conn, sample, with_effect};
 use super::{Fixture, Sample};
 use crate::faulty::{Faults, Faulty, Point, crash};
+use crate::one_handler::{again, untried};
+use crate::operator;
 
 /// The limit of a wait for something that happens within milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -312,6 +319,168 @@ pub async fn more_messages_than_one_move_takes_are_moved_in_order<F: Fixture<Sto
     }
     assert_eq!((small.len(), large.len()), (10_100, 20));
     assert!(small.is_sorted() && large.is_sorted());
+}
+
+/// What the handlers below publish.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    id: String,
+}
+
+impl Message for Note {
+    const KIND: &'static str = "note";
+    type Codec = Json;
+
+    fn key(&self) -> Option<Key> {
+        Some(Key::from(&*self.id))
+    }
+}
+
+fn note(id: &str) -> Publish<Note> {
+    Publish::new(&Note { id: id.to_owned() })
+}
+
+/// The keys of the notes in the log.
+async fn notes<S: OutboxStore>(store: &S) -> Vec<String> {
+    let mut found = Vec::new();
+    for lane in 0..8 {
+        for message in store.messages(lane, 0, 100_000).await.unwrap() {
+            if message.message.kind == Note::KIND {
+                found.push(message.message.key.unwrap().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A duplicate runs nothing and publishes nothing. A failure publishes nothing, and neither do its neighbours twice.
+pub async fn an_inline_handler_publishes_with_its_effect<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let effects = fixture.clone();
+    let handler =
+        async move |sample: Sample, conn: &mut Conn<F>| -> Result<(Reply<u32>, Publish<Note>), BoxError> {
+            effects.effect(conn, &sample.id).await?;
+            match sample.id.as_str() {
+                "fails" => Err("after its effect".into()),
+                id => Ok((Reply(1), note(id))),
+            }
+        };
+    let inbox = Inbox::builder(fixture.store()).on("ship", handler).mode(Mode::inline()).outbox(&outbox);
+    let inbox = inbox.build().await.unwrap();
+    let ids = ["a", "b", "fails", "c", "a", "b", "c", "d"];
+    let delivered = ids.map(|id| {
+        let inbox = inbox.clone();
+        tokio::spawn(async move { inbox.process(sample(id)).await.unwrap() })
+    });
+    for delivered in delivered {
+        delivered.await.unwrap();
+    }
+    assert_eq!(outbox.flush().await.unwrap(), 4);
+    assert_eq!(notes(inbox.store()).await, ["a", "b", "c", "d"]);
+    for id in ids {
+        assert_eq!(fixture.effects(id).await, u64::from(id != "fails"), "{id}");
+        inbox.process(sample(id)).await.unwrap();
+    }
+    assert_eq!(outbox.flush().await.unwrap(), 0);
+}
+
+/// One attempt fails, a neighbour always fails, and a set fails as a whole before it is halved. A replay publishes again, under the
+/// same key.
+pub async fn a_stored_handler_publishes_with_its_effect<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = Outbox::builder(fixture.store()).lanes(1).build().await.unwrap();
+    let handler = async move |sample: Sample, attempt: Attempt, _: &mut Conn<F>| -> Result<_, BoxError> {
+        match (&*sample.id, attempt.0) {
+            ("second", 1) | ("never", _) => Err("not now".into()),
+            (id, _) => Ok(Some(note(id))),
+        }
+    };
+    let set = async move |samples: Vec<Sample>, _: &mut Conn<F>| -> Result<Vec<Publish<Note>>, BoxError> {
+        match samples.iter().any(|sample| sample.id == "never") {
+            true => Err("one of them fails".into()),
+            false => Ok(samples.iter().map(|sample| note(&format!("set-{}", sample.id))).collect()),
+        }
+    };
+    let builder = stored(&fixture).lanes(1).retry(AT_ONCE).on("ship", handler).on("set", set);
+    let inbox = builder.outbox(&outbox).build().await.unwrap();
+    for id in ["first", "second", "never", "third"] {
+        inbox.accept(sample(id)).await.unwrap();
+    }
+    inbox.work_until_idle().await.unwrap();
+    let expected = ["first", "second", "set-first", "set-second", "set-third", "third"];
+    assert_eq!(notes(inbox.store()).await, expected);
+
+    inbox.operators().replay("ship", ReplayFrom::Beginning, &operator("ada")).await.unwrap();
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(notes(inbox.store()).await, expected, "the handlers of this database know these keys");
+}
+
+/// The messages of a detached run are written with its outcome. A run whose lease was lost publishes nothing.
+pub async fn a_detached_handler_publishes_with_its_outcome<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let handler = async move |sample: Sample, attempt: Attempt| -> Result<Publish<Note>, BoxError> {
+        match attempt.0 {
+            1 if sample.id == "second" => Err("not now".into()),
+            _ => Ok(note(&sample.id)),
+        }
+    };
+    let builder = stored(&fixture).retry(AT_ONCE).on_with("call", handler, |options| options.detached());
+    let inbox = builder.outbox(&outbox).build().await.unwrap();
+    for id in ["first", "second"] {
+        inbox.accept(sample(id)).await.unwrap();
+    }
+    inbox.work_until_idle().await.unwrap();
+    assert_eq!(notes(inbox.store()).await, ["first", "second"]);
+}
+
+/// Another process runs the message again, and publishes.
+pub async fn a_detached_run_without_its_lease_publishes_nothing<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let store = fixture.store();
+    let log = three_passed(fixture).await;
+    let (slow, quick) = (log.enter().await, log.enter().await);
+    let old = log.lease(slow, &[untried(1)]).await.unwrap();
+    log.leave(slow).await;
+    let new = log.lease_tasks(quick, 10, again).await;
+    let done = |body: &str| {
+        let envelope = Envelope::new("note", body);
+        let message = Captured {
+            id: MessageId::from_bytes(*uuid::Uuid::now_v7().as_bytes()),
+            kind: "note".to_owned(),
+            key: None,
+            fingerprint: envelope.fingerprint(),
+            order_by: None,
+            headers: envelope.headers().clone(),
+            body: body.into(),
+            occurred_at: None,
+            due_at: None,
+        };
+        End::Done { marker: None, result: None, published: vec![message] }
+    };
+    assert_eq!(log.complete_all(&[(1, old, done("old")), (1, new, done("new"))]).await, [false, true]);
+    assert_eq!(store.outbox_status().await.unwrap().waiting, 1);
+    let outbox = Outbox::builder(store.clone()).build().await.unwrap();
+    outbox.flush().await.unwrap();
+    let mut bodies = Vec::new();
+    for lane in 0..8 {
+        let messages = store.messages(lane, 0, 100).await.unwrap();
+        bodies.extend(
+            messages.into_iter().filter(|one| one.message.kind == "note").map(|one| one.message.body),
+        );
+    }
+    assert_eq!(bodies, [b"new"]);
+}
+
+/// Without an outbox its messages would be lost.
+pub async fn a_handler_that_publishes_needs_an_outbox<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let publishes = async |sample: Sample, _: &mut Conn<F>| note(&sample.id);
+    let error = stored(&fixture).on("ship", publishes).build().await.unwrap_err();
+    assert!(error.to_string().contains("the inbox has no outbox: call .outbox(&outbox)"), "{error}");
+    let detached = async |sample: Sample| note(&sample.id);
+    let outbox = outbox(&fixture).await;
+    let builder = stored(&fixture).outbox(&outbox);
+    let builder = builder.on_with("call", detached, |options| options.detached().at_most_once());
+    let error = builder.build().await.unwrap_err();
+    assert!(error.to_string().contains("at_most_once"), "{error}");
 }
 
 async fn until(is_so: impl AsyncFn() -> bool) {

@@ -490,7 +490,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
         let under = self.expected.under(DETACHED, place, fence);
         let failures = under.map_or(1, |n| self.expected.messages[n].lives[DETACHED].failures + 1);
         let end = match (is_well, failures < ATTEMPTS) {
-            (true, _) => End::Done { marker: None, result: None },
+            (true, _) => End::Done { marker: None, result: None, published: Vec::new() },
             (false, true) => End::Retry { failures, due_in: Duration::ZERO, error: Some("failed".into()) },
             (false, false) => End::Dead { failures, error: "failed".into() },
         };

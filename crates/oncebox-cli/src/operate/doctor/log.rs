@@ -3,17 +3,20 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use oncebox::Operators;
 use oncebox::store::{HandlerState, HandlerStatus, Peer, UnhandledKind};
+use oncebox::{Operators, OutboxStatus};
 
 use super::check::DoctorCheck;
 use crate::exit::error_text;
 use crate::operate::known;
-use crate::operate::status::is_alive;
+use crate::operate::status::{is_alive, outbox_text};
 use crate::times::rough;
 
 /// The maximum difference of clocks without a warning.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(5);
+
+/// The maximum time for which a published message waits while a mover runs, on a busy machine.
+const OUTBOX_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The advice for unreadable tables.
 fn read_advice(is_sqlite: bool) -> &'static str {
@@ -118,6 +121,20 @@ fn handlers_at_work(handlers: &[HandlerStatus], peers: &[Peer]) -> DoctorCheck {
     match idle.iter().any(|status| status.lag + status.tasks > 0) {
         true => DoctorCheck::problem(id, format!("{message}, and messages wait"), fix),
         false => DoctorCheck::warning(id, message, fix),
+    }
+}
+
+/// Published messages that no process moves. While a mover runs, they wait for milliseconds.
+pub(super) fn outbox(status: OutboxStatus) -> DoctorCheck {
+    let id = "outbox";
+    match status.oldest {
+        Some(oldest) if oldest > OUTBOX_WAIT_MAX => DoctorCheck::problem(
+            id,
+            outbox_text(status),
+            "start `oncebox serve` or `oncebox work`, or a program that calls run() on the outbox or on an inbox with \
+             .outbox(&outbox)",
+        ),
+        _ => DoctorCheck::ok(id, outbox_text(status)),
     }
 }
 

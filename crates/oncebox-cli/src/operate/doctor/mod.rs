@@ -90,6 +90,7 @@ async fn of_the_database(opened: &Opened, target: &DatabaseTarget, options: &Doc
     checks.push(version);
     if is_ready {
         checks.extend(log::of_the_log(opened.operators().await, target.is_sqlite()).await);
+        checks.push(DoctorCheck::from_result("outbox", opened.outbox_status().await.map(log::outbox)));
     }
     checks
 }

@@ -17,7 +17,9 @@ from (values
     ('attempting', array['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('replay', array['SELECT', 'INSERT', 'DELETE']),
     ('message', array['SELECT', 'INSERT', 'DELETE']),
-    ('progress', array['SELECT', 'INSERT', 'DELETE'])
+    ('progress', array['SELECT', 'INSERT', 'DELETE']),
+    ('outbox', array['SELECT', 'INSERT', 'DELETE']),
+    ('mover', array['SELECT', 'UPDATE'])
 ) as wanted(relation, privileges)
 cross join lateral unnest(wanted.privileges) as need(privilege)
 join pg_catalog.pg_class c on c.relname = wanted.relation

@@ -45,6 +45,9 @@ impl<S: LogStore> Completer<S> {
             let (completions, mut promises): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             match self.write(&completions).await {
                 Ok(written) => {
+                    if completions.iter().any(|completion| !completion.end.published().is_empty()) {
+                        self.engine.wake_mover();
+                    }
                     promises
                         .into_iter()
                         .zip(written)

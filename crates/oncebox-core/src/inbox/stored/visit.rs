@@ -286,6 +286,7 @@ impl<S: LogStore> LaneVisitor<S> {
             return self.recover_from(handler, taker, taken, problem, plan).await;
         }
         handler.batches.state().contention.committed();
+        self.engine.committed();
         self.observe_visit(handler, &taken, &ran, &report);
         self.report_dead_letters(handler, &taken, &account);
         let mut lessons = handler.lessons();

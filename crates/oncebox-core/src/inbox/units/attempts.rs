@@ -292,7 +292,9 @@ impl<S: InboxStore> Engine<S> {
             drop(tokio::spawn(async move { store.commit(tx).await }));
             return Ok(());
         }
-        self.store.commit(tx).await
+        self.store.commit(tx).await?;
+        self.committed();
+        Ok(())
     }
 }
 

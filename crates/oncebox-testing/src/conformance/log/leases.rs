@@ -13,11 +13,11 @@ use crate::one_handler::{
 };
 
 pub(super) fn done() -> End {
-    End::Done { marker: None, result: None }
+    End::Done { marker: None, result: None, published: Vec::new() }
 }
 
 /// A handler that has passed three messages in lane 0.
-pub(super) async fn three_passed<F: Fixture<Store: LogStore>>(fixture: F) -> OneHandler<F> {
+pub(in crate::conformance) async fn three_passed<F: Fixture<Store: LogStore>>(fixture: F) -> OneHandler<F> {
     let log = OneHandler::new(fixture).await;
     log.append_keys(0, &["1", "2", "3"]).await;
     log.pass(0, &all_done()).await;
@@ -105,7 +105,11 @@ pub async fn a_completed_lease_settles_its_spilled_marker<F: Fixture<Store: LogS
     log.travel(LATER);
     let process = log.enter().await;
     let fence = log.lease(process, &[untried(1), untried(2), untried(3)]).await.unwrap();
-    let with = |key: &str| End::Done { marker: Some(log.unit(key)), result: Some(b"42".to_vec()) };
+    let with = |key: &str| End::Done {
+        marker: Some(log.unit(key)),
+        result: Some(b"42".to_vec()),
+        published: Vec::new(),
+    };
     assert!(!log.complete(1, Fence(fence.0 + 1), with("1")).await);
     assert_eq!(log.marker_state("1").await, Some(MarkerState::Spilled), "not under its fence");
     for (pos, key) in [(1, "1"), (2, "2"), (3, "3")] {

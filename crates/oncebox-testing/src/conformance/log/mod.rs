@@ -25,6 +25,7 @@ pub use append::*;
 pub use care::*;
 pub use dead_letters::*;
 pub use handlers::*;
+pub(super) use leases::three_passed;
 pub use leases::*;
 pub use modes::*;
 pub use order::*;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::DetachedRuns;
+use super::run::DetachedOutput;
 use crate::backoff::Retries;
 use crate::error::chain;
 use crate::inbox::registered::Registered;
@@ -23,7 +24,7 @@ impl<S: LogStore> DetachedRuns<S> {
         handler: &Registered<S>,
         message: StoredMessage,
         fence: Option<Fence>,
-        ended: Result<Option<Vec<u8>>, Outcome>,
+        ended: Result<DetachedOutput, Outcome>,
     ) -> WorkReport {
         let mut report = WorkReport::default();
         let observer = self.lanes.engine.observer;
@@ -31,9 +32,9 @@ impl<S: LogStore> DetachedRuns<S> {
         let failures = message.failures + 1;
         let mut dead = None;
         let end = match ended {
-            Ok(result) => {
+            Ok(DetachedOutput { result, published }) => {
                 report.done = 1;
-                End::Done { marker: spilled_marker(handler, &message), result }
+                End::Done { marker: spilled_marker(handler, &message), result, published }
             }
             Err(outcome) => {
                 observer.count(observe::FAILED, name);

@@ -15,8 +15,8 @@ use crate::inbox::stored::LogStore;
 use crate::inbox::stored::presence::ThisProcess;
 use crate::inbox::stored::worker::WorkReport;
 use crate::outcome::Outcome;
-use crate::store::StoredMessage;
-use crate::{Cancellation, Headers, observe};
+use crate::store::{Captured, StoredMessage};
+use crate::{Cancellation, Failure, Headers, observe};
 
 /// The number of running bodies, and the report of ended ones.
 #[derive(Debug, Default)]
@@ -69,6 +69,13 @@ impl Drop for Body {
     }
 }
 
+/// What a detached run leaves to its completion.
+#[derive(Debug)]
+pub(super) struct DetachedOutput {
+    pub(super) result: Option<Vec<u8>>,
+    pub(super) published: Vec<Captured>,
+}
+
 impl<S: LogStore> DetachedRuns<S> {
     /// Starts the bodies of leased messages, and does not wait for them.
     pub(super) fn start(
@@ -104,7 +111,7 @@ impl<S: LogStore> DetachedRuns<S> {
         handler: &Registered<S>,
         message: &StoredMessage,
         cancellation: Cancellation,
-    ) -> Result<Option<Vec<u8>>, Outcome> {
+    ) -> Result<DetachedOutput, Outcome> {
         let engine = &self.lanes.engine;
         let ready = self.lanes.decode(handler, message, cancellation).map_err(Outcome::Rejected)?;
         let span = tracing::info_span!(
@@ -117,7 +124,9 @@ impl<S: LogStore> DetachedRuns<S> {
         let started = Instant::now();
         let ended = engine.run_detached(handler, vec![ready.message], &deliveries).instrument(span).await;
         engine.observer.time(observe::HANDLE_SECONDS, &handler.name, started.elapsed());
-        let returned = ended.map_err(BodyFailure::outcome)?;
-        Ok(returned.into_iter().next().and_then(|one| one.result))
+        let mut returned = ended.map_err(BodyFailure::outcome)?;
+        let published =
+            engine.to_capture(&mut returned).map_err(|error| Outcome::failed(Failure::permanent(error)))?;
+        Ok(DetachedOutput { result: returned.into_iter().next().and_then(|one| one.result), published })
     }
 }
