@@ -1,4 +1,4 @@
-//! The benchmark: Oncebox compared with other inboxes and with none. `cargo xtask bench inline|stored|gateway`.
+//! The benchmark: Oncebox compared with other inboxes and with none. `cargo xtask bench inline|stored|outbox|gateway`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
@@ -10,6 +10,7 @@ mod gateway;
 mod measure;
 mod message;
 mod options;
+mod outbox;
 mod report;
 mod results;
 mod scenarios;
@@ -23,7 +24,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Parser;
 
-use options::{Asked, Command, InlineScenario, MeasureOptions, StoreName, StoredScenario};
+use options::{Asked, Command, InlineScenario, MeasureOptions, OutboxScenario, StoreName, StoredScenario};
 use results::{Comparison, doubts};
 
 #[tokio::main]
@@ -41,6 +42,7 @@ async fn run(command: &Command) -> Result<ExitCode> {
     let (options, comparisons) = match command {
         Command::Inline(asked) => (&asked.options, inline(asked).await?),
         Command::Stored(asked) => (&asked.options, stored(asked).await?),
+        Command::Outbox(asked) => (&asked.options, outbox(asked).await?),
         Command::Gateway(options) => return gateway::run(options).await,
     };
     eprintln!("measured in {} s\n", begin.elapsed().as_secs());
@@ -78,6 +80,17 @@ async fn stored(asked: &Asked<StoredScenario>) -> Result<Vec<Comparison>> {
     }
     if asked.options.wants_store(StoreName::Sqlite) {
         all.extend(stored::run::<store::Sqlite>(asked).await?);
+    }
+    Ok(all)
+}
+
+async fn outbox(asked: &Asked<OutboxScenario>) -> Result<Vec<Comparison>> {
+    let mut all = Vec::new();
+    if asked.options.wants_store(StoreName::Postgres) {
+        all.extend(outbox::run::<store::Postgres>(asked).await?);
+    }
+    if asked.options.wants_store(StoreName::Sqlite) {
+        all.extend(outbox::run::<store::Sqlite>(asked).await?);
     }
     Ok(all)
 }

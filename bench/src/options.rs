@@ -15,6 +15,8 @@ pub(crate) enum Command {
     Inline(Asked<InlineScenario>),
     /// Measure messages that are accepted now and worked through later
     Stored(Asked<StoredScenario>),
+    /// Measure the outbox: publishing, moving to the log, and the way to a handler of the same database
+    Outbox(Asked<OutboxScenario>),
     /// Measure the program: messages that come over HTTP, or a great many for a slow receiver
     Gateway(gateway::GatewayOptions),
 }
@@ -123,6 +125,19 @@ pub(crate) enum StoredScenario {
     /// What a message leaves in the database's log and on its disk
     #[value(name = "stored-disk")]
     Disk,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutboxScenario {
+    /// Business transactions that publish, and ones that do not
+    #[value(name = "outbox-capture")]
+    Capture,
+    /// Moving messages to the log, also while another transaction holds an old snapshot
+    #[value(name = "outbox-move")]
+    Move,
+    /// From business transactions to the handler of another module
+    #[value(name = "outbox-local")]
+    Local,
 }
 
 impl MeasureOptions {

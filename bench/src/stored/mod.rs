@@ -1,8 +1,8 @@
 //! Messages that are accepted now and worked through later.
 
-mod arena;
-mod engine;
-mod keepers;
+pub(crate) mod arena;
+pub(crate) mod engine;
+pub(crate) mod keepers;
 mod ledger;
 mod meter;
 mod postgres;
@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) use scenarios::run;
 
 #[allow(clippy::cast_precision_loss, reason = "counts of messages and bytes are far below 2^52")]
-fn per_second(count: u64, took: Duration) -> f64 {
+pub(crate) fn per_second(count: u64, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64()
 }
 

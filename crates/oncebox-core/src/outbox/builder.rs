@@ -7,6 +7,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::Error;
 use crate::observe::Observer;
+use crate::outbox::mover::MoverView;
 use crate::outbox::{Outbox, OutboxParts, OutboxStore};
 use crate::store::LaneCount;
 
@@ -55,6 +56,7 @@ impl<S: OutboxStore> OutboxBuilder<S> {
             wake: Notify::new(),
             moves: watch::Sender::new(0),
             error: Mutex::default(),
+            view: tokio::sync::Mutex::new(MoverView::new()),
         };
         Ok(Outbox { parts: Arc::new(parts) })
     }

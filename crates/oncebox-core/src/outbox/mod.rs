@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 pub use builder::OutboxBuilder;
-use mover::Mover;
+use mover::{Mover, MoverView};
 
 use crate::inbox::LogStore;
 use crate::limits::{check_envelope, check_order_by};
@@ -42,6 +42,8 @@ pub(crate) struct OutboxParts<S> {
     moves: watch::Sender<u64>,
     /// The error that stops the mover, if there is one.
     error: Mutex<Option<String>>,
+    /// What the mover of this process knows. Locked while it moves: two moves of one process only wait for each other.
+    view: tokio::sync::Mutex<MoverView>,
 }
 
 impl<S: OutboxStore> Outbox<S> {

@@ -22,41 +22,50 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// copy of itself, and then this finds the messages that it hides.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// Moves messages, and keeps the window in which it looks for the next ones.
-pub(super) struct Mover<'a, S> {
-    parts: &'a OutboxParts<S>,
+/// What the mover of a process knows: the window in which it looks for the next messages.
+#[derive(Debug)]
+pub(super) struct MoverView {
     window: MoveWindow,
     looked_at_all: Instant,
 }
 
+impl MoverView {
+    /// Looks at everything first: it does not know what others have moved.
+    pub(super) fn new() -> Self {
+        Self { window: MoveWindow::default(), looked_at_all: Instant::now() }
+    }
+}
+
+/// Moves messages.
+pub(super) struct Mover<'a, S> {
+    parts: &'a OutboxParts<S>,
+}
+
 impl<'a, S: OutboxStore> Mover<'a, S> {
-    /// A mover that looks at everything first: it does not know what others have moved.
     pub(super) fn new(parts: &'a OutboxParts<S>) -> Self {
-        Self { parts, window: MoveWindow::default(), looked_at_all: Instant::now() }
+        Self { parts }
     }
 
     /// Moves messages until `shutdown` is ready.
-    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) {
+    pub(super) async fn run(self, shutdown: impl Future<Output = ()> + Send) {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut retries = Retries::unlimited();
         let mut pause = SHORTEST_PAUSE;
         loop {
             // Not cut off by the shutdown: a move takes milliseconds.
             let next = match self.step().await {
-                Ok(Some(Moved { is_complete: false, .. })) => {
-                    self.parts.note_error(None);
-                    retries.reset();
-                    continue;
-                }
                 Ok(moved) => {
                     self.parts.note_error(None);
                     retries.reset();
-                    pause = match moved {
+                    pause = match &moved {
                         Some(moved) if moved.messages > 0 => SHORTEST_PAUSE,
                         // Another mover is at work, or there is nothing to move.
                         Some(_) | None => (pause * 2).min(LONGEST_PAUSE),
                     };
-                    pause
+                    match moved {
+                        Some(Moved { is_complete: false, .. }) => Duration::ZERO,
+                        Some(_) | None => pause,
+                    }
                 }
                 Err(error) => {
                     self.parts.note_error(Some(chain(&error)));
@@ -73,7 +82,7 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
     }
 
     /// Moves all committed messages.
-    pub(super) async fn flush(mut self) -> Result<u64, Error> {
+    pub(super) async fn flush(self) -> Result<u64, Error> {
         let mut messages = 0;
         let mut retries = Retries::within(Duration::from_secs(5));
         loop {
@@ -92,15 +101,16 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
     }
 
     /// Moves messages once, within the limits. Returns `None` if another mover is at work.
-    async fn step(&mut self) -> Result<Option<Moved>, Error> {
-        if self.looked_at_all.elapsed() >= LOOK_AT_ALL_EVERY {
-            self.window = MoveWindow::default();
-            self.looked_at_all = Instant::now();
+    async fn step(&self) -> Result<Option<Moved>, Error> {
+        let mut view = self.parts.view.lock().await;
+        if view.looked_at_all.elapsed() >= LOOK_AT_ALL_EVERY {
+            *view = MoverView::new();
         }
-        let window = std::mem::take(&mut self.window);
+        // Taken, not borrowed: a caller that goes away during the move leaves a window that hides nothing.
+        let window = std::mem::take(&mut view.window);
         match self.parts.store.move_captured(&window, LIMITS).await {
             Ok(Some(moved)) => {
-                self.window = window.after(&moved);
+                view.window = window.after(&moved);
                 if moved.messages > 0 {
                     self.parts.observer.moved(moved.messages);
                     self.parts.moves.send_modify(|moves| *moves += 1);
@@ -108,11 +118,11 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
                 Ok(Some(moved))
             }
             Ok(None) => {
-                self.window = window;
+                view.window = window;
                 Ok(None)
             }
             Err(error) => {
-                self.window = window.unanswered();
+                view.window = window.unanswered();
                 Err(error)
             }
         }
