@@ -10,10 +10,10 @@ use crate::message::OrderPaid;
 use crate::stored::engine::StoredDatabaseKind;
 
 /// A row of an outbox that is polled.
-pub(super) type PolledRow = (i64, String);
+pub(crate) type PolledRow = (i64, String);
 
 /// A kind of database with an outbox.
-pub(super) trait OutboxDatabaseKind: StoredDatabaseKind<Store: OutboxStore> {
+pub(crate) trait OutboxDatabaseKind: StoredDatabaseKind<Store: OutboxStore> {
     /// Makes the table of an outbox that is polled.
     const POLLED_TABLE: &'static [&'static str];
     /// Whether the poller locks the rows that it sends. With one writer, it could not send them then.
