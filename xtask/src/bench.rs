@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub(crate) struct BenchOptions {
-    /// Arguments of the benchmark: see `inline --help`, `stored --help` and `gateway --help`
+    /// Arguments of the benchmark: see `inline --help`, `stored --help`, `outbox --help` and `gateway --help`
     #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

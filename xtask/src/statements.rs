@@ -52,7 +52,7 @@ const ONLY_POSTGRES: &[(&str, &[&str])] = &[
     ),
     (
         "SQLite runs one statement once for each row, in one call of the driver",
-        &["claim_one", "claim_in", "unclaim_many", "import_processed"],
+        &["claim_one", "claim_in", "unclaim_many", "import_processed", "capture_one"],
     ),
     (
         "SQLite's driver, its hooks and `seal.rs` do the same without statements",

@@ -14,8 +14,8 @@ pub(crate) type PolledRow = (i64, String);
 
 /// A kind of database with an outbox.
 pub(crate) trait OutboxDatabaseKind: StoredDatabaseKind<Store: OutboxStore> {
-    /// Makes the table of an outbox that is polled.
-    const POLLED_TABLE: &'static [&'static str];
+    /// Makes the table of business rows, and an outbox that is polled.
+    const TABLES: &'static [&'static str];
     /// Whether the poller locks the rows that it sends. With one writer, it could not send them then.
     const LOCKS_ROWS: bool;
     /// Begins a transaction that keeps one snapshot.
@@ -50,7 +50,8 @@ macro_rules! publish_and_poll {
 }
 
 impl OutboxDatabaseKind for Postgres {
-    const POLLED_TABLE: &'static [&'static str] = &[
+    const TABLES: &'static [&'static str] = &[
+        "CREATE TABLE placed (order_id uuid NOT NULL, customer text NOT NULL, cents bigint NOT NULL, note text NOT NULL)",
         "CREATE TABLE polled_outbox (id bigserial PRIMARY KEY, content text NOT NULL, sent_at timestamptz)",
         "CREATE INDEX polled_outbox_unsent ON polled_outbox (id) WHERE sent_at IS NULL",
     ];
@@ -65,7 +66,8 @@ impl OutboxDatabaseKind for Postgres {
 }
 
 impl OutboxDatabaseKind for Sqlite {
-    const POLLED_TABLE: &'static [&'static str] = &[
+    const TABLES: &'static [&'static str] = &[
+        "CREATE TABLE placed (order_id blob NOT NULL, customer text NOT NULL, cents integer NOT NULL, note text NOT NULL)",
         "CREATE TABLE polled_outbox (id integer PRIMARY KEY AUTOINCREMENT, content text NOT NULL, sent_at text)",
         "CREATE INDEX polled_outbox_unsent ON polled_outbox (id) WHERE sent_at IS NULL",
     ];

@@ -9,7 +9,7 @@ use oncebox::Outbox;
 use sqlx::{Connection, Pool};
 
 use super::engine::OutboxDatabaseKind;
-use super::publishers::{Publisher, Publishes};
+use super::publishers::{Publisher, Publishes, make_tables};
 use super::{CALLERS, CONNECTIONS, RATE};
 use crate::contenders::Contender;
 use crate::feed::{Feed, FeedKind};
@@ -22,7 +22,7 @@ use crate::stored::keepers::{Keeper, KeeperName};
 use crate::stored::per_second;
 
 const BENCH: &str = "outbox-local";
-const LABELS: [&str; 2] = ["oncebox", "polling"];
+const LABELS: [&str; 3] = ["oncebox", "oncebox-set", "polling"];
 /// The pause of a poller that finds nothing.
 const POLL_PAUSE: Duration = Duration::from_millis(5);
 const MARK_SENT: &str = "UPDATE polled_outbox SET sent_at = CURRENT_TIMESTAMP WHERE id = $1";
@@ -32,9 +32,10 @@ pub(super) async fn run<E: OutboxDatabaseKind>(arena: &mut StoredArena<'_, E>) -
     let rounds = arena.options.rounds();
     let series = interleave(&title, rounds, &LABELS, async |n: usize| match LABELS[n] {
         "polling" => polling(arena).await,
-        _ => oncebox(arena).await,
+        "oncebox-set" => oncebox(arena, KeeperName::OnceboxMovingSet).await,
+        _ => oncebox(arena, KeeperName::OnceboxMoving).await,
     });
-    let (series, baselines) = (series.await?, vec![LABELS[1]]);
+    let (series, baselines) = (series.await?, vec![LABELS[2]]);
     Ok(Comparison { bench: BENCH, store: E::STORE, callers: CALLERS, unit: RATE, series, baselines })
 }
 
@@ -43,27 +44,26 @@ fn messages<E: OutboxDatabaseKind>(arena: &StoredArena<'_, E>) -> u64 {
     arena.options.waiting_messages() / if E::ONE_WRITER { 8 } else { 2 }
 }
 
-async fn oncebox<E: OutboxDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Result<f64> {
+async fn oncebox<E: OutboxDatabaseKind>(arena: &mut StoredArena<'_, E>, name: KeeperName) -> Result<f64> {
     let messages = messages(arena);
-    let mut entrant = arena.enter_for_callers(KeeperName::Oncebox).await?;
+    let mut entrant = arena.enter_for_callers(name).await?;
     let pool = entrant.ground.pool(if E::ONE_WRITER { 1 } else { CONNECTIONS }).await?;
-    let movers = entrant.ground.pool(2).await?;
-    let outbox = Outbox::builder(entrant.ground.store(movers.clone())?).build().await?;
+    make_tables(&pool).await?;
+    // Publishes only. The mover is part of the inbox, which knows when to wake its workers.
+    let publishing = entrant.ground.pool(1).await?;
+    let outbox = Outbox::builder(entrant.ground.store(publishing.clone())?).build().await?;
     let publishes = Publishes::ThroughOutbox(outbox.clone());
     let publisher: Arc<dyn Contender> = Arc::new(Publisher::<E> { pool: pool.clone(), publishes });
     entrant.meter.ask_for(messages, 10);
     let begin = Instant::now();
     let publish = exhaust(&publisher, Feed::new(FeedKind::Known { count: messages }), CALLERS);
-    let both = async { tokio::try_join!(entrant.work_until_enough(LONGEST), publish) };
-    let (done, published) = tokio::select! {
-        both = both => both.context("measuring oncebox")?,
-        () = outbox.run(std::future::pending()) => unreachable!("nothing stops it"),
-    };
+    let both = tokio::try_join!(entrant.work_until_enough(LONGEST), publish);
+    let (done, published) = both.context("measuring oncebox")?;
     let took = begin.elapsed();
     ensure!(done == messages && published.done == messages, "{done} of {messages} messages were handled");
     drop((publisher, outbox));
     pool.close().await;
-    movers.close().await;
+    publishing.close().await;
     entrant.leave().await?;
     Ok(per_second(messages, took))
 }
@@ -72,9 +72,7 @@ async fn polling<E: OutboxDatabaseKind>(arena: &mut StoredArena<'_, E>) -> Resul
     let messages = messages(arena);
     let mut entrant = arena.enter_for_callers(KeeperName::Milan).await?;
     let pool = entrant.ground.pool(if E::ONE_WRITER { 1 } else { CONNECTIONS }).await?;
-    for statement in E::POLLED_TABLE {
-        E::execute(&mut *pool.acquire().await?, statement, &[]).await?;
-    }
+    make_tables(&pool).await?;
     let publisher: Arc<dyn Contender> =
         Arc::new(Publisher::<E> { pool: pool.clone(), publishes: Publishes::IntoTable });
     let poller = entrant.ground.pool(1).await?;

@@ -41,7 +41,7 @@ async fn measure<E: OutboxDatabaseKind>(arena: &StoredArena<'_, E>, is_held: boo
     } else {
         None
     };
-    let messages = arena.options.waiting_messages();
+    let messages = 4 * arena.options.waiting_messages();
     let mut took = Duration::ZERO;
     for batch in 0..messages / EACH {
         let orders: Vec<OrderPaid> = (batch * EACH..(batch + 1) * EACH).map(OrderPaid::numbered).collect();

@@ -123,7 +123,7 @@ impl<'a, E: StoredDatabaseKind> StoredArena<'a, E> {
         let (keeper, pools): (Arc<dyn Keeper>, Vec<Pool<E>>) = match name.takes() {
             Some(takes) => {
                 let pool = ground.pool(E::INBOX_POOL).await?;
-                let handlers = Handlers { count: handlers, takes };
+                let handlers = Handlers { count: handlers, takes, moves: name.moves() };
                 let inbox = E::inbox(ground.store(pool.clone())?, handlers, meter.clone()).await?;
                 (Arc::new(OnceboxKeeper { inbox, meter: meter.clone() }), vec![pool])
             }

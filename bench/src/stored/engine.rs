@@ -18,6 +18,8 @@ pub(crate) struct Handlers {
     /// The number of handlers of each message.
     pub(crate) count: usize,
     pub(crate) takes: Takes,
+    /// Whether the inbox also moves the messages of an outbox.
+    pub(crate) moves: bool,
 }
 
 /// The input and the work of a handler.
@@ -113,7 +115,10 @@ macro_rules! ledger_handlers {
         ) -> anyhow::Result<oncebox::Inbox<$store>> {
             use $crate::stored::engine::Takes;
             let [first, second, third] = $crate::stored::keepers::HANDLERS;
-            let mut builder = oncebox::Inbox::builder(store).stored().state(meter);
+            let mut builder = oncebox::Inbox::builder(store.clone()).stored().state(meter);
+            if handlers.moves {
+                builder = builder.outbox(&oncebox::Outbox::builder(store).build().await?);
+            }
             builder = match handlers.takes {
                 Takes::Singles => builder.on(first, handle::<0>),
                 Takes::Sets => builder.on(first, handle_set::<0>),

@@ -53,7 +53,19 @@ impl Capture for PostgresStore {
 
 impl PostgresStore {
     /// The statement that writes messages to the outbox.
-    pub(crate) fn capture_of(&self, messages: &[Captured]) -> Query<'static, Postgres, PgArguments> {
+    pub(crate) fn capture_of<'m>(&self, messages: &'m [Captured]) -> Query<'m, Postgres, PgArguments> {
+        if let [message] = messages {
+            return sqlx::query(self.statements.capture_one.clone())
+                .bind(Uuid::from_bytes(*message.id.as_bytes()))
+                .bind(&message.kind)
+                .bind(message.key.as_ref().map(Key::as_bytes))
+                .bind(message.fingerprint.to_i64())
+                .bind(message.order_by.as_ref().map(Key::as_bytes))
+                .bind(message.headers.to_json())
+                .bind(&message.body)
+                .bind(message.occurred_at.map(row::time_to_ms))
+                .bind(message.due_at.map(row::time_to_ms));
+        }
         let times = |of: fn(&Captured) -> Option<SystemTime>| {
             messages.iter().map(|message| of(message).map(row::time_to_ms)).collect::<Vec<_>>()
         };

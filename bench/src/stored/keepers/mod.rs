@@ -48,6 +48,9 @@ pub(crate) enum KeeperName {
     OnceboxSet,
     /// A handler of sets that writes nothing.
     OnceboxIdle,
+    /// With the mover of an outbox.
+    OnceboxMoving,
+    OnceboxMovingSet,
     Milan,
     /// With handlers that write in the processor's transaction.
     MilanInTx,
@@ -62,6 +65,8 @@ impl KeeperName {
             KeeperName::Oncebox => "oncebox",
             KeeperName::OnceboxSet => "oncebox-set",
             KeeperName::OnceboxIdle => "oncebox-idle",
+            KeeperName::OnceboxMoving => "oncebox",
+            KeeperName::OnceboxMovingSet => "oncebox-set",
             KeeperName::Milan => "milan",
             KeeperName::MilanInTx => "milan-in-tx",
             KeeperName::RowQueue => "row-queue",
@@ -69,11 +74,16 @@ impl KeeperName {
         }
     }
 
+    /// Whether it moves the messages of an outbox.
+    pub(super) fn moves(self) -> bool {
+        matches!(self, KeeperName::OnceboxMoving | KeeperName::OnceboxMovingSet)
+    }
+
     /// The input of its handlers, if it is Oncebox.
     pub(super) fn takes(self) -> Option<Takes> {
         match self {
-            KeeperName::Oncebox => Some(Takes::Singles),
-            KeeperName::OnceboxSet => Some(Takes::Sets),
+            KeeperName::Oncebox | KeeperName::OnceboxMoving => Some(Takes::Singles),
+            KeeperName::OnceboxSet | KeeperName::OnceboxMovingSet => Some(Takes::Sets),
             KeeperName::OnceboxIdle => Some(Takes::Nothing),
             KeeperName::Milan | KeeperName::MilanInTx | KeeperName::RowQueue | KeeperName::RowQueueSet => {
                 None

@@ -47,7 +47,7 @@ async fn report(
     print_unhandled(&unhandled, output)?;
     if outbox.waiting > 0 {
         output.line("")?;
-        output.line(outbox_text(outbox))?;
+        output.line(format_args!("outbox: {}", outbox_text(outbox)))?;
     }
     print_processes(&peers, &handlers, output)
 }
@@ -101,13 +101,13 @@ fn print_processes(peers: &[Peer], handlers: &[HandlerStatus], output: CommandOu
 /// The state of the outbox in words.
 pub(crate) fn outbox_text(outbox: OutboxStatus) -> String {
     let messages = match outbox.waiting {
-        0 => return "outbox: no message waits for the mover".to_owned(),
+        0 => return "no message waits for the mover".to_owned(),
         1 => "1 message waits".to_owned(),
         waiting => format!("{waiting} messages wait"),
     };
     let oldest =
         outbox.oldest.map(|oldest| format!(", the oldest for {}", rough(oldest))).unwrap_or_default();
-    format!("outbox: {messages} for the mover{oldest}")
+    format!("{messages} for the mover{oldest}")
 }
 
 /// Whether the last heartbeat is within the lease.

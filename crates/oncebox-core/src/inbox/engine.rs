@@ -67,15 +67,19 @@ impl<S: InboxStore> Engine<S> {
     /// Wakes the mover of the outbox after a commit, if handlers have published.
     // Another transaction may have published, and commit later. The mover looks again within milliseconds after it was woken.
     pub(crate) fn committed(&self) {
-        if self.has_published.swap(false, Ordering::AcqRel) {
-            self.wake_mover();
+        if let Some(outbox) = &self.outbox
+            && self.has_published.swap(false, Ordering::AcqRel)
+        {
+            outbox.wake();
         }
     }
 
-    /// Wakes the mover of the outbox.
-    pub(crate) fn wake_mover(&self) {
-        if let Some(outbox) = &self.outbox {
-            outbox.wake();
+    /// Counts the messages of a detached run, and wakes the mover of the outbox.
+    pub(crate) fn captured(&self, messages: &[Captured]) {
+        if let Some(outbox) = &self.outbox
+            && !messages.is_empty()
+        {
+            outbox.captured(messages);
         }
     }
 }

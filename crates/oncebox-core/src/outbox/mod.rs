@@ -180,6 +180,9 @@ pub(crate) trait AnyOutbox<S: Store>: Send + Sync {
         messages: &'a [Captured],
     ) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Counts messages that the store wrote to the outbox by itself, and wakes the mover.
+    fn captured(&self, messages: &[Captured]);
+
     /// Wakes the mover.
     fn wake(&self);
 
@@ -207,6 +210,11 @@ impl<S: OutboxStore> AnyOutbox<S> for Outbox<S> {
         messages: &'a [Captured],
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.parts.capture(conn, messages))
+    }
+
+    fn captured(&self, messages: &[Captured]) {
+        self.parts.observer.published(messages);
+        self.wake();
     }
 
     fn wake(&self) {

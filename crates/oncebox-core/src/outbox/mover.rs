@@ -74,10 +74,14 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
             };
             tokio::select! {
                 biased;
-                () = &mut shutdown => return,
+                () = &mut shutdown => break,
                 () = self.parts.wake.notified(), if retries.is_clean() => pause = SHORTEST_PAUSE,
                 () = sleep(next) => {}
             }
+        }
+        // The last transactions before the shutdown may have published. If this fails, the next process moves their messages.
+        if let Err(error) = self.step().await {
+            self.parts.note_error(Some(chain(&error)));
         }
     }
 

@@ -7,5 +7,6 @@ mod handlers;
 mod messages;
 mod migrate;
 mod opening;
+mod outbox;
 mod retention;
 mod status;

@@ -45,8 +45,8 @@ impl<S: LogStore> Completer<S> {
             let (completions, mut promises): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             match self.write(&completions).await {
                 Ok(written) => {
-                    if completions.iter().any(|completion| !completion.end.published().is_empty()) {
-                        self.engine.wake_mover();
+                    for (completion, _) in completions.iter().zip(&written).filter(|(_, written)| **written) {
+                        self.engine.captured(completion.end.published());
                     }
                     promises
                         .into_iter()
