@@ -67,6 +67,7 @@ const ONLY_POSTGRES: &[(&str, &[&str])] = &[
             "finish_and_begin",
             "rollback",
             "terminate_backend",
+            "is_in_transaction",
         ],
     ),
     ("`look` of SQLite answers this too, as does `replay_lanes`", &["look_ordered", "first_messages"]),

@@ -1,7 +1,10 @@
 //! Named steps: run one after the other, timed, and summed up at the end.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::future::Future;
+use std::iter;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -177,8 +180,9 @@ impl Drop for RunningStep {
 
 // The command as text, to repeat the step by hand.
 fn command_line(command: &Command) -> String {
-    let arguments = command.get_args().map(|argument| argument.to_string_lossy().into_owned());
-    ["cargo".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = iter::once(program).chain(command.get_args()).map(OsStr::to_string_lossy);
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::store::PostgresStore;
 use crate::work::{lane as read_lane, to_i32};
 
 /// The number of times that an append may lose against another one with the same key.
-const RACES_MAX: u32 = 100;
+pub(crate) const RACES_MAX: u32 = 100;
 
 impl Log for PostgresStore {
     async fn append(&self, lane: LaneChoice, messages: &[NewMessage]) -> Result<Vec<Appended>, Error> {
@@ -172,7 +172,7 @@ impl PostgresStore {
 }
 
 /// Whether a key was accepted elsewhere at the same time. Two messages in one place would be another matter.
-fn is_known_by_now(error: &sqlx::Error) -> bool {
+pub(crate) fn is_known_by_now(error: &sqlx::Error) -> bool {
     let error = error.as_database_error();
     error.is_some_and(|error| error.is_unique_violation() && error.constraint() == Some("marker_pkey"))
 }

@@ -1,40 +1,52 @@
 //! The outbox: messages of transactions that publish, until the mover takes them to the log.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use oncebox_core::store::{Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, doing, row};
+use oncebox_core::store::{
+    Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, doing, refusal, row,
+};
 use oncebox_core::{Error, Key};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Uuid;
 use sqlx::{Executor, PgConnection, Postgres, Row};
 
-use crate::fault::failed;
+use crate::fault::{failed, refused};
+use crate::log::{RACES_MAX, is_known_by_now};
 use crate::store::PostgresStore;
+use crate::transaction::PostgresTx;
+
+/// The time that the server may take for one move: a large one on a busy machine.
+const MOVE_LIMIT: Duration = Duration::from_secs(60);
 
 impl Capture for PostgresStore {
     async fn capture(&self, conn: &mut PgConnection, messages: &[Captured]) -> Result<(), Error> {
         conn.execute(self.capture_of(messages)).await.map(drop).map_err(failed(doing::CAPTURE))
     }
 
+    async fn capture_in(&self, tx: &mut PostgresTx, messages: &[Captured]) -> Result<(), Error> {
+        let doing = doing::CAPTURE;
+        tx.check_nested()?;
+        if let Some(transaction_id) = tx.transaction_id() {
+            let is_own =
+                sqlx::query(self.statements.is_in_transaction.clone()).bind(transaction_id.to_string());
+            let row = tx.timed().fetch_one(is_own).await.map_err(refused(doing))?;
+            if !row.try_get::<bool, _>(0).map_err(failed(doing))? {
+                return Err(refusal::transaction_ended());
+            }
+        }
+        tx.timed().execute(self.capture_of(messages)).await.map(drop).map_err(refused(doing))
+    }
+
     async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
-        let doing = doing::MOVE;
-        // As text: the driver has no type for the numbers of transactions.
-        let in_progress: Vec<String> = window.in_progress.iter().map(u64::to_string).collect();
-        let move_captured = sqlx::query(self.statements.move_captured.clone())
-            .bind(window.from.to_string())
-            .bind(in_progress)
-            .bind(i32::try_from(limits.messages).unwrap_or(i32::MAX))
-            .bind(i64::try_from(limits.bytes).unwrap_or(i64::MAX))
-            .bind(self.clock_offset_ms());
-        let moved = async {
-            let mut conn = self.connections.warm().await?;
-            let row = conn.fetch_optional(move_captured).await?;
-            // Only after a success: otherwise the pool checks the connection when it comes back (decision 26).
-            self.connections.keep_warm(conn);
-            row.as_ref().map(read_moved).transpose()
-        };
-        moved.await.map_err(self.connections.failed(doing))
+        let mut races = 0;
+        loop {
+            match self.try_move(window, limits).await {
+                // Nothing was moved, and by now the other message's key is known (decision 14).
+                Err(error) if is_known_by_now(&error) && races < RACES_MAX => races += 1,
+                moved => return moved.map_err(self.connections.failed(doing::MOVE)),
+            }
+        }
     }
 
     async fn outbox_status(&self) -> Result<OutboxStatus, Error> {
@@ -52,6 +64,25 @@ impl Capture for PostgresStore {
 }
 
 impl PostgresStore {
+    async fn try_move(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, sqlx::Error> {
+        // As text: the driver has no type for the numbers of transactions.
+        let in_progress: Vec<String> = window.in_progress.iter().map(u64::to_string).collect();
+        let move_captured = sqlx::query(self.statements.move_captured.clone())
+            .bind(window.history)
+            .bind(window.from.to_string())
+            .bind(in_progress)
+            .bind(i32::try_from(limits.messages).unwrap_or(i32::MAX))
+            .bind(i64::try_from(limits.bytes).unwrap_or(i64::MAX))
+            .bind(self.clock_offset_ms());
+        let mut conn = self.connections.warm().await?;
+        conn.may_take(MOVE_LIMIT);
+        let row = conn.fetch_optional(move_captured).await?;
+        conn.may_take(Duration::ZERO);
+        // Only after a success: otherwise the pool checks the connection when it comes back (decision 26).
+        self.connections.keep_warm(conn);
+        row.as_ref().map(read_moved).transpose()
+    }
+
     /// The statement that writes messages to the outbox.
     pub(crate) fn capture_of<'m>(&self, messages: &'m [Captured]) -> Query<'m, Postgres, PgArguments> {
         if let [message] = messages {
@@ -95,6 +126,7 @@ fn read_moved(row: &PgRow) -> Result<Moved, sqlx::Error> {
         messages: u64::try_from(messages).unwrap_or(0),
         is_complete: row.try_get("is_complete")?,
         next: MoveWindow {
+            history: row.try_get("history")?,
             from: number(row.try_get("next_xid")?)?,
             in_progress: in_progress.iter().map(|xid| number(xid)).collect::<Result<_, _>>()?,
         },

@@ -93,7 +93,7 @@ statements! {
         sweep_accepted,
     }
     message { append, spill, announce, prune }
-    outbox { capture, capture_one, move_captured, captured }
+    outbox { capture, is_in_transaction, capture_one, move_captured, captured }
     work { look, look_ordered, take, take_tasks }
     task { write_tasks, lease, task_attempts, complete, free_tasks }
     dead { write_dead_letters, dead_letters, lock_dead, act_on_dead }

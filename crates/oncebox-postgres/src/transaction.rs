@@ -150,6 +150,11 @@ impl PostgresTx {
         Ok(())
     }
 
+    /// The number of the transaction, once it is armed.
+    pub(crate) fn transaction_id(&self) -> Option<u64> {
+        self.identity.as_ref().map(|identity| identity.transaction_id)
+    }
+
     /// Which transaction the guard is to prove; none where it has, or where no handler ran.
     fn unproved(&mut self) -> Result<Option<u64>, Error> {
         self.check_nested()?;

@@ -19,12 +19,18 @@ use crate::log::append_to;
 use crate::many::Many;
 use crate::statements;
 use crate::store::SqliteStore;
+use crate::transaction::SqliteTx;
 
 static CAPTURE: LazyLock<Many> = LazyLock::new(|| Many::new(statements::capture()));
 
 impl Capture for SqliteStore {
     async fn capture(&self, conn: &mut SqliteConnection, messages: &[Captured]) -> Result<(), Error> {
         capture(conn, messages, self.clock_offset_ms()).await.map_err(failed(doing::CAPTURE))
+    }
+
+    async fn capture_in(&self, tx: &mut SqliteTx, messages: &[Captured]) -> Result<(), Error> {
+        tx.check_whole().await?;
+        self.capture(tx.connection(), messages).await
     }
 
     async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
@@ -94,7 +100,7 @@ async fn move_to_log(
         let id: i64 = row.try_get(0)?;
         let message = read_captured(&row)?;
         count += 1;
-        bytes += message.body.len() as u64;
+        bytes += message.body.len() as u64 + message.headers.bytes() as u64;
         last = Some(id);
         // The log takes no two messages of one kind and key in one step. A later copy is a duplicate.
         if keys.insert((message.kind.clone(), message.key.clone())) {
@@ -112,15 +118,20 @@ async fn move_to_log(
 }
 
 fn read_captured(row: &SqliteRow) -> Result<NewMessage, sqlx::Error> {
-    let id: String = row.try_get(1)?;
-    let key = row.try_get::<Option<&[u8]>, _>(3)?.map_or_else(|| Key::from(id), Key::new);
+    let key = match row.try_get::<Option<&[u8]>, _>(3)? {
+        Some(key) => Key::new(key),
+        None => Key::new(row.try_get::<&[u8], _>(1)?),
+    };
     let body: Vec<u8> = row.try_get(6)?;
     Ok(NewMessage {
-        kind: row.try_get(2)?,
+        // Another program can write text that is not UTF-8. It must not stop the messages behind it.
+        kind: String::from_utf8_lossy(row.try_get(2)?).into_owned(),
         key: Some(key.stored()),
         fingerprint: Fingerprint::of(&body),
         order_by: row.try_get::<Option<&[u8]>, _>(4)?.map(Key::new),
-        headers: Headers::from_json(row.try_get(5)?),
+        headers: Headers::from_json(
+            row.try_get::<Option<&[u8]>, _>(5)?.map(String::from_utf8_lossy).as_deref(),
+        ),
         body,
         occurred_at: row.try_get::<Option<i64>, _>(7)?.map(row::time_from_ms),
         due_at: row.try_get::<Option<i64>, _>(8)?.map(row::time_from_ms),

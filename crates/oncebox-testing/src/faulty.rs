@@ -299,6 +299,14 @@ impl<S: Capture, F: Faults> Capture for Faulty<S, F> {
         self.store.capture(conn, messages)
     }
 
+    fn capture_in(
+        &self,
+        tx: &mut S::Tx,
+        messages: &[Captured],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.capture_in(tx, messages)
+    }
+
     async fn move_captured(&self, window: &MoveWindow, limits: MoveLimits) -> Result<Option<Moved>, Error> {
         // A move is a whole transaction of the store, as an append is.
         self.faults.at(Point::BeforeCommit).await?;

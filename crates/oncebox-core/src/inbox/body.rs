@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -94,12 +93,7 @@ impl<S: InboxStore> Engine<S> {
         deliveries: &[Delivery],
     ) -> Result<Vec<Returned>, BodyFailure> {
         let limit = self.handler_timeout(handler);
-        let conn = S::connection(tx);
-        let body = async {
-            let mut returned = handler.handler.call(messages, deliveries, Some(&mut *conn)).await?;
-            self.publish(conn, &mut returned).await?;
-            Ok::<_, Failure>(returned)
-        };
+        let body = handler.handler.call(messages, deliveries, Some(S::connection(tx)));
         // The grace lets the server's own timeout come first: its error names the statement.
         let ran = self.within(limit.saturating_add(TIMEOUT_GRACE), body).await;
         // After a panic or a timeout the state of the connection is unknown, so the store must not use it.
@@ -109,22 +103,24 @@ impl<S: InboxStore> Engine<S> {
                 Err(failure) => self.store.body_ended(tx, Err(failure.error())),
             }
         }
-        let returned = judge::<S>(&handler.settings, ran, deliveries.len(), limit)?;
-        if S::is_lent(S::connection(tx)) { Ok(returned) } else { Err(BodyFailure::Broken(not_lent())) }
+        let mut returned = judge::<S>(&handler.settings, ran, deliveries.len(), limit)?;
+        if !S::is_lent(S::connection(tx)) {
+            return Err(BodyFailure::Broken(not_lent()));
+        }
+        self.publish(tx, &mut returned).await?;
+        Ok(returned)
     }
 
     /// Writes the messages that handlers returned to the outbox, in their transaction.
-    async fn publish(&self, conn: &mut S::Conn, returned: &mut [Returned]) -> Result<(), Failure> {
-        let captured = self.to_capture(returned).map_err(Failure::permanent)?;
-        // A connection that the handler put in the place of its own is outside of the transaction, which is refused below.
-        if let Some(outbox) = &self.outbox
-            && !captured.is_empty()
-            && S::is_lent(conn)
-        {
-            outbox.capture(conn, &captured).await?;
-            self.has_published.store(true, Ordering::Release);
+    async fn publish(&self, tx: &mut S::Tx, returned: &mut [Returned]) -> Result<(), BodyFailure> {
+        let Some(outbox) = &self.outbox else { return Ok(()) };
+        // Permanent: another attempt returns the same message.
+        let captured =
+            self.to_capture(returned).map_err(|error| BodyFailure::Failed(Failure::permanent(error)))?;
+        if captured.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        outbox.capture_in(tx, &captured).await.map_err(BodyFailure::behind::<S>)
     }
 
     /// Runs the body of a detached handler, outside of any transaction.

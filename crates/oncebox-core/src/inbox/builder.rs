@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -347,7 +346,6 @@ impl<S: InboxStore> InboxBuilder<S> {
             doors: Doors::open(),
             permits,
             outbox: self.outbox,
-            has_published: AtomicBool::new(false),
         });
         let workers = self.stored.workers_of(capacity);
         let shared = self

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::handler::{Returned, Selectors, States};
 use crate::inbox::InboxStore;
@@ -29,8 +28,6 @@ pub(crate) struct Engine<S: InboxStore> {
     pub(crate) permits: Permits,
     /// The outbox through which handlers publish, if there is one.
     pub(crate) outbox: Option<Arc<dyn AnyOutbox<S>>>,
-    /// Whether messages were published since the mover was woken last.
-    pub(crate) has_published: AtomicBool,
 }
 
 impl<S: InboxStore> Engine<S> {
@@ -65,12 +62,9 @@ impl<S: InboxStore> Engine<S> {
     }
 
     /// Wakes the mover of the outbox after a commit, if handlers have published.
-    // Another transaction may have published, and commit later. The mover looks again within milliseconds after it was woken.
     pub(crate) fn committed(&self) {
-        if let Some(outbox) = &self.outbox
-            && self.has_published.swap(false, Ordering::AcqRel)
-        {
-            outbox.wake();
+        if let Some(outbox) = &self.outbox {
+            outbox.committed();
         }
     }
 

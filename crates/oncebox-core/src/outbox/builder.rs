@@ -1,6 +1,7 @@
 //! The builder of an outbox.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, watch};
@@ -45,6 +46,9 @@ impl<S: OutboxStore> OutboxBuilder<S> {
 
     /// Builds the outbox. It checks the store's schema, which it never alters, and creates the lanes of the log if there are none.
     pub async fn build(self) -> Result<Outbox<S>, Error> {
+        if self.lanes.0.is_some_and(|lanes| lanes == 0 || lanes > 1_024) {
+            return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
+        }
         self.store.check().await?;
         self.store.register(Some(self.lanes), &[]).await?;
         let observer = Observer { enabled: self.metrics };
@@ -54,6 +58,7 @@ impl<S: OutboxStore> OutboxBuilder<S> {
             max_body_bytes: self.max_body_bytes,
             observer,
             wake: Notify::new(),
+            has_published: AtomicBool::new(false),
             moves: watch::Sender::new(0),
             error: Mutex::default(),
             view: tokio::sync::Mutex::new(MoverView::new()),

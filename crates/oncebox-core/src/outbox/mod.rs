@@ -7,6 +7,7 @@ mod builder;
 mod mover;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
@@ -38,6 +39,8 @@ pub(crate) struct OutboxParts<S> {
     observer: Observer,
     /// Notified when a transaction has published messages.
     wake: Notify,
+    /// Whether messages were published since the mover was woken last.
+    has_published: AtomicBool,
     /// The number of moves that took messages to the log.
     moves: watch::Sender<u64>,
     /// The error that stops the mover, if there is one.
@@ -155,6 +158,12 @@ impl<S> OutboxParts<S> {
         })
     }
 
+    /// Counts published messages. A handler's commit wakes the mover.
+    fn captured(&self, messages: &[Captured]) {
+        self.observer.published(messages);
+        self.has_published.store(true, Ordering::Release);
+    }
+
     fn last_error(&self) -> MutexGuard<'_, Option<String>> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,7 +172,7 @@ impl<S> OutboxParts<S> {
 impl<S: OutboxStore> OutboxParts<S> {
     async fn capture(&self, conn: &mut S::Conn, messages: &[Captured]) -> Result<(), Error> {
         self.store.capture(conn, messages).await?;
-        self.observer.published(messages);
+        self.captured(messages);
         Ok(())
     }
 }
@@ -174,17 +183,17 @@ pub(crate) trait AnyOutbox<S: Store>: Send + Sync {
     fn to_capture(&self, envelope: Envelope) -> Result<Captured, Error>;
 
     /// Writes messages to the outbox, in the transaction of a handler.
-    fn capture<'a>(
+    fn capture_in<'a>(
         &'a self,
-        conn: &'a mut S::Conn,
+        tx: &'a mut S::Tx,
         messages: &'a [Captured],
     ) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Wakes the mover after a commit, if messages were published since it was woken last.
+    fn committed(&self);
+
     /// Counts messages that the store wrote to the outbox by itself, and wakes the mover.
     fn captured(&self, messages: &[Captured]);
-
-    /// Wakes the mover.
-    fn wake(&self);
 
     /// Notified after each move.
     fn moves(&self) -> watch::Receiver<u64>;
@@ -204,20 +213,27 @@ impl<S: OutboxStore> AnyOutbox<S> for Outbox<S> {
         self.parts.to_capture(envelope)
     }
 
-    fn capture<'a>(
+    fn capture_in<'a>(
         &'a self,
-        conn: &'a mut S::Conn,
+        tx: &'a mut S::Tx,
         messages: &'a [Captured],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.parts.capture(conn, messages))
+        Box::pin(async move {
+            self.parts.store.capture_in(tx, messages).await?;
+            self.parts.captured(messages);
+            Ok(())
+        })
+    }
+
+    // Another transaction may have published, and commit later. The mover looks again within milliseconds after it was woken.
+    fn committed(&self) {
+        if self.parts.has_published.swap(false, Ordering::AcqRel) {
+            self.wake();
+        }
     }
 
     fn captured(&self, messages: &[Captured]) {
         self.parts.observer.published(messages);
-        self.wake();
-    }
-
-    fn wake(&self) {
         self.wake();
     }
 

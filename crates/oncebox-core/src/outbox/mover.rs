@@ -5,22 +5,26 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use crate::Error;
 use crate::backoff::Retries;
 use crate::error::chain;
 use crate::outbox::{OutboxParts, OutboxStore};
 use crate::store::{MoveLimits, MoveWindow, Moved};
+use crate::{Error, ErrorKind};
 
 /// The limits of one move. The messages stay within the database, so large moves cost no memory here.
 const LIMITS: MoveLimits = MoveLimits { messages: 10_000, bytes: 16 * 1024 * 1024 };
 /// The pauses between two looks at an empty outbox: the first one, and the longest one.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// The limit of the move at a shutdown.
+const LAST_MOVE: Duration = Duration::from_secs(2);
+/// How long `flush` waits for another mover.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// How often everything is looked at, whatever the window is. A window is never wrong unless the database was replaced by an older
 /// copy of itself, and then this finds the messages that it hides.
-const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(60 * 60);
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(60);
 
 /// What the mover of a process knows: the window in which it looks for the next messages.
 #[derive(Debug)]
@@ -79,25 +83,31 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
                 () = sleep(next) => {}
             }
         }
-        // The last transactions before the shutdown may have published. If this fails, the next process moves their messages.
-        if let Err(error) = self.step().await {
-            self.parts.note_error(Some(chain(&error)));
+        // The last transactions before the shutdown may have published. Otherwise the next process moves their messages.
+        if retries.is_clean() {
+            let _ = timeout(LAST_MOVE, self.step()).await;
         }
     }
 
     /// Moves all committed messages.
     pub(super) async fn flush(self) -> Result<u64, Error> {
         let mut messages = 0;
-        let mut retries = Retries::within(Duration::from_secs(5));
+        let mut retries = Retries::within(FLUSH_LIMIT);
+        let mut others = Retries::within(FLUSH_LIMIT);
         loop {
             match self.step().await {
                 Ok(Some(moved)) => {
+                    others.reset();
                     messages += moved.messages;
                     if moved.is_complete {
                         return Ok(messages);
                     }
                 }
-                // Another mover is at work. Its transaction may have begun before the last commit.
+                // Another mover is at work. It may have looked before the last commit.
+                Ok(None) if others.is_over() => {
+                    let text = "another process moves messages from the outbox, and has not ended: try again";
+                    return Err(Error::new(ErrorKind::Unavailable, text));
+                }
                 Ok(None) => sleep(SHORTEST_PAUSE).await,
                 Err(error) => retries.after::<S>(error).await?,
             }
@@ -138,10 +148,10 @@ impl<S> OutboxParts<S> {
     fn note_error(&self, error: Option<String>) {
         let mut noted = self.last_error();
         match (&*noted, &error) {
-            (None, Some(text)) => {
-                tracing::error!(error = text, "the mover of the outbox waits: the store does not respond");
+            (before, Some(text)) if before.as_ref() != Some(text) => {
+                tracing::error!(error = text, "the mover of the outbox waits");
             }
-            (Some(_), None) => tracing::info!("the store responds again: the mover of the outbox goes on"),
+            (Some(_), None) => tracing::info!("the mover of the outbox goes on"),
             _ => {}
         }
         *noted = error;

@@ -56,6 +56,8 @@ pub struct MoveLimits {
 /// The window only saves work. Whether a message is in the outbox decides whether it is moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveWindow {
+    /// The history of the server in which this holds: a failover begins another one.
+    pub history: i64,
     /// The first transaction that had not begun.
     pub from: u64,
     /// The transactions that had begun and had not ended.
@@ -79,7 +81,7 @@ impl MoveWindow {
     pub fn after(self, moved: &Moved) -> Self {
         match moved.is_complete {
             true if mutant!("mover_forgets_open_transactions") => {
-                Self { from: moved.next.from, in_progress: Vec::new() }
+                Self { in_progress: Vec::new(), ..moved.next.clone() }
             }
             true => moved.next.clone(),
             false => self,
@@ -89,7 +91,7 @@ impl MoveWindow {
     /// The window after a move without an answer: everything is looked at again, because the move may not have happened.
     pub fn unanswered(self) -> Self {
         match mutant!("window_advances_unanswered") {
-            true => Self { from: u64::MAX, in_progress: Vec::new() },
+            true => Self { from: u64::MAX, ..self },
             false => Self::default(),
         }
     }
@@ -122,6 +124,14 @@ pub trait Capture: Log {
         messages: &[Captured],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Inserts the messages of a handler into the outbox, in its transaction. It is an error if the handler has ended that
+    /// transaction: the messages would be published without its effect.
+    fn capture_in(
+        &self,
+        tx: &mut Self::Tx,
+        messages: &[Captured],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
     /// Moves messages of committed transactions to the log, in the order in which they were published, in one transaction.
     /// Messages whose kind and key were accepted before leave the outbox and are not appended. Returns `None` if another mover is
     /// at work.
@@ -141,8 +151,8 @@ mod tests {
 
     #[test]
     fn only_a_complete_move_advances_the_window() {
-        let window = MoveWindow { from: 7, in_progress: vec![3] };
-        let next = MoveWindow { from: 9, in_progress: vec![7, 8] };
+        let window = MoveWindow { history: 1, from: 7, in_progress: vec![3] };
+        let next = MoveWindow { history: 2, from: 9, in_progress: vec![7, 8] };
         let moved = |messages, is_complete| Moved { messages, is_complete, next: next.clone() };
         for (moved, expected) in
             [(moved(0, true), &next), (moved(5, true), &next), (moved(5, false), &window)]
@@ -153,7 +163,7 @@ mod tests {
 
     #[test]
     fn everything_is_looked_at_again_after_a_move_without_an_answer() {
-        let window = MoveWindow { from: 7, in_progress: vec![3] };
+        let window = MoveWindow { history: 1, from: 7, in_progress: vec![3] };
         assert_eq!(window.unanswered(), MoveWindow::default());
     }
 }

@@ -12,6 +12,11 @@ from unnest(
 ) with ordinality as v(message_id, kind, key, fingerprint, order_by, headers, body, occurred_ms, due_ms, n)
 order by v.n;
 
+-- name: is_in_transaction
+-- Whether this is still the transaction that the engine began: otherwise a message would be published without its handler's effect.
+-- Rows: none.
+select pg_current_xact_id_if_assigned()::text is not distinct from $1 as is_own;
+
 -- name: capture_one
 -- Inserts one message into the outbox, in the caller's transaction. Without arrays it costs half as much.
 -- Index: outbox_pkey.
@@ -20,9 +25,9 @@ values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8::int8 / 1000.0), to_timestam
 
 -- name: move_captured
 -- Moves committed messages to the log; see the function.
--- Index: lane_pkey, marker_pkey, message_pkey, outbox_pkey.
-select moved, is_complete, next_xid, next_in_progress
-from "{schema}".move_outbox($1, $2, $3, $4, $5);
+-- Index: lane_pkey, marker_pkey, message_pkey, outbox_id, outbox_pkey.
+select moved, is_complete, history, next_xid, next_in_progress
+from "{schema}".move_outbox($1, $2, $3, $4, $5, $6);
 
 -- name: captured
 -- How many messages wait in the outbox, and how long the oldest one has waited.

@@ -237,3 +237,34 @@ async fn the_function_refuses_a_message_that_the_library_refuses() {
         assert_eq!(code, "22023", "{kind:?}: {error}");
     }
 }
+
+/// One row that the log refuses would stop all others, so the table refuses it first.
+#[tokio::test]
+async fn the_outbox_refuses_what_the_log_would_refuse() {
+    let Some(postgres) = fixture::as_owner("the_outbox_refuses_what_the_log_would_refuse").await else {
+        return;
+    };
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let insert = "insert into oncebox.outbox (message_id, kind, body";
+    let id = "values (gen_random_uuid()";
+    for statement in [
+        "select oncebox.publish('k', ''::bytea, due_at => 'infinity')".to_owned(),
+        "select oncebox.publish('k', ''::bytea, headers => '[]')".to_owned(),
+        format!("{insert}) {id}, '', '')"),
+        format!("{insert}) {id}, repeat('k', 201), '')"),
+        format!("{insert}) {id}, '@accept', '')"),
+        format!("{insert}, key) {id}, 'k', '', '')"),
+        format!("{insert}, order_by) {id}, 'k', '', convert_to(repeat('k', 65537), 'UTF8'))"),
+        format!("{insert}, headers) {id}, 'k', '', 'no json')"),
+        format!("{insert}, headers) {id}, 'k', '', '{{}}')"),
+        format!("{insert}, occurred_at) {id}, 'k', '', '-infinity')"),
+        format!("{insert}, due_at) {id}, 'k', '', '10000-01-01')"),
+        format!("{insert}, captured_at) {id}, 'k', '', 'infinity')"),
+    ] {
+        let refused = postgres.store.pool().execute(AssertSqlSafe(statement.clone())).await;
+        refused.expect_err(&statement);
+    }
+    let accepted = format!("{insert}, headers) {id}, repeat('k', 200), '', '[[\"a\", 1], 2]')");
+    postgres.store.pool().execute(AssertSqlSafe(accepted)).await.unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 1);
+}

@@ -17,7 +17,8 @@ select exists (select 1 from oncebox_outbox), l.lanes from oncebox_layout l;
 -- the clock.
 -- Index: primary key of oncebox_outbox.
 select
-    o.id, o.message_id, o.kind, o.key, o.order_by, o.headers, o.body, o.occurred_at, o.due_at,
+    o.id, cast(o.message_id as blob), cast(o.kind as blob), o.key, o.order_by, cast(o.headers as blob), o.body,
+    o.occurred_at, o.due_at,
     cast(unixepoch('subsec') * 1000 as integer) + ?2 - o.captured_at
 from oncebox_outbox o
 order by o.id

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use oncebox_core::store::Survey;
 use oncebox_core::{Inbox, Outbox};
+use sqlx::AssertSqlSafe;
 
 use crate::fixture;
 
@@ -58,4 +59,38 @@ async fn python_publishes_in_its_own_transaction() {
     let [id] = &ids[..] else { panic!("{ids:?}") };
     assert_eq!((id.len(), id.as_bytes()[14]), (36, b'7'), "{id}");
     assert!(b"89ab".contains(&id.as_bytes()[19]), "{id}");
+}
+
+/// One row that the log refuses would stop all others, so the table refuses it first.
+#[tokio::test]
+async fn the_outbox_refuses_what_the_log_would_refuse() {
+    let file = fixture::in_a_file("the_outbox_refuses_what_the_log_would_refuse").await.unwrap();
+    let outbox = Outbox::builder(file.store.clone()).build().await.unwrap();
+    let pool = file.store.pool();
+    for (columns, values) in [
+        ("kind, body", "'', ''"),
+        ("kind, body", "'@accept', ''"),
+        ("kind, body, due_at", "'k', '', 253402300800000"),
+        ("kind, body, headers", "'k', '', 'no json'"),
+    ] {
+        let publish = format!("insert into oncebox_publish ({columns}) values ({values})");
+        sqlx::query(AssertSqlSafe(publish)).execute(pool).await.expect_err(values);
+    }
+    for (columns, values) in [
+        ("kind, body", "'', x''"),
+        ("kind, body, key", "'k', x'', x''"),
+        ("kind, body, order_by", "'k', x'', zeroblob(65537)"),
+        ("kind, body, headers", "'k', x'', '{}'"),
+        ("kind, body, occurred_at", "'k', x'', -62135596800001"),
+    ] {
+        let insert = format!(
+            "insert into oncebox_outbox (message_id, captured_at, {columns}) values ('id', 0, {values})"
+        );
+        sqlx::query(AssertSqlSafe(insert)).execute(pool).await.expect_err(values);
+    }
+    sqlx::query("insert into oncebox_publish (kind, body, headers) values ('k', '', '{\"a\": 1}')")
+        .execute(pool)
+        .await
+        .unwrap();
+    assert_eq!(outbox.flush().await.unwrap(), 1);
 }

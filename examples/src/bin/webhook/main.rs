@@ -62,7 +62,7 @@ async fn ctrl_c() {
 
 fn print_what_to_try(address: SocketAddr, database: &str) {
     println!(
-        "Listening on http://{address} with the database {database}; Ctrl-C stops. In another terminal:
+        "Listening on http://{address} with the database {database}; press Ctrl-C to stop. In another terminal:
 
 Deliver an event; it takes effect:
   curl http://{address}/webhooks/stripe -d '{PAYMENT}'

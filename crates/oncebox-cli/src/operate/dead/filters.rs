@@ -22,10 +22,10 @@ pub(super) struct DeadFilters {
     /// Dead letters whose last error contains this text, in upper or lower case
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Died since this time: 2026-01-31T12:00:00Z, or how long ago, for example 30m or 2d
+    /// Became a dead letter since this time: 2026-01-31T12:00:00Z, or how long ago, for example 30m or 2d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<SystemTime>,
-    /// Died before this time
+    /// Became a dead letter before this time
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     before: Option<SystemTime>,
     /// Dead letters of the message at this place

@@ -45,9 +45,6 @@ impl<S: LogStore> Completer<S> {
             let (completions, mut promises): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             match self.write(&completions).await {
                 Ok(written) => {
-                    for (completion, _) in completions.iter().zip(&written).filter(|(_, written)| **written) {
-                        self.engine.captured(completion.end.published());
-                    }
                     promises
                         .into_iter()
                         .zip(written)
@@ -70,6 +67,14 @@ impl<S: LogStore> Completer<S> {
     }
 
     async fn write(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
+        let written = self.write_until_answered(completions).await?;
+        for (completion, _) in completions.iter().zip(&written).filter(|(_, written)| **written) {
+            self.engine.captured(completion.end.published());
+        }
+        Ok(written)
+    }
+
+    async fn write_until_answered(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
         let mut is_unknown = false;
         let mut retries = Retries::unlimited();
         loop {
