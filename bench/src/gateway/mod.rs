@@ -74,7 +74,7 @@ pub(crate) async fn run(options: &GatewayOptions) -> Result<ExitCode> {
         let name = if store == StoreName::Sqlite { "sqlite" } else { "postgres" };
         match options.backlog {
             Some(messages) => {
-                backlog::measure(name, &GatewayGround::new(store).await?, messages, options).await?
+                backlog::measure(name, &GatewayGround::new(store).await?, messages, options).await?;
             }
             None => {
                 for &connections in &options.connections {

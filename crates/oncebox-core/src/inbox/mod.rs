@@ -18,6 +18,7 @@ mod stored;
 mod sweeper;
 mod units;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -399,11 +400,11 @@ async fn run_with_outbox<S: LogStore>(
                 log.intake.announce();
             }
         }
-        std::future::pending().await
+        std::future::pending::<Infallible>().await
     };
     tokio::select! {
         (report, ()) = join(work, mover) => report,
-        () = wake => unreachable!("it never ends"),
+        never = wake => match never {},
     }
 }
 
