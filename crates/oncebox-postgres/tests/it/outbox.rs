@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oncebox_core::store::Survey;
-use oncebox_core::{Envelope, Inbox, Outbox};
+use oncebox_core::{BoxError, Codec, Envelope, Inbox, Key, Message, Mode, Outbox, Publish};
 use oncebox_postgres::PostgresStore;
+use oncebox_testing::Fixture;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::sync::oneshot;
 use tokio_postgres::NoTls;
@@ -267,4 +268,58 @@ async fn the_outbox_refuses_what_the_log_would_refuse() {
     let accepted = format!("{insert}, headers) {id}, repeat('k', 200), '', '[[\"a\", 1], 2]')");
     postgres.store.pool().execute(AssertSqlSafe(accepted)).await.unwrap();
     assert_eq!(outbox.flush().await.unwrap(), 1);
+}
+
+/// Its message would be published without its effect, also behind a pooler, where sessions may write on their own.
+#[tokio::test]
+async fn a_handler_that_ends_its_transaction_publishes_nothing() {
+    let test = "a_handler_that_ends_its_transaction_publishes_nothing";
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    for store in [postgres.store.clone(), postgres.store.clone().behind_pooler()] {
+        let outbox = Outbox::builder(store.clone()).build().await.unwrap();
+        for statement in ["ROLLBACK", "COMMIT", "ROLLBACK; BEGIN", "select 1/0"] {
+            let handler = async move |note: Note, db: &mut PgConnection| {
+                // Ignored on purpose: this handler swallows every error.
+                let _ = db.execute("insert into effect (name) values ('x')").await;
+                let _ = db.execute(statement).await;
+                Publish::new(&note)
+            };
+            let builder = Inbox::builder(store.clone()).mode(Mode::inline()).outbox(&outbox);
+            let inbox = builder.on("h", handler).build().await.unwrap();
+            let report =
+                inbox.process(Envelope::of(&Note { id: statement.to_owned() }).unwrap()).await.unwrap();
+            assert!(
+                report.outcomes().all(|(_, outcome)| outcome.name() != "done"),
+                "{statement}: {report:?}"
+            );
+            assert_eq!(outbox.status().await.unwrap().waiting, 0, "{statement}");
+            assert_eq!(postgres.effects("x").await, 0, "{statement}");
+        }
+    }
+}
+
+struct Note {
+    id: String,
+}
+
+/// The body is the id.
+struct Text;
+
+impl Codec<Note> for Text {
+    fn encode(note: &Note) -> Result<Vec<u8>, BoxError> {
+        Ok(note.id.clone().into_bytes())
+    }
+
+    fn decode(body: &[u8]) -> Result<Note, BoxError> {
+        Ok(Note { id: String::from_utf8(body.to_vec())? })
+    }
+}
+
+impl Message for Note {
+    const KIND: &'static str = "note";
+    type Codec = Text;
+
+    fn key(&self) -> Option<Key> {
+        Some(Key::from(&*self.id))
+    }
 }

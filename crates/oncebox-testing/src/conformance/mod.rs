@@ -424,6 +424,7 @@ macro_rules! conformance {
             a_published_message_without_a_key_has_its_id
             a_message_that_cannot_be_published_is_refused
             movers_at_once_move_each_message_once
+            copies_published_and_accepted_at_once_take_effect_once
             a_move_whose_answer_was_lost_loses_and_doubles_nothing
             the_mover_of_an_inbox_runs_beside_its_workers
             more_messages_than_one_move_takes_are_moved_in_order

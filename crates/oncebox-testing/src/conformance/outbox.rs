@@ -240,6 +240,32 @@ pub async fn movers_at_once_move_each_message_once<F: Fixture<Store: OutboxStore
     assert_eq!(fixture.effects("ledger 1-4-a").await, 0, "its transaction was rolled back");
 }
 
+/// Each key comes both ways at the same time. No move fails because of that.
+pub async fn copies_published_and_accepted_at_once_take_effect_once<F: Fixture<Store: OutboxStore>>(
+    fixture: F,
+) {
+    let outbox = outbox(&fixture).await;
+    let inbox = with_effect(&fixture, stored(&fixture), "ledger").build().await.unwrap();
+    const KEYS: usize = 60;
+    let accepting = {
+        let inbox = inbox.clone();
+        tokio::spawn(async move {
+            for n in 0..KEYS {
+                inbox.accept(sample(&format!("{n}"))).await.unwrap();
+            }
+        })
+    };
+    for n in 0..KEYS {
+        publish(&fixture, &outbox, true, vec![sample(&format!("{n}"))]).await.unwrap();
+        outbox.flush().await.unwrap();
+    }
+    accepting.await.unwrap();
+    assert_eq!(inbox.work_until_idle().await.unwrap().done, KEYS as u64);
+    for n in 0..KEYS {
+        assert_eq!(fixture.effects(&format!("ledger {n}")).await, 1, "{n}");
+    }
+}
+
 /// Every second move fails: before its commit, or after it.
 #[derive(Clone, Default)]
 struct LostAnswers(Arc<AtomicU32>);
