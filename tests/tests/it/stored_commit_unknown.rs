@@ -17,8 +17,10 @@ async fn work<S: LogStore>(inbox: &Inbox<S>) {
     while inbox.work_until_idle().await.is_err() {}
 }
 
+/// In visits of many messages, and of one: only then a lost commit that counts as a failure has a single message to blame.
 async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>(fixture: F) {
-    for point in [Point::BeforeCommit, Point::AfterCommit] {
+    let points = [Point::BeforeCommit, Point::AfterCommit];
+    for (point, work_batch) in points.into_iter().flat_map(|point| [(point, 500), (point, 1)]) {
         let cut = Cut::at(point, 0);
         let effects = fixture.clone();
         let handler =
@@ -26,8 +28,9 @@ async fn work_whose_commit_is_cut_takes_effect_once<F: Fixture<Store: LogStore>>
                 effects.effect(conn, &format!("{} {n}", order.order_id)).await
             };
         let store = Faulty::new(fixture.store(), cut.clone());
-        let inbox = Inbox::builder(store).stored().on("h", handler).build().await.unwrap();
-        let id = |n| format!("{point:?}-{n}");
+        let inbox =
+            Inbox::builder(store).stored().work_batch(work_batch).on("h", handler).build().await.unwrap();
+        let id = |n| format!("{point:?}-{work_batch}-{n}");
         for n in 0..50 {
             assert!(inbox.accept(envelope(&id(n))).await.unwrap().is_new());
         }

@@ -79,7 +79,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "guard_removed_sqlite",
         breaks: "No check before the commit that the transaction is still the engine's own, on SQLite.",
         tests: &[
-            "test(=engine::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect) & package(oncebox-sqlite)",
+            "test(=in_a_file::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect)",
             "test(=log::a_handler_cannot_commit_what_it_was_lent)",
         ],
     },
@@ -87,7 +87,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "guard_removed_postgres",
         breaks: "No check before the commit that the transaction is still the engine's own, on PostgreSQL.",
         tests: &[
-            "test(=server::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect)",
+            "test(=as_owner::whatever_a_handler_does_to_its_transaction_there_is_no_half_effect)",
             "test(=stored_hostile::on_postgres::neighbours_of_a_message_whose_handler_breaks_the_transaction_run_once)",
         ],
     },

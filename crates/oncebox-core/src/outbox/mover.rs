@@ -24,7 +24,7 @@ const LAST_MOVE: Duration = Duration::from_secs(2);
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// How often everything is looked at, whatever the window is. A window is never wrong unless the database was replaced by an older
 /// copy of itself, and then this finds the messages that it hides.
-const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(60);
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// What the mover of a process knows: the window in which it looks for the next messages.
 #[derive(Debug)]

@@ -297,8 +297,9 @@ pub async fn a_move_whose_answer_was_lost_loses_and_doubles_nothing<F: Fixture<S
     for n in 0..20 {
         publish(&fixture, &publisher, true, vec![sample(&format!("{n}"))]).await.unwrap();
         mover.wake();
+        // One at a time, so that moves of every outcome have a message to lose.
+        until(async || publisher.status().await.unwrap().waiting == 0).await;
     }
-    until(async || publisher.status().await.unwrap().waiting == 0).await;
     drop(stop);
     running.await.unwrap();
     assert_eq!(log(&inbox).await.len(), 20);
