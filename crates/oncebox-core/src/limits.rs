@@ -9,6 +9,8 @@ use crate::outcome::{Rejection, cause};
 use crate::utc::rfc3339;
 use crate::{Envelope, Headers, Key};
 
+/// The maximum size of a body that a program does not set.
+pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// 0001-01-01T00:00:00Z, in seconds before 1970.
 const EARLIEST_BEFORE_1970: u64 = 62_135_596_800;
 /// 10000-01-01T00:00:00Z, in seconds after 1970.

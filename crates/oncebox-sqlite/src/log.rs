@@ -101,7 +101,7 @@ impl Fresh<'_> {
     }
 }
 
-/// Appends messages to a lane, without those that were accepted before. `None` if there is no such lane.
+/// Appends new messages to a lane, and skips messages with a known key. `None` if the lane does not exist.
 pub(crate) async fn append_to(
     conn: &mut SqliteConnection,
     lane: u16,

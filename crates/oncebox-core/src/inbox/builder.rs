@@ -16,6 +16,7 @@ use crate::inbox::stored::{DetachedSlots, Lessons, LogAccess, LogParts, LogShare
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::units::{Batches, Spilling, Units};
 use crate::inbox::{Inbox, InboxStore, Parts};
+use crate::limits::MAX_BODY_BYTES;
 use crate::observe::Observer;
 use crate::outbox::AnyOutbox;
 use crate::policy::{InFlight, KeyReuse, MissingKey};
@@ -53,7 +54,7 @@ impl Default for InboxSettings {
             lock_timeout: Duration::from_secs(1),
             handler_timeout: Duration::from_secs(30),
             store_timeout: Duration::from_secs(5),
-            max_body_bytes: 1024 * 1024,
+            max_body_bytes: MAX_BODY_BYTES,
             max_batch: 64,
             max_in_flight: None,
             dedup_off: false,

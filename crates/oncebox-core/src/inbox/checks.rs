@@ -119,9 +119,7 @@ impl<S: InboxStore> Checks<'_, S> {
             return Err(Error::configuration("lease is 0: set a time greater than 0"));
         }
         let stored = self.stored;
-        if stored.lanes.0 == Some(0) || stored.lanes.0.is_some_and(|lanes| lanes > 1_024) {
-            return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
-        }
+        stored.lanes.check()?;
         if stored.workers == Some(0) || stored.work_batch == 0 || !stored.retry.is_possible() {
             return Err(Error::configuration(
                 "workers, work_batch or retry.max_attempts is 0: nothing would ever run",

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 
 use crate::Error;
+use crate::limits::MAX_BODY_BYTES;
 use crate::observe::Observer;
 use crate::outbox::mover::MoverView;
 use crate::outbox::{Outbox, OutboxParts, OutboxStore};
@@ -23,10 +24,11 @@ pub struct OutboxBuilder<S: OutboxStore> {
 
 impl<S: OutboxStore> OutboxBuilder<S> {
     pub(crate) fn new(store: S) -> Self {
-        Self { store, lanes: LaneCount(None), max_body_bytes: 1024 * 1024, metrics: true }
+        Self { store, lanes: LaneCount(None), max_body_bytes: MAX_BODY_BYTES, metrics: true }
     }
 
-    /// The number of lanes of the log, if this outbox creates it. It is fixed then. Default: 8.
+    /// The number of lanes of the log. It is fixed when the log is created; another number is refused then. Default: the log's own
+    /// number, or 8.
     pub fn lanes(mut self, lanes: u16) -> Self {
         self.lanes = LaneCount(Some(lanes));
         self
@@ -46,9 +48,7 @@ impl<S: OutboxStore> OutboxBuilder<S> {
 
     /// Builds the outbox. It checks the store's schema, which it never alters, and creates the lanes of the log if there are none.
     pub async fn build(self) -> Result<Outbox<S>, Error> {
-        if self.lanes.0.is_some_and(|lanes| lanes == 0 || lanes > 1_024) {
-            return Err(Error::configuration("lanes: choose a number from 1 to 1024"));
-        }
+        self.lanes.check()?;
         self.store.check().await?;
         self.store.register(Some(self.lanes), &[]).await?;
         let observer = Observer { enabled: self.metrics };

@@ -20,8 +20,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The limit of the move at a shutdown.
 const LAST_MOVE: Duration = Duration::from_secs(2);
-/// How long `flush` waits for another mover.
+/// How long `flush` retries while the store does not respond.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+/// How long `flush` waits for another mover. One large move may take this long on a busy machine.
+const OTHERS_LIMIT: Duration = Duration::from_secs(60);
 /// How often everything is looked at, whatever the window is. A window is never wrong unless the database was replaced by an older
 /// copy of itself, and then this finds the messages that it hides.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(10 * 60);
@@ -93,7 +95,7 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
     pub(super) async fn flush(self) -> Result<u64, Error> {
         let mut messages = 0;
         let mut retries = Retries::within(FLUSH_LIMIT);
-        let mut others = Retries::within(FLUSH_LIMIT);
+        let mut others = Retries::within(OTHERS_LIMIT);
         loop {
             match self.step().await {
                 Ok(Some(moved)) => {

@@ -50,17 +50,16 @@ pub struct MoveLimits {
     pub bytes: u64,
 }
 
-/// The transactions in which a mover looks for messages: those from `from` on, and those that were in progress at the same moment.
-/// The messages of all others were moved.
+/// The transactions in which a mover looks for messages. All messages of older transactions were moved.
 ///
 /// The window only saves work. Whether a message is in the outbox decides whether it is moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveWindow {
     /// The history of the server in which this holds: a failover begins another one.
     pub history: i64,
-    /// The first transaction that had not begun.
+    /// The first transaction that had not begun at the last look.
     pub from: u64,
-    /// The transactions that had begun and had not ended.
+    /// The transactions that were open at the last look.
     pub in_progress: Vec<u64>,
 }
 

@@ -153,6 +153,16 @@ impl LaneCount {
     /// The number of lanes of a log whose program did not set it.
     pub const DEFAULT: u16 = 8;
 
+    /// Refuses a number that a log cannot have.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        match self.0 {
+            Some(lanes) if !(1..=1_024).contains(&lanes) => {
+                Err(Error::configuration("lanes: choose a number from 1 to 1024"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The number of lanes of a new log.
     pub fn to_make(self) -> u16 {
         self.0.unwrap_or(Self::DEFAULT)

@@ -98,10 +98,10 @@ create function "{schema}".publish(
 language sql volatile
 as $$ select "{schema}".publish($1, convert_to($2::text, 'UTF8'), $3, $4, $5, $6) $$;
 
--- Moves committed messages to the log, in the order of their ids. It looks at the transactions that an earlier snapshot did not
--- see: those from `from_xid` on, and those that were in progress then. Whether a row is there decides; this says only where to
--- look, and only in the history in which that snapshot was taken: after a failover, everything is looked at. Returns no row if
--- another mover is at work. The new window holds for the snapshot that chose the messages, if all of them were moved.
+-- Moves committed messages to the log, in the order of their ids. It reads the rows of two sets of transactions: those from
+-- `from_xid` on, and those of `in_progress`, which were open at the last look. After a failover the history differs, and it reads
+-- all rows. Returns no row if another mover is at work. The returned window is that of the snapshot that chose the messages; it
+-- holds only if all of them were moved.
 create function "{schema}".move_outbox(
     seen_history bigint, from_xid text, in_progress text[], max_messages integer, max_bytes bigint, offset_ms bigint
 ) returns table (moved bigint, is_complete boolean, history bigint, next_xid text, next_in_progress text[])
@@ -196,8 +196,8 @@ begin
         moved := 0;
         is_complete := true;
     else
-        -- All lanes before the first marker, and in one order, as nobody else holds two: no deadlock with those that accept. The
-        -- same for new kinds.
+        -- All lanes are locked before the first marker is inserted, in one order: this cannot deadlock with an accept, which
+        -- locks one lane. New kinds are inserted in one order too.
         perform from "{schema}".lane l where l.handler = 0 and l.lane = any (lanes) order by l.lane for update;
         insert into "{schema}".kind (kind, first_seen_at)
         select distinct o.kind, now_at

@@ -81,7 +81,7 @@ where owner = ?1;
 select count(*) from (select 1 from oncebox_task t where t.handler = ?1 and t.lane = ?2 and (t.failures > 0 or t.owner is not null) limit ?3);
 
 -- name: correct_due_times
--- Tasks that were written in the future, by a clock that was ahead, wait as long as planned, from now on; not those that
+-- Corrects tasks that a process with a fast clock wrote: each waits for its planned time again, from now on; not tasks that
 -- have a time of their own. The clock may be a second off. ?1 is its offset.
 -- Index: oncebox_task_set.
 update oncebox_task set due_at = now.ms + (due_at - set_at), set_at = now.ms

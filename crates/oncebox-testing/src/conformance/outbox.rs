@@ -1,6 +1,6 @@
 //! The outbox: a message is delivered once if its transaction commits, and never otherwise.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -76,7 +76,7 @@ pub async fn a_published_message_is_delivered_once_after_the_commit<F: Fixture<S
     publish(&fixture, &outbox, true, vec![sample("a"), sample("b")]).await.unwrap();
     assert_eq!(outbox.status().await.unwrap().waiting, 2);
     assert!(outbox.status().await.unwrap().oldest.is_some());
-    assert!(inbox.work_until_idle().await.unwrap().is_empty(), "nobody has moved it yet");
+    assert!(inbox.work_until_idle().await.unwrap().is_empty(), "no mover has run yet");
     assert_eq!(outbox.flush().await.unwrap(), 2);
     assert_eq!(outbox.flush().await.unwrap(), 0);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 2);
@@ -217,21 +217,23 @@ pub async fn movers_at_once_move_each_message_once<F: Fixture<Store: OutboxStore
         })
     });
     let publishers: Vec<_> = publishers.collect();
+    let is_all_published = Arc::new(AtomicBool::new(false));
     let movers = outboxes.each_ref().map(|outbox| {
-        let outbox = outbox.clone();
+        let (outbox, is_published) = (outbox.clone(), is_all_published.clone());
         tokio::spawn(async move {
-            let mut moved = 0;
-            while moved < 5 {
-                moved += outbox.flush().await.unwrap().min(1);
+            // Until all is published, so that movers and publishers run at the same time.
+            while !is_published.load(Ordering::SeqCst) {
+                outbox.flush().await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                if outbox.status().await.unwrap().waiting == 0 {
-                    break;
-                }
             }
         })
     });
-    for task in publishers.into_iter().chain(movers) {
-        task.await.unwrap();
+    for publisher in publishers {
+        publisher.await.unwrap();
+    }
+    is_all_published.store(true, Ordering::SeqCst);
+    for mover in movers {
+        mover.await.unwrap();
     }
     outboxes[0].flush().await.unwrap();
     assert_eq!(log(&inbox).await.len(), 3 * 16 * 2);
@@ -306,7 +308,7 @@ pub async fn a_move_whose_answer_was_lost_loses_and_doubles_nothing<F: Fixture<S
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 20);
 }
 
-/// Nobody calls `flush` or `wake`.
+/// Without a call of `flush` or `wake`.
 pub async fn the_mover_of_an_inbox_runs_beside_its_workers<F: Fixture<Store: OutboxStore>>(fixture: F) {
     let outbox = outbox(&fixture).await;
     let inbox = with_effect(&fixture, stored(&fixture), "ledger").outbox(&outbox).build().await.unwrap();

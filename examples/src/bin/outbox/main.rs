@@ -72,6 +72,6 @@ async fn main() -> anyhow::Result<()> {
     ensure!(count("select count(*) from invoices").await? == placed);
     ensure!(count(billing::WITHOUT_ORDER).await? == 0);
     ensure!(outbox.status().await?.waiting == 0);
-    println!("\nexact: one invoice for each committed order, none for those that were rolled back");
+    println!("\nexact: one invoice for each committed order, and none for an order that was rolled back");
     Ok(())
 }
