@@ -14,9 +14,12 @@
 //!
 //! Roles: `ordered`, `poison`, `poison_detached`, `poison_beside`, `held`, `mixed`, `spill`; `inline` and `stored` work through
 //! failovers; `storm` works through kills with the default lease, `storm_leased` and `storm_detached` with a lease of ten minutes.
+//! The role `relay` sends published messages to the receiver that listens on the port `SEED`.
+//!
 //! `SEED` decides by chance which tries fail.
 
 mod effects;
+mod relay;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -313,9 +316,16 @@ async fn main() -> Result<()> {
     let [url, role, seed, workers, lease] = &arguments[..] else {
         bail!("usage: log_worker URL ROLE SEED WORKERS LEASE_MS");
     };
-    let seed = seed.parse().context("the seed")?;
+    let seed: u64 = seed.parse().context("the seed")?;
     let workers = workers.parse().context("the number of workers")?;
     let lease = Duration::from_millis(lease.parse().context("the lease")?);
+    if role == "relay" {
+        let port = u16::try_from(seed).context("the port")?;
+        return match url.starts_with("postgres:") {
+            true => relay::run(PostgresStore::connect(url).await?, port, lease).await,
+            false => relay::run(SqliteStore::connect(url).await?, port, lease).await,
+        };
+    }
     match url.starts_with("postgres:") {
         true => work(PostgresStore::connect(url).await?, role, seed, workers, lease).await,
         false => work(SqliteStore::connect(url).await?, role, seed, workers, lease).await,

@@ -13,8 +13,15 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Fields, ImplItem, Item, Meta, Signature, TraitItem, UseTree, Visibility};
 
 /// The crates that are published for use in programs.
-const CRATES: [&str; 6] =
-    ["oncebox-core", "oncebox-derive", "oncebox-sqlite", "oncebox-postgres", "oncebox-testing", "oncebox"];
+const CRATES: [&str; 7] = [
+    "oncebox-core",
+    "oncebox-derive",
+    "oncebox-http",
+    "oncebox-sqlite",
+    "oncebox-postgres",
+    "oncebox-testing",
+    "oncebox",
+];
 
 /// The attributes that belong to an item's API.
 const SHOWN: [&str; 7] = [

@@ -79,10 +79,14 @@ enum Command {
     Messages(operate::messages::MessagesArgs),
     /// List dead letters; show, retry, edit, resolve or discard them
     Dead(operate::dead::DeadArgs),
+    /// Show the outbox and its relays; list, show, retry, discard or replay messages
+    Outbox(operate::outbox::OutboxArgs),
     /// List actions of operators, newest first
     Audit(operate::audit::AuditArgs),
     /// Accept messages from a file or standard input, one per line
     Accept(operate::accept::AcceptArgs),
+    /// Publish messages from files or standard input into the outbox, one per line
+    Publish(operate::publish::PublishArgs),
     /// Run the handlers of the configuration, without the gateway
     Work(operate::work::WorkArgs),
     /// Create, upgrade or describe the tables
@@ -114,8 +118,10 @@ impl Cli {
             Command::Handlers(options) => operate::handlers::run(&common, &options).await,
             Command::Messages(options) => operate::messages::run(&common, &options).await,
             Command::Dead(options) => operate::dead::run(&common, &options).await,
+            Command::Outbox(options) => operate::outbox::run(&common, &options).await,
             Command::Audit(options) => operate::audit::run(&common, &options).await,
             Command::Accept(options) => operate::accept::run(&common, &options).await,
+            Command::Publish(options) => operate::publish::run(&common, &options).await,
             Command::Work(options) => operate::work::run(&common, &options).await,
             Command::Migrate(options) => operate::migrate::run(&common, &options).await,
             Command::Prune(options) => operate::prune::run(&common, &options).await,
@@ -153,6 +159,9 @@ mod tests {
         clap_complete::generate(clap_complete::Shell::Bash, &mut visible(), "oncebox", &mut script);
         let script = String::from_utf8(script).unwrap();
         assert!(script.contains("serve") && script.contains("--accept-only") && script.contains("--store"));
+        assert!(
+            script.contains("publish") && script.contains("--order-pointer") && script.contains("parked")
+        );
         assert!(!script.contains(demo::WORKER_COMMAND), "{script}");
     }
 }

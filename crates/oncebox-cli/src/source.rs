@@ -5,38 +5,13 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use oncebox::{Envelope, Headers};
+pub(crate) use oncebox_http::delivery::is_left_out;
 use serde_json::Value;
 
 /// The header that names the source of a stored message.
 pub(crate) const SOURCE_HEADER: &str = "Oncebox-Source";
 /// The header with the time from which on handlers run the message.
 const DUE_HEADER: &str = "Oncebox-Due-At";
-
-/// Headers that belong to the connection, or are secret.
-const LEFT_OUT: [&str; 17] = [
-    "accept",
-    "accept-encoding",
-    "authorization",
-    "connection",
-    "content-length",
-    "cookie",
-    "expect",
-    "forwarded",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
-];
-
-/// Whether a header is not stored.
-pub(crate) fn is_left_out(name: &str) -> bool {
-    LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name))
-}
 
 /// The error text for a header that is not stored, without the remedy.
 pub(crate) fn not_stored(name: &str) -> String {
@@ -320,7 +295,7 @@ fn parse(body: &[u8]) -> Result<Value, String> {
 }
 
 /// A string or a 64-bit integer. Other numbers are rounded, so two messages could get the same key.
-fn text_at(json: &Value, pointer: &str) -> Result<Option<String>, InvalidMessage> {
+pub(crate) fn text_at(json: &Value, pointer: &str) -> Result<Option<String>, InvalidMessage> {
     match json.pointer(pointer) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),

@@ -7,9 +7,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use oncebox::store::Capture;
+use oncebox::store::{Capture, HandlerId, OutboxSize, WaitingMessage};
 use oncebox::{
-    Error, ErrorKind, Inbox, LogStore, Operators, OutboxStatus, PostgresStore, Retention, SqliteStore,
+    Error, ErrorKind, Inbox, LogStore, MessageId, Operators, OutboxStatus, Place, PostgresStore, Retention,
+    SqliteStore, StoredMessage,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
@@ -81,6 +82,31 @@ impl Opened {
     /// The state of the outbox.
     pub(crate) async fn outbox_status(&self) -> Result<OutboxStatus> {
         with_store!(self, store => Ok(store.outbox_status().await?))
+    }
+
+    /// The disk space of the outbox and the log.
+    pub(crate) async fn outbox_size(&self) -> Result<OutboxSize> {
+        with_store!(self, store => Ok(store.outbox_size().await?))
+    }
+
+    /// The messages that wait for the mover, oldest first.
+    pub(crate) async fn waiting_messages(&self, limit: u32) -> Result<Vec<WaitingMessage>> {
+        with_store!(self, store => Ok(store.waiting_messages(limit).await?))
+    }
+
+    /// The message with this id, if it waits for the mover.
+    pub(crate) async fn waiting_message(&self, id: MessageId) -> Result<Option<WaitingMessage>> {
+        with_store!(self, store => Ok(store.waiting_message(id).await?))
+    }
+
+    /// The place in the log of the published message with this id.
+    pub(crate) async fn find_published(&self, id: MessageId) -> Result<Option<Place>> {
+        with_store!(self, store => Ok(store.find_published(id).await?))
+    }
+
+    /// The oldest messages in the log that a relay has not sent.
+    pub(crate) async fn unsent_messages(&self, relay: HandlerId, limit: u32) -> Result<Vec<StoredMessage>> {
+        with_store!(self, store => Ok(store.unsent_messages(relay, limit).await?))
     }
 
     /// The operators' side of the inbox. It creates no lanes, sends no heartbeats and deletes nothing by itself.

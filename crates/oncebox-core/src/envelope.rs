@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use crate::message::Codec;
-use crate::{Error, ErrorKind, Fingerprint, Headers, Key, Message};
+use crate::{Error, ErrorKind, Fingerprint, Headers, Key, Message, MessageId};
 
 /// An encoded message with its kind, key and headers, as a source delivers it.
 ///
@@ -20,6 +20,7 @@ pub struct Envelope {
     pub(crate) attempt: u32,
     // An `Instant`: a waiting time must not jump with the system clock.
     pub(crate) arrived: Instant,
+    pub(crate) message_id: Option<MessageId>,
 }
 
 impl Envelope {
@@ -35,6 +36,7 @@ impl Envelope {
             due_at: None,
             attempt: 1,
             arrived: Instant::now(),
+            message_id: None,
         }
     }
 
@@ -123,6 +125,11 @@ impl Envelope {
     /// The message's kind: the name of its type.
     pub fn kind(&self) -> &str {
         &self.kind
+    }
+
+    /// The id of a published message; `None` for another one.
+    pub fn message_id(&self) -> Option<MessageId> {
+        self.message_id
     }
 
     /// The key that is set on the envelope, if any.

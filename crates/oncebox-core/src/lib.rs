@@ -58,7 +58,7 @@ pub use message::{Codec, Json, Message};
 pub use message_id::MessageId;
 pub use mode::{DeadHead, Mode, Start};
 pub use operator::Operator;
-pub use outbox::{Outbox, OutboxBuilder, OutboxStore};
+pub use outbox::{Outbox, OutboxBuilder, OutboxStore, Outgoing, Relay, Sink, Verdict};
 pub use outcome::{Cause, Outcome, Rejection, Settlement};
 pub use policy::{InFlight, KeyReuse, MissingKey};
 pub use report::Report;

@@ -20,9 +20,21 @@ impl MessageId {
         Self(Uuid::from_bytes(bytes))
     }
 
+    /// The id of this text, as it prints; `None` if the text is no UUID.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
+
     /// The bytes of the id.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
+    }
+}
+
+impl Default for MessageId {
+    /// A new id.
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -16,6 +16,8 @@ pub enum Mode {
     Stored,
     /// Messages arrive in both ways, while a handler changes from one mode to the other.
     Mixed,
+    /// A relay of an outbox sends published messages from the log. No handler of an inbox has this mode.
+    Relay,
 }
 
 impl Mode {
@@ -39,7 +41,7 @@ impl Mode {
         match self {
             Self::Inline { .. } => Self::Inline { spill: true },
             // Messages of these modes are in the log already.
-            Self::Stored | Self::Mixed => self,
+            Self::Stored | Self::Mixed | Self::Relay => self,
         }
     }
 
@@ -50,19 +52,25 @@ impl Mode {
             Self::Inline { spill: true } => "spill",
             Self::Stored => "stored",
             Self::Mixed => "mixed",
+            Self::Relay => "relay",
         }
     }
 
     /// The mode with this name in the database.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::inline(), Self::inline().spill(), Self::Stored, Self::Mixed]
+        [Self::inline(), Self::inline().spill(), Self::Stored, Self::Mixed, Self::Relay]
             .into_iter()
             .find(|mode| mode.name() == name)
     }
 
+    /// `relay` or `handler`, for texts.
+    pub(crate) const fn role(self) -> &'static str {
+        if matches!(self, Self::Relay) { "relay" } else { "handler" }
+    }
+
     /// Whether handlers of this mode read the log lane by lane.
     pub const fn reads_log(self) -> bool {
-        matches!(self, Self::Stored | Self::Mixed)
+        matches!(self, Self::Stored | Self::Mixed | Self::Relay)
     }
 
     /// Whether handlers of this mode can have tasks.
@@ -72,7 +80,7 @@ impl Mode {
 
     /// Whether [`process`](crate::Inbox::process) runs handlers of this mode.
     pub const fn is_inline(self) -> bool {
-        !matches!(self, Self::Stored)
+        !matches!(self, Self::Stored | Self::Relay)
     }
 
     /// Whether a message whose handler failed is moved to the log and retried there.
@@ -87,7 +95,7 @@ impl Mode {
 
     /// Whether messages of one ordering key can run in order, which only the log defines.
     pub(crate) const fn keeps_order(self) -> bool {
-        matches!(self, Self::Stored)
+        matches!(self, Self::Stored | Self::Relay)
     }
 
     /// Whether handlers of this mode can be detached.

@@ -73,7 +73,12 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
         "handler",
         "messages whose commit response was lost, but whose commit succeeded",
     ),
-    (LEASES_LOST, "counter", "handler", "runs of detached handlers whose lease expired meanwhile"),
+    (
+        LEASES_LOST,
+        "counter",
+        "handler",
+        "runs of detached handlers, and lanes of relays, whose lease expired meanwhile",
+    ),
     (SPILLED, "counter", "handler", "inline messages that were moved to the log"),
     (UNHANDLED, "counter", "kind", "messages of an unhandled kind"),
     (SWEPT, "counter", "", "markers removed by sweeps"),

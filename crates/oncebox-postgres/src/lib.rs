@@ -20,6 +20,7 @@ mod mutants;
 mod operate;
 mod outbox;
 mod processes;
+mod ranges;
 mod registry;
 mod servers;
 mod sessions;

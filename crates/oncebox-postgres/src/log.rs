@@ -5,10 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Appended, Fault, Inspect, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled, doing, refusal, row,
+    Appended, Fault, Inspect, LaneChoice, Log, NewMessage, Place, PruneRange, Pruned, Spill, Spilled, doing,
+    refusal, row,
 };
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::postgres::PgRow;
+use sqlx::types::Uuid;
 use sqlx::{FromRow, Row};
 
 use crate::fault::{classify, failed, is_refused};
@@ -62,15 +64,16 @@ impl Log for PostgresStore {
         Ok(inserted.rows_affected())
     }
 
-    async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
+    async fn prune(&self, lane: u16, range: PruneRange) -> Result<Pruned, Error> {
         let doing = doing::PRUNE;
         let prune = sqlx::query(self.statements.prune.clone())
             // Planned anew each time: a plan made while the table was small would scan it for ever.
             .persistent(false)
             .bind(i32::from(lane))
-            .bind(behind)
-            .bind(i32::try_from(positions).unwrap_or(i32::MAX))
-            .bind(before_ms);
+            .bind(range.behind)
+            .bind(i32::try_from(range.positions).unwrap_or(i32::MAX))
+            .bind(range.before_ms)
+            .bind(self.clock_offset_ms());
         let row = self.connections.fetch_one(doing, prune).await?;
         let (deleted, next) = <(i64, Option<i64>)>::from_row(&row).map_err(failed(doing))?;
         Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
@@ -125,7 +128,13 @@ impl PostgresStore {
             .bind(times(|message| message.due_at))
             .bind(messages.iter().map(|message| row::duration_to_ms(message.waited)).collect::<Vec<_>>())
             .bind(self.clock_offset_ms())
-            .bind(&new_kinds);
+            .bind(&new_kinds)
+            .bind(
+                messages
+                    .iter()
+                    .map(|m| m.message_id.map(|id| Uuid::from_bytes(*id.as_bytes())))
+                    .collect::<Vec<_>>(),
+            );
         let mut conn = self.connections.warm().await?;
         let rows = conn.fetch_all(append).await?;
         // Only after a success: otherwise the pool checks the connection when it comes back (decision 26).

@@ -19,6 +19,7 @@ pub(crate) const MIGRATIONS: &[(&str, &str)] = &[
     ("0003_marker_by_key", include_str!("migrations/0003_marker_by_key.sql")),
     ("0004_nothing_outlives", include_str!("migrations/0004_nothing_outlives.sql")),
     ("0005_outbox", include_str!("migrations/0005_outbox.sql")),
+    ("0006_relays", include_str!("migrations/0006_relays.sql")),
 ];
 const GRANTS: &str = include_str!("sql/grants.sql");
 

@@ -159,6 +159,18 @@ pub(crate) const EDITS: &[Edit] = &[
         to: "",
     },
     Edit {
+        mutant: "relay_settles_without_fence",
+        text: "settle_range",
+        from: "l.fence = $3 and l.process is not null",
+        to: "$3::int8 is not null",
+    },
+    Edit {
+        mutant: "prune_ignores_keep_sent_postgres",
+        text: "0002_log",
+        from: "coalesce(clock_timestamp() + offset_ms * interval '1 ms' - h.keep, 'infinity') as keep_from",
+        to: "'infinity'::timestamptz as keep_from",
+    },
+    Edit {
         mutant: "dead_letter_run_unasked_postgres",
         text: "act_on_dead",
         from: "and k.state = 'done'\n        ) as is_done",

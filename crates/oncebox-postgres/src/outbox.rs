@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use oncebox_core::store::{
-    Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, doing, refusal, row,
+    Capture, Captured, HandlerId, MoveLimits, MoveWindow, Moved, OutboxSize, OutboxStatus, Place,
+    StoredMessage, WaitingMessage, doing, refusal, row,
 };
-use oncebox_core::{Error, Key};
+use oncebox_core::{Error, Headers, Key, MessageId};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Uuid;
@@ -15,6 +16,7 @@ use crate::fault::{failed, refused};
 use crate::log::{RACES_MAX, is_known_by_now};
 use crate::store::PostgresStore;
 use crate::transaction::PostgresTx;
+use crate::work::{lane, read_message, read_message_id};
 
 /// The time that the server may take for one move: a large one on a busy machine.
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
@@ -60,6 +62,51 @@ impl Capture for PostgresStore {
             Ok::<_, sqlx::Error>(OutboxStatus::new(waiting, oldest.map(row::duration_from_ms)))
         };
         status().map_err(failed(doing))
+    }
+
+    async fn outbox_size(&self) -> Result<OutboxSize, Error> {
+        let doing = doing::READ_OUTBOX;
+        let read = sqlx::query(self.statements.outbox_size.clone()).persistent(false);
+        let row = self.connections.fetch_one(doing, read).await?;
+        let size = || {
+            let size = OutboxSize::new(row.try_get("outbox")?, row.try_get("log")?, row.try_get("database")?);
+            Ok::<_, sqlx::Error>(size)
+        };
+        size().map_err(failed(doing))
+    }
+
+    async fn waiting_messages(&self, limit: u32) -> Result<Vec<WaitingMessage>, Error> {
+        let doing = doing::READ_OUTBOX;
+        let read = sqlx::query(self.statements.waiting_messages.clone()).persistent(false);
+        let rows = self.connections.fetch_all(doing, read.bind(i64::from(limit))).await?;
+        rows.iter().map(read_waiting).collect::<Result<_, _>>().map_err(failed(doing))
+    }
+
+    async fn waiting_message(&self, id: MessageId) -> Result<Option<WaitingMessage>, Error> {
+        let doing = doing::READ_OUTBOX;
+        let read = sqlx::query(self.statements.waiting_message.clone()).persistent(false);
+        let row = self.connections.fetch_optional(doing, read.bind(Uuid::from_bytes(*id.as_bytes()))).await?;
+        row.as_ref().map(read_waiting).transpose().map_err(failed(doing))
+    }
+
+    async fn find_published(&self, id: MessageId) -> Result<Option<Place>, Error> {
+        let doing = doing::FIND_MESSAGE;
+        let read = sqlx::query(self.statements.find_published.clone()).persistent(false);
+        let row = self.connections.fetch_optional(doing, read.bind(Uuid::from_bytes(*id.as_bytes()))).await?;
+        let read = |row: PgRow| Ok(Place { lane: lane(&row)?, pos: row.try_get("pos")? });
+        row.map(read).transpose().map_err(failed(doing))
+    }
+
+    async fn unsent_messages(&self, relay: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
+        let doing = doing::READ_PENDING;
+        let read = sqlx::query(self.statements.unsent_messages.clone()).persistent(false);
+        let read = read.bind(relay.0).bind(i64::from(limit)).bind(self.clock_offset_ms());
+        let rows = self.connections.fetch_all(doing, read).await?;
+        let read = |row: &PgRow| {
+            let message = read_message(row, lane(row)?)?;
+            Ok(StoredMessage { message_id: read_message_id(row)?, ..message })
+        };
+        rows.iter().map(read).collect::<Result<_, _>>().map_err(failed(doing))
     }
 }
 
@@ -130,5 +177,21 @@ fn read_moved(row: &PgRow) -> Result<Moved, sqlx::Error> {
             from: number(row.try_get("next_xid")?)?,
             in_progress: in_progress.iter().map(|xid| number(xid)).collect::<Result<_, _>>()?,
         },
+    })
+}
+
+fn read_waiting(row: &PgRow) -> Result<WaitingMessage, sqlx::Error> {
+    let time = |column| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(column)?.map(row::time_from_ms));
+    Ok(WaitingMessage {
+        id: read_message_id(row)?,
+        kind: row.try_get("kind")?,
+        key: row.try_get::<Option<&[u8]>, _>("key")?.map(Key::new),
+        order_by: row.try_get::<Option<&[u8]>, _>("order_by")?.map(Key::new),
+        headers: Headers::from_json(row.try_get("headers")?),
+        body: row.try_get("body")?,
+        occurred_at: time("occurred_ms")?,
+        due_at: time("due_ms")?,
+        captured_at: row::time_from_ms(row.try_get("captured_ms")?),
+        waited: row::duration_from_ms(row.try_get("waited_ms")?),
     })
 }

@@ -21,7 +21,8 @@ impl Processes for PostgresStore {
             .bind(process.handlers.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(row::duration_to_ms(process.lease))
             .bind(to_i32(process.in_flight))
-            .bind(self.clock_offset_ms());
+            .bind(self.clock_offset_ms())
+            .bind(process.moves);
         self.connections.execute(doing, enter).await?;
         Ok(())
     }
@@ -96,5 +97,6 @@ fn read_peer(row: &PgRow) -> Result<Peer, sqlx::Error> {
         beats: row.try_get("beats")?,
         silent_for: row::duration_from_ms(row.try_get("silent_ms")?),
         lease: row::duration_from_ms(row.try_get("lease_ms")?),
+        moves: row.try_get("moves")?,
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use oncebox_core::store::{
     HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneCount, LaneStep, Layout, Leftovers, LogLayout,
-    Registration, Registry, RegistryState, RowStep, doing, refusal,
+    Registration, Registry, RegistryState, RowStep, doing, refusal, row,
 };
 use oncebox_core::{DeadHead, Error, Start};
 use sqlx::postgres::PgRow;
@@ -148,10 +148,11 @@ impl Registrar {
     ) -> Result<Option<HandlerId>, sqlx::Error> {
         let (statements, wanted) = (&self.statements, handler.wanted);
         let (mode, ordered) = (wanted.mode.name(), wanted.ordered.map(DeadHead::name));
+        let keep_ms = wanted.keep.map(row::duration_to_ms);
         let (id, update): (HandlerId, &SqlStr) = match handler.row {
             RowStep::Add => {
                 let add = sqlx::query(statements.add_handler.clone()).bind(&wanted.name);
-                let add = add.bind(&wanted.kinds).bind(mode).bind(ordered);
+                let add = add.bind(&wanted.kinds).bind(mode).bind(ordered).bind(keep_ms);
                 let row = conn.fetch_optional(add).await?;
                 return row.map(|row| row.try_get(0).map(HandlerId)).transpose();
             }
@@ -159,7 +160,7 @@ impl Registrar {
             RowStep::Update(id) => (id, &statements.change_handler),
         };
         let update = sqlx::query(update.clone()).bind(id.0).bind(&wanted.kinds).bind(mode).bind(ordered);
-        conn.execute(update).await?;
+        conn.execute(update.bind(keep_ms)).await?;
         Ok(Some(id))
     }
 
@@ -224,6 +225,7 @@ pub(crate) fn read_handler(row: &PgRow) -> Result<KnownHandler, sqlx::Error> {
         mode: row.try_get("mode")?,
         ordered: row.try_get("ordered")?,
         state: row.try_get("state")?,
+        keep_ms: row.try_get("keep_ms")?,
     };
     KnownHandler::try_from(row).map_err(|unknown| sqlx::Error::Decode(unknown.into()))
 }

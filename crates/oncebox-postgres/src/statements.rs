@@ -93,11 +93,15 @@ statements! {
         sweep_accepted,
     }
     message { append, spill, announce, prune }
-    outbox { capture, is_in_transaction, capture_one, move_captured, captured }
+    outbox {
+        capture, is_in_transaction, capture_one, move_captured, captured, outbox_size, waiting_messages,
+        waiting_message, find_published, unsent_messages,
+    }
     work { look, look_ordered, take, take_tasks }
     task { write_tasks, lease, task_attempts, complete, free_tasks }
     dead { write_dead_letters, dead_letters, lock_dead, act_on_dead }
     replay { first_messages, replay_lanes, replay }
+    relay { lease_lane, read_range, settle_range, release_lane }
     process { enter, beat_process, leave, peers, remove_crashed }
     care { note_crash, note_attempt, give_back_attempt, forget_attempt, end_care }
     audit { audit, audit_handler }

@@ -13,7 +13,7 @@ use sqlx::{Postgres, Row, SqlStr};
 use crate::fault::failed;
 use crate::registry::read_handler;
 use crate::store::PostgresStore;
-use crate::work::{lane, read_key, read_message};
+use crate::work::{lane, read_key, read_message, read_message_id};
 
 impl Survey for PostgresStore {
     async fn handler_statuses(&self) -> Result<Vec<HandlerStatus>, Error> {
@@ -108,7 +108,7 @@ fn add_row(messages: &mut Vec<MessageStatus>, row: &PgRow, lane: u16) -> Result<
     let pos: i64 = row.try_get("pos")?;
     if messages.last().is_none_or(|last| last.message.place.pos != pos) {
         messages.push(MessageStatus {
-            message: read_message(row, lane)?,
+            message: StoredMessage { message_id: read_message_id(row)?, ..read_message(row, lane)? },
             received_at: row::time_from_ms(row.try_get("received_ms")?),
             handlers: Vec::new(),
         });

@@ -8,9 +8,10 @@ use oncebox_core::store::{
     ProcessId, Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished, Unit, Waiting, Work,
     doing, row,
 };
-use oncebox_core::{DeadHead, Error, Headers, Key};
+use oncebox_core::{DeadHead, Error, Headers, Key, MessageId};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
+use sqlx::types::Uuid;
 use sqlx::{Postgres, Row, SqlStr};
 
 use crate::connection::TimedConnection;
@@ -81,7 +82,7 @@ impl Work for PostgresStore {
         // No row: another worker has the lane, or the handler is gone, paused or changed.
         let Some(first) = rows.first() else { return Ok(None) };
         tx.armed_by(first).map_err(failed(doing))?;
-        let batch = read_batch(first, &rows, taker.lane, limits).map_err(failed(doing))?;
+        let batch = read_batch(first, &rows, taker.lane, limits, read_taken).map_err(failed(doing))?;
         // Appended already, so that a row with the commit trigger protects this transaction (decision 15).
         tx.carries(batch.messages.first().map(|message| message.place.pos));
         Ok(Some(batch))
@@ -117,6 +118,7 @@ impl Work for PostgresStore {
             message.replay = row.try_get("replay")?;
             message.crashes = u32::try_from(row.try_get::<i32, _>("crashes")?).unwrap_or(0);
             message.spilled = row.try_get("spilled")?;
+            message.message_id = read_message_id(row)?;
             Ok(message)
         };
         rows.iter().map(read).collect::<Result<_, _>>().map(Some).map_err(failed(doing))
@@ -250,7 +252,7 @@ impl PostgresStore {
     }
 
     /// A statement that writes messages beside the progress, with what all of them begin with.
-    fn write_unfinished<'m>(
+    pub(crate) fn write_unfinished<'m>(
         &self,
         statement: &SqlStr,
         taker: Taker<'_>,
@@ -302,12 +304,18 @@ fn read_waiting(row: &PgRow) -> Result<(Waiting, Option<Duration>), sqlx::Error>
     Ok((waiting, due_in.map(row::duration_from_ms)))
 }
 
-fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> Result<Batch, sqlx::Error> {
+pub(crate) fn read_batch(
+    first: &PgRow,
+    rows: &[PgRow],
+    lane: u16,
+    limits: TakeLimits,
+    read: fn(&PgRow, u16) -> Result<StoredMessage, sqlx::Error>,
+) -> Result<Batch, sqlx::Error> {
     // A batch without messages is a row with nulls: it still says how far the lane was read.
     let is_empty = first.try_get::<Option<i64>, _>("pos")?.is_none();
     let messages: Vec<StoredMessage> = match is_empty {
         true => Vec::new(),
-        false => rows.iter().map(|row| read_taken(row, lane)).collect::<Result<_, _>>()?,
+        false => rows.iter().map(|row| read(row, lane)).collect::<Result<_, _>>()?,
     };
     let reached = limits.reached(&messages, first.try_get("looked")?);
     let (epoch, from, head) = (first.try_get("epoch")?, first.try_get("since")?, first.try_get("head")?);
@@ -315,7 +323,7 @@ fn read_batch(first: &PgRow, rows: &[PgRow], lane: u16, limits: TakeLimits) -> R
 }
 
 /// A message that was taken from a lane.
-fn read_taken(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx::Error> {
+pub(crate) fn read_taken(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx::Error> {
     let message = read_message(row, lane)?;
     Ok(StoredMessage { held: row.try_get("held")?, replay: row.try_get("replay")?, ..message })
 }
@@ -343,7 +351,14 @@ pub(crate) fn read_message(row: &PgRow, lane: u16) -> Result<StoredMessage, sqlx
         replay: false,
         crashes: 0,
         spilled: false,
+        message_id: None,
     })
+}
+
+/// The id of a published message.
+pub(crate) fn read_message_id(row: &PgRow) -> Result<Option<MessageId>, sqlx::Error> {
+    let id: Option<Uuid> = row.try_get("message_id")?;
+    Ok(id.map(|id| MessageId::from_bytes(id.into_bytes())))
 }
 
 /// The key of a message, if it has one.

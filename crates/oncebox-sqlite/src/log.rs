@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Appended, HandlerId, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled, doing, refusal, row,
+    Appended, HandlerId, LaneChoice, Log, NewMessage, Place, PruneRange, Pruned, Spill, Spilled, doing,
+    refusal, row,
 };
 use oncebox_core::{Error, Fingerprint, Key, StoredKey};
 use sqlx::{Row, SqliteConnection};
@@ -49,7 +50,9 @@ impl Log for SqliteStore {
         .await
     }
 
-    async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Result<Pruned, Error> {
+    async fn prune(&self, lane: u16, range: PruneRange) -> Result<Pruned, Error> {
+        let PruneRange { behind, positions, before_ms } = range;
+        let offset_ms = self.clock_offset_ms();
         self.write(doing::PRUNE, async |conn| {
             // Before the delete: it counts the same positions, of which some are gone afterwards.
             let next: Option<Option<i64>> = sqlx::query_scalar(statements::prune_next())
@@ -57,6 +60,7 @@ impl Log for SqliteStore {
                 .bind(behind)
                 .bind(positions)
                 .bind(before_ms)
+                .bind(offset_ms)
                 .fetch_optional(&mut *conn)
                 .await?;
             let deleted = sqlx::query(statements::prune())
@@ -64,11 +68,12 @@ impl Log for SqliteStore {
                 .bind(behind)
                 .bind(positions)
                 .bind(before_ms)
+                .bind(offset_ms)
                 .execute(&mut *conn)
                 .await?;
             let next = next.flatten();
             // Once per round, at its last step: this goes through the progress of all handlers.
-            if next.is_none() {
+            if next.is_none() && before_ms.is_some() {
                 let progress = sqlx::query(statements::prune_progress());
                 progress.bind(lane).bind(before_ms).execute(conn).await?;
             }
@@ -210,6 +215,7 @@ pub(crate) async fn insert_messages(
                 .bind(message.occurred_at.map(row::time_to_ms))
                 .bind(message.due_at.map(row::time_to_ms))
                 .bind(fresh.received_ms())
+                .bind(message.message_id.map(|id| id.as_bytes().to_vec()))
                 .bind(&message.body)
         })
         .await?;

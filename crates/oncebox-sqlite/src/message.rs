@@ -1,7 +1,7 @@
 //! Reading messages of the log.
 
 use oncebox_core::store::{Place, StoredMessage, row};
-use oncebox_core::{Headers, Key};
+use oncebox_core::{Headers, Key, MessageId};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
@@ -27,7 +27,15 @@ pub(crate) fn read_message(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error
         replay: row.try_get(16)?,
         crashes: row.try_get(17)?,
         spilled: row.try_get(18)?,
+        message_id: None,
     })
+}
+
+/// The same, with the id of a published message in the twentieth column.
+pub(crate) fn read_published(row: &SqliteRow) -> Result<StoredMessage, sqlx::Error> {
+    let id: Option<&[u8]> = row.try_get(19)?;
+    let message_id = id.and_then(|id| id.try_into().ok()).map(MessageId::from_bytes);
+    Ok(StoredMessage { message_id, ..read_message(row)? })
 }
 
 /// A key from its two columns, the second behind the first.

@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003_set_at.sql"),
     include_str!("migrations/0004_deaths_without_progress.sql"),
     include_str!("migrations/0005_outbox.sql"),
+    include_str!("migrations/0006_relays.sql"),
 ];
 
 impl SqliteStore {

@@ -44,6 +44,12 @@ pub(crate) const EDITS: &[Edit] = &[
         to: "",
     },
     Edit {
+        mutant: "prune_ignores_keep_sent_sqlite",
+        text: "prune",
+        from: "else cast(unixepoch('subsec') * 1000 as integer) + ?5 - h.keep_ms\n        end as keep_from",
+        to: "else 9223372036854775807\n        end as keep_from",
+    },
+    Edit {
         mutant: "dead_letter_run_unasked_sqlite",
         text: "choose_dead",
         from: "and k.state = 'done'\n    ) as is_done",

@@ -45,7 +45,9 @@ async fn carry_out(
     let handler = plan.handler;
     match &plan.step {
         OperationStep::SetState(state) => {
-            sqlx::query(statements::set_state()).bind(handler.0).bind(state.name()).execute(conn).await?;
+            let set = sqlx::query(statements::set_state()).bind(handler.0).bind(state.name());
+            set.execute(&mut *conn).await?;
+            sqlx::query(statements::end_leases()).bind(handler.0).execute(conn).await?;
             Ok(Affected::default())
         }
         OperationStep::Replay(from) => replay(conn, handler, *from, offset_ms).await,
@@ -75,6 +77,7 @@ async fn remove(
         statements::drop_replays(),
         statements::drop_attempts(),
         statements::drop_care(),
+        statements::end_leases(),
     ] {
         sqlx::query(statement).bind(handler.0).execute(&mut *conn).await?;
     }
@@ -90,6 +93,7 @@ async fn replay(
     offset_ms: i64,
 ) -> Result<Affected, sqlx::Error> {
     let mut affected = Affected::default();
+    sqlx::query(statements::end_leases()).bind(handler.0).execute(&mut *conn).await?;
     for epoch in find_epochs(&mut *conn, handler, from).await? {
         affected.positions += epoch.positions;
         begin_epoch(&mut *conn, handler, &epoch, offset_ms).await?;

@@ -2,21 +2,24 @@
 //!
 //! SQLite has one writer. Its commits are in the order of their numbers, so the mover needs no window: what it sees is complete.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use oncebox_core::store::{
-    Capture, Captured, MoveLimits, MoveWindow, Moved, NewMessage, OutboxStatus, doing, lane_of_captured,
-    refusal, row,
+    Capture, Captured, HandlerId, MoveLimits, MoveWindow, Moved, NewMessage, OutboxSize, OutboxStatus, Place,
+    StoredMessage, WaitingMessage, doing, lane_of_captured, refusal, row,
 };
-use oncebox_core::{Error, Fingerprint, Headers, Key};
+use oncebox_core::{Error, Fingerprint, Headers, Key, MessageId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use crate::fault::failed;
 use crate::log::append_to;
 use crate::many::Many;
+use crate::message::read_published;
 use crate::statements;
 use crate::store::SqliteStore;
 use crate::transaction::SqliteTx;
@@ -57,6 +60,78 @@ impl Capture for SqliteStore {
         let (waiting, oldest): (i64, Option<i64>) = read.map_err(failed(doing::READ_OUTBOX))?;
         Ok(OutboxStatus::new(u64::try_from(waiting).unwrap_or(0), oldest.map(row::duration_from_ms)))
     }
+
+    async fn outbox_size(&self) -> Result<OutboxSize, Error> {
+        let read = sqlx::query_as(statements::outbox_size()).fetch_one(&self.pool).await;
+        let (outbox, log, database) = read.map_err(failed(doing::READ_OUTBOX))?;
+        Ok(OutboxSize::new(outbox, log, database))
+    }
+
+    async fn waiting_messages(&self, limit: u32) -> Result<Vec<WaitingMessage>, Error> {
+        let read = sqlx::query(statements::waiting_messages())
+            .bind(limit)
+            .bind(self.clock_offset_ms())
+            .fetch_all(&self.pool)
+            .await;
+        let messages = read.and_then(|rows| rows.iter().map(read_waiting).collect());
+        messages.map_err(failed(doing::READ_OUTBOX))
+    }
+
+    async fn waiting_message(&self, id: MessageId) -> Result<Option<WaitingMessage>, Error> {
+        let read = sqlx::query(statements::waiting_message())
+            .bind(id.to_string())
+            .bind(self.clock_offset_ms())
+            .fetch_optional(&self.pool)
+            .await;
+        read.and_then(|row| row.as_ref().map(read_waiting).transpose()).map_err(failed(doing::READ_OUTBOX))
+    }
+
+    async fn find_published(&self, id: MessageId) -> Result<Option<Place>, Error> {
+        let found: Option<(u16, i64)> = sqlx::query_as(statements::find_published())
+            .bind(&id.as_bytes()[..])
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed(doing::FIND_MESSAGE))?;
+        Ok(found.map(|(lane, pos)| Place { lane, pos }))
+    }
+
+    async fn unsent_messages(&self, relay: HandlerId, limit: u32) -> Result<Vec<StoredMessage>, Error> {
+        let doing = doing::READ_PENDING;
+        let mut conn = self.pool.acquire().await.map_err(failed(doing))?;
+        unsent(&mut conn, relay, limit, self.clock_offset_ms()).await.map_err(failed(doing))
+    }
+}
+
+/// The oldest messages of all lanes.
+async fn unsent(
+    conn: &mut SqliteConnection,
+    relay: HandlerId,
+    limit: u32,
+    offset_ms: i64,
+) -> Result<Vec<StoredMessage>, sqlx::Error> {
+    let layout: Option<(u16, String)> =
+        sqlx::query_as(statements::find_layout()).fetch_optional(&mut *conn).await?;
+    let mut found: Vec<(Duration, StoredMessage)> = Vec::new();
+    for lane in 0..layout.map_or(0, |(lanes, _)| lanes) {
+        let rows = sqlx::query(statements::unsent_messages())
+            .bind(relay.0)
+            .bind(lane)
+            .bind(limit)
+            .bind(offset_ms)
+            .fetch_all(&mut *conn)
+            .await?;
+        // Within a lane they stay in their order: times of neighbours differ by less than the precision of their ages.
+        let mut age = Duration::MAX;
+        for row in &rows {
+            let message = read_published(row)?;
+            age = age.min(message.waited);
+            found.push((age, message));
+        }
+        // After each lane, so that there are never more bodies than twice the limit.
+        found.sort_by_key(|(age, _)| Reverse(*age));
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    Ok(found.into_iter().map(|(_, message)| message).collect())
 }
 
 /// Writes messages to the outbox.
@@ -122,6 +197,7 @@ fn read_captured(row: &SqliteRow) -> Result<NewMessage, sqlx::Error> {
         Some(key) => Key::new(key),
         None => Key::new(row.try_get::<&[u8], _>(1)?),
     };
+    let message_id = MessageId::from_text(&String::from_utf8_lossy(row.try_get(1)?));
     let body: Vec<u8> = row.try_get(6)?;
     Ok(NewMessage {
         // Another program can write text that is not UTF-8. It must not stop the messages behind it.
@@ -136,5 +212,24 @@ fn read_captured(row: &SqliteRow) -> Result<NewMessage, sqlx::Error> {
         occurred_at: row.try_get::<Option<i64>, _>(7)?.map(row::time_from_ms),
         due_at: row.try_get::<Option<i64>, _>(8)?.map(row::time_from_ms),
         waited: row::duration_from_ms(row.try_get(9)?),
+        // Another program can write any text into the table. No copy of that message has left yet.
+        message_id: Some(message_id.unwrap_or_default()),
+    })
+}
+
+/// A message for operators. Its text is read as the mover reads it.
+fn read_waiting(row: &SqliteRow) -> Result<WaitingMessage, sqlx::Error> {
+    let message = read_captured(row)?;
+    Ok(WaitingMessage {
+        id: MessageId::from_text(&String::from_utf8_lossy(row.try_get(1)?)),
+        kind: message.kind,
+        key: row.try_get::<Option<&[u8]>, _>(3)?.map(Key::new),
+        order_by: message.order_by,
+        headers: message.headers,
+        body: message.body,
+        occurred_at: message.occurred_at,
+        due_at: message.due_at,
+        captured_at: row::time_from_ms(row.try_get(10)?),
+        waited: message.waited,
     })
 }

@@ -22,6 +22,7 @@ impl Processes for SqliteStore {
                 .bind(row::duration_to_ms(process.lease))
                 .bind(process.in_flight)
                 .bind(offset_ms)
+                .bind(process.moves)
                 .execute(&mut *conn)
                 .await?;
             correct_due_times(conn, offset_ms).await
@@ -49,6 +50,7 @@ impl Processes for SqliteStore {
             // No crash, so nothing is added to the tasks' crashes.
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(0).bind(offset_ms);
             free.execute(&mut *conn).await?;
+            sqlx::query(statements::free_lanes()).bind(id).execute(&mut *conn).await?;
             sqlx::query(statements::forget_attempts()).bind(id).execute(conn).await?;
             Ok(())
         })
@@ -76,6 +78,7 @@ impl Processes for SqliteStore {
             // again.
             let free = sqlx::query(statements::free_tasks()).bind(id).bind(1).bind(offset_ms);
             let freed = free.execute(&mut *conn).await?;
+            sqlx::query(statements::free_lanes()).bind(id).execute(&mut *conn).await?;
             let note = sqlx::query(statements::note_crash()).bind(handlers).bind(in_flight);
             note.bind(offset_ms).execute(conn).await?;
             Ok(Some(freed.rows_affected()))
@@ -101,5 +104,6 @@ fn read_peer(row: &SqliteRow) -> Result<Peer, sqlx::Error> {
         beats: row.try_get(3)?,
         silent_for: row::duration_from_ms(row.try_get(4)?),
         lease: row::duration_from_ms(row.try_get(5)?),
+        moves: row.try_get(6)?,
     })
 }

@@ -2,7 +2,7 @@
 
 use oncebox_core::store::{
     HandlerId, HandlerPlan, HandlerRow, KnownHandler, LaneCount, LaneStep, Layout, Leftovers, LogLayout,
-    Registration, RegistrationPlan, Registry, RegistryState, RowStep, doing,
+    Registration, RegistrationPlan, Registry, RegistryState, RowStep, doing, row,
 };
 use oncebox_core::{DeadHead, Error, Start};
 use sqlx::sqlite::SqliteRow;
@@ -96,16 +96,19 @@ async fn write_row(
     let wanted = handler.wanted;
     let kinds = to_json(wanted.kinds.iter().map(String::as_str))?;
     let (mode, ordered) = (wanted.mode.name(), wanted.ordered.map(DeadHead::name));
+    let keep_ms = wanted.keep.map(row::duration_to_ms);
     let (id, update) = match handler.row {
         RowStep::Add => {
             let add = sqlx::query_scalar(statements::add_handler()).bind(&wanted.name).bind(kinds);
-            let id = add.bind(mode).bind(ordered).bind(offset_ms).fetch_one(conn).await?;
+            let id = add.bind(mode).bind(ordered).bind(keep_ms).bind(offset_ms).fetch_one(conn).await?;
             return Ok(HandlerId(id));
         }
         RowStep::Revive(id) => (id, statements::revive_handler()),
         RowStep::Update(id) => (id, statements::change_handler()),
     };
-    sqlx::query(update).bind(id.0).bind(kinds).bind(mode).bind(ordered).execute(conn).await?;
+    let update = sqlx::query(update).bind(id.0).bind(kinds).bind(mode).bind(ordered).bind(keep_ms);
+    update.execute(&mut *conn).await?;
+    sqlx::query(statements::end_leases()).bind(id.0).execute(conn).await?;
     Ok(id)
 }
 
@@ -144,7 +147,7 @@ pub(crate) async fn known_handlers(
     find.fetch_all(conn).await?.iter().map(read_handler).collect()
 }
 
-/// A handler from its first seven columns: id, name, origin, kinds, mode, ordered, state.
+/// A handler from its first eight columns: id, name, origin, kinds, mode, ordered, state, keep.
 pub(crate) fn read_handler(row: &SqliteRow) -> Result<KnownHandler, sqlx::Error> {
     let decode = |error| sqlx::Error::Decode(error);
     let row = HandlerRow {
@@ -155,6 +158,7 @@ pub(crate) fn read_handler(row: &SqliteRow) -> Result<KnownHandler, sqlx::Error>
         mode: row.try_get(4)?,
         ordered: row.try_get(5)?,
         state: row.try_get(6)?,
+        keep_ms: row.try_get(7)?,
     };
     KnownHandler::try_from(row).map_err(|unknown| decode(unknown.into()))
 }

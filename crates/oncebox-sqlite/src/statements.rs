@@ -53,7 +53,10 @@ statements! {
         backfill_markers, sweep, sweep_result, sweep_accepted,
     }
     message { begin_append, append, note_kinds, prune, prune_next }
-    outbox { capture, has_captured, move_captured, remove_captured, captured }
+    outbox {
+        capture, has_captured, move_captured, remove_captured, captured, outbox_size, waiting_messages,
+        waiting_message, find_published, unsent_messages,
+    }
     work {
         look, find_progress, take, find_taker, due_tasks, due_near, due_heads, due_behind,
         take_tasks,
@@ -70,6 +73,7 @@ statements! {
         replay_lanes, begin_replay, drop_replay, drop_replays, drop_tasks_behind,
         drop_dead_behind,
     }
+    relay { lease_lane, is_leased, release_lane, end_leases, free_lanes }
     process { enter, beat_process, leave, peers, remove_crashed }
     care {
         note_crash, note_attempt, give_back_attempt, drop_empty_attempt, forget_attempt,

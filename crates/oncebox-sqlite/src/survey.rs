@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use crate::fault::failed;
-use crate::message::{read_key, read_message};
+use crate::message::{read_key, read_message, read_published};
 use crate::registry::read_handler;
 use crate::statements;
 use crate::store::SqliteStore;
@@ -74,11 +74,11 @@ impl Survey for SqliteStore {
 fn read_status(row: &SqliteRow) -> Result<HandlerStatus, sqlx::Error> {
     Ok(HandlerStatus {
         handler: read_handler(row)?,
-        lag: row.try_get(7)?,
-        oldest_waiting: row.try_get::<Option<i64>, _>(8)?.map(row::duration_from_ms),
-        tasks: row.try_get(9)?,
-        dead: row.try_get(10)?,
-        passed: row.try_get(11)?,
+        lag: row.try_get(8)?,
+        oldest_waiting: row.try_get::<Option<i64>, _>(9)?.map(row::duration_from_ms),
+        tasks: row.try_get(10)?,
+        dead: row.try_get(11)?,
+        passed: row.try_get(12)?,
     })
 }
 
@@ -129,8 +129,8 @@ async fn messages(
     let mut messages = Vec::with_capacity(rows.len());
     for row in &rows {
         messages.push(MessageStatus {
-            message: read_message(row)?,
-            received_at: row::time_from_ms(row.try_get(19)?),
+            message: read_published(row)?,
+            received_at: row::time_from_ms(row.try_get(20)?),
             handlers: Vec::new(),
         });
     }

@@ -5,7 +5,7 @@ use oncebox_core::store::{StoredMessage, Taker, TaskLimits};
 use sqlx::SqliteConnection;
 
 use crate::json::to_json;
-use crate::message::read_message;
+use crate::message::read_published;
 use crate::statements;
 
 /// Where no more tasks than this are due, the order is looked up for each; else from key to key.
@@ -38,7 +38,7 @@ pub(crate) async fn take_tasks(
         .bind(offset_ms)
         .fetch_all(&mut *conn)
         .await?;
-    let tasks = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    let tasks = rows.iter().map(read_published).collect::<Result<Vec<_>, _>>()?;
     // A statement of its own: a delete that returns rows cannot join the messages.
     sqlx::query(statements::remove_tasks())
         .bind(taker.handler.0)

@@ -8,7 +8,7 @@ use oncebox_core::store::{
     Account, AccountStep, Batch, Care, Completion, DueLanes, Fence, HandlerId, MarkerState, Place, ProcessId,
     Progress, StoredMessage, TakeLimits, Taker, TaskLimits, Unfinished, Unit, Waiting, Work, doing, row,
 };
-use oncebox_core::{DeadHead, Error};
+use oncebox_core::{DeadHead, Error, Mode};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -17,7 +17,7 @@ use crate::completion::complete;
 use crate::fault::failed;
 use crate::json::to_json;
 use crate::many::Many;
-use crate::message::read_message;
+use crate::message::read_published;
 use crate::statements;
 use crate::store::SqliteStore;
 use crate::tasks::take_tasks;
@@ -43,7 +43,7 @@ impl Work for SqliteStore {
         taker: Taker<'_>,
         limits: TakeLimits,
     ) -> Result<Option<Batch>, Error> {
-        let batch = take(tx.connection(), taker, limits, self.clock_offset_ms()).await;
+        let batch = take(tx.connection(), taker, 0, limits, self.clock_offset_ms()).await;
         let batch = batch.map_err(failed(doing::TAKE))?;
         if batch.is_some() {
             // A handler may run from here on: nothing commits until the guard has proved the transaction.
@@ -192,7 +192,7 @@ impl Care for SqliteStore {
 }
 
 impl SqliteStore {
-    fn unfinished<'a>(&self, taker: Taker<'_>, messages: &'a [Unfinished]) -> LaneUnfinished<'a> {
+    pub(crate) fn unfinished<'a>(&self, taker: Taker<'_>, messages: &'a [Unfinished]) -> LaneUnfinished<'a> {
         let Taker { handler, lane, .. } = taker;
         LaneUnfinished { handler, lane, messages, offset_ms: self.clock_offset_ms() }
     }
@@ -313,14 +313,17 @@ async fn is_full(
     Ok(tasks >= i64::from(most))
 }
 
-async fn take(
+/// Takes the messages behind a position, or behind the progress if that is further.
+pub(crate) async fn take(
     conn: &mut SqliteConnection,
     taker: Taker<'_>,
+    behind: i64,
     limits: TakeLimits,
     offset_ms: i64,
 ) -> Result<Option<Batch>, sqlx::Error> {
     let Some(standing) = find_standing(&mut *conn, taker).await? else { return Ok(None) };
-    let Standing { epoch, pos: from, newest, ordered, after, until } = standing;
+    let Standing { epoch, pos, newest, ordered, after, until } = standing;
+    let from = pos.max(behind);
     let head = newest.max(from);
     // An empty batch rather than none: the handler is there, and its tasks may still run.
     if is_full(&mut *conn, taker, limits.open_tasks).await? {
@@ -339,9 +342,10 @@ async fn take(
         .bind(ordered)
         .bind(after)
         .bind(until)
+        .bind(taker.mode == Mode::Relay)
         .fetch_all(conn)
         .await?;
-    let mut messages = rows.iter().map(read_message).collect::<Result<Vec<_>, _>>()?;
+    let mut messages = rows.iter().map(read_published).collect::<Result<Vec<_>, _>>()?;
     // Sorted here: `order by` would copy all bodies once more.
     messages.sort_unstable_by_key(|message| message.place.pos);
     Ok(Some(Batch { epoch, from, reached: limits.reached(&messages, looked), head, messages }))

@@ -8,12 +8,12 @@ use oncebox_core::store::{
     Account, Acted, Action, Affected, Appended, AuditEntry, Batch, Capture, Captured, Care, Claimed, Claims,
     Completion, DeadLetter, DeadLetters, DueLanes, Fault, Fence, Guarantee, HandlerId, HandlerStatus,
     Inspect, LaneChoice, LaneCount, Layout, Limits, LiveTime, Log, Marker, MessageStatus, MoveLimits,
-    MoveWindow, Moved, NewMessage, NewProcess, Operate, Operation, OutboxStatus, Peer, Place, ProcessId,
-    Processes, Progress, Pruned, Registration, Registry, Select, Spill, Spilled, Store, StoredMessage,
-    Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished, UnhandledKind, Unit, Upkeep, Work,
-    find_cause,
+    MoveWindow, Moved, NewMessage, NewProcess, Operate, Operation, OutboxSize, OutboxStatus, Peer, Place,
+    ProcessId, Processes, Progress, PruneRange, Pruned, Ranges, Registration, Registry, Select, Spill,
+    Spilled, Store, StoredMessage, Survey, TakeLimits, Taker, Task, TaskLimits, TestTime, Unfinished,
+    UnhandledKind, Unit, Upkeep, WaitingMessage, Work, find_cause,
 };
-use oncebox_core::{Error, ErrorKind, Key, StoredKey};
+use oncebox_core::{Error, ErrorKind, Key, MessageId, StoredKey};
 
 /// A point at which a fault can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +36,11 @@ pub trait Faults: Clone + Send + Sync + 'static {
     /// Called at each point. May wait, may kill the process; an error (see [`crash`]) ends the transaction as the
     /// crash of the process would.
     fn at(&self, point: Point) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Called at each heartbeat of a process. With an error the store does not get it.
+    fn at_heartbeat(&self) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
 }
 
 /// A store in which faults happen.
@@ -66,6 +71,22 @@ pub fn crash() -> Error {
 pub fn is_crash(error: &(dyn StdError + 'static)) -> bool {
     find_cause(error, |cause| cause.is::<Crash>().then_some(())).is_some()
 }
+
+/// An error of a lost connection. What was sent on it may have happened.
+pub(crate) fn cut() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection was cut").with_source(Cut)
+}
+
+#[derive(Debug)]
+struct Cut;
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a cut for the sake of the test")
+    }
+}
+
+impl StdError for Cut {}
 
 #[derive(Debug)]
 struct Crash;
@@ -141,7 +162,14 @@ impl<S: Store, F: Faults> Store for Faulty<S, F> {
 
     fn classify(error: &(dyn StdError + 'static)) -> Fault {
         // A crashed process does not retry: its source delivers again.
-        if is_crash(error) { Fault::Other } else { S::classify(error) }
+        let own = find_cause(error, |cause| {
+            if cause.is::<Crash>() {
+                Some(Fault::Other)
+            } else {
+                cause.is::<Cut>().then_some(Fault::Connection)
+            }
+        });
+        own.unwrap_or_else(|| S::classify(error))
     }
 }
 
@@ -267,14 +295,8 @@ impl<S: Log, F: Faults> Log for Faulty<S, F> {
         self.store.import_accepted(kind, keys)
     }
 
-    fn prune(
-        &self,
-        lane: u16,
-        behind: i64,
-        positions: u32,
-        before_ms: i64,
-    ) -> impl Future<Output = Result<Pruned, Error>> + Send {
-        self.store.prune(lane, behind, positions, before_ms)
+    fn prune(&self, lane: u16, range: PruneRange) -> impl Future<Output = Result<Pruned, Error>> + Send {
+        self.store.prune(lane, range)
     }
 
     fn sweep_accepted(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send {
@@ -316,6 +338,36 @@ impl<S: Capture, F: Faults> Capture for Faulty<S, F> {
 
     fn outbox_status(&self) -> impl Future<Output = Result<OutboxStatus, Error>> + Send {
         self.store.outbox_status()
+    }
+
+    fn outbox_size(&self) -> impl Future<Output = Result<OutboxSize, Error>> + Send {
+        self.store.outbox_size()
+    }
+
+    fn waiting_messages(
+        &self,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<WaitingMessage>, Error>> + Send {
+        self.store.waiting_messages(limit)
+    }
+
+    fn waiting_message(
+        &self,
+        id: MessageId,
+    ) -> impl Future<Output = Result<Option<WaitingMessage>, Error>> + Send {
+        self.store.waiting_message(id)
+    }
+
+    fn find_published(&self, id: MessageId) -> impl Future<Output = Result<Option<Place>, Error>> + Send {
+        self.store.find_published(id)
+    }
+
+    fn unsent_messages(
+        &self,
+        relay: HandlerId,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<StoredMessage>, Error>> + Send {
+        self.store.unsent_messages(relay, limit)
     }
 }
 
@@ -421,8 +473,9 @@ impl<S: Processes, F: Faults> Processes for Faulty<S, F> {
         self.store.enter(process)
     }
 
-    fn beat_process(&self, id: ProcessId) -> impl Future<Output = Result<bool, Error>> + Send {
-        self.store.beat_process(id)
+    async fn beat_process(&self, id: ProcessId) -> Result<bool, Error> {
+        self.faults.at_heartbeat().await?;
+        self.store.beat_process(id).await
     }
 
     fn leave(&self, id: ProcessId) -> impl Future<Output = Result<(), Error>> + Send {
@@ -439,6 +492,43 @@ impl<S: Processes, F: Faults> Processes for Faulty<S, F> {
         is_seen: bool,
     ) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
         self.store.remove_crashed(id, is_seen)
+    }
+}
+
+impl<S: Ranges, F: Faults> Ranges for Faulty<S, F> {
+    fn lease_lane(
+        &self,
+        taker: Taker<'_>,
+        process: ProcessId,
+    ) -> impl Future<Output = Result<Option<Fence>, Error>> + Send {
+        self.store.lease_lane(taker, process)
+    }
+
+    fn read_range(
+        &self,
+        taker: Taker<'_>,
+        fence: Fence,
+        after: i64,
+        limits: TakeLimits,
+    ) -> impl Future<Output = Result<Option<Batch>, Error>> + Send {
+        self.store.read_range(taker, fence, after, limits)
+    }
+
+    async fn settle_range(
+        &self,
+        taker: Taker<'_>,
+        fence: Fence,
+        account: &Account,
+        progress: Option<Progress>,
+    ) -> Result<bool, Error> {
+        // A settlement is a whole transaction of the store, as an append is.
+        self.faults.at(Point::BeforeCommit).await?;
+        let settled = self.store.settle_range(taker, fence, account, progress).await?;
+        self.faults.at(Point::AfterCommit).await.map(|()| settled)
+    }
+
+    fn release_lane(&self, taker: Taker<'_>, fence: Fence) -> impl Future<Output = Result<(), Error>> + Send {
+        self.store.release_lane(taker, fence)
     }
 }
 

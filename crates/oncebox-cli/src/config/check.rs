@@ -1,16 +1,17 @@
 //! Checks each section of a configuration, and completes it with defaults.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use oncebox::{DeadHead, Retry, Start};
+use oncebox_http::delivery::{header_problem, is_public};
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::text::ConfigText;
-use crate::config::{Destination, HandlerConfig, HttpConfig, exposed, file};
-use crate::deliver::{header_problem, is_public};
+use crate::config::{Destination, EndpointConfig, HandlerConfig, HttpConfig, exposed, file};
 use crate::exit::Usage;
 use crate::source::{FieldLocation, MessageSource, invalid_pointer, is_left_out, not_stored};
 use crate::times::rough;
@@ -28,10 +29,10 @@ pub(super) fn is_source_name(name: &str) -> bool {
 
 /// How to write a source's name.
 pub(super) const SOURCE_NAME_RULE: &str = "use 1 to 64 letters, digits, '-', '_' and '.'";
-const NAME_RULE: &str = "use 1 to 200 bytes without control characters, and no '@' at the start";
+pub(super) const NAME_RULE: &str = "use 1 to 200 bytes without control characters, and no '@' at the start";
 
-/// The engine's rule for names of handlers and kinds.
-fn is_name(name: &str) -> bool {
+/// The engine's rule for names of handlers, relays and kinds.
+pub(super) fn is_name(name: &str) -> bool {
     (1..=200).contains(&name.len()) && !name.starts_with('@') && !name.contains(char::is_control)
 }
 
@@ -137,7 +138,14 @@ pub(super) fn check_handler(
         return Err(text.at(&handler.kinds, "kinds is empty: list one or more kinds of message"));
     }
     let to = match (&handler.url, &handler.command) {
-        (Some(url), None) => check_endpoint(url, handler, text)?,
+        (Some(url), None) => {
+            if let Some(folder) = &handler.folder {
+                return Err(text.at(folder, "folder applies to commands only: remove it"));
+            }
+            let written =
+                WrittenEndpoint { url, headers: &handler.headers, allow_private: handler.allow_private };
+            Destination::Endpoint(check_endpoint(&written, header_problem, text)?)
+        }
         (None, Some(command)) => check_command(command, handler, text)?,
         (Some(_), Some(command)) => {
             return Err(text.at(command, "url and command are both set: remove one of them"));
@@ -148,27 +156,10 @@ pub(super) fn check_handler(
             );
         }
     };
-    for (number, what) in [
-        (handler.concurrency.as_ref().map(|n| (n.span(), *n.get_ref() == 0)), "concurrency"),
-        (handler.max_open_tasks.as_ref().map(|n| (n.span(), *n.get_ref() == 0)), "max_open_tasks"),
-        (handler.retry.max_attempts.as_ref().map(|n| (n.span(), *n.get_ref() == 0)), "max_attempts"),
-    ] {
-        if let Some((span, true)) = number {
-            return Err(
-                text.at_span(span, &format!("{what} is 0, so the handler would never run: set 1 or more"))
-            );
-        }
-    }
-    let ordered = match (handler.ordered, &handler.dead_head) {
-        (false, Some(policy)) => {
-            return Err(text.at(policy, "dead_head needs ordered = true: set it, or remove dead_head"));
-        }
-        (false, None) => None,
-        (true, Some(policy)) if matches!(policy.get_ref(), file::DeadHeadSetting::Skip) => {
-            Some(DeadHead::Skip)
-        }
-        (true, _) => Some(DeadHead::Hold),
-    };
+    let never = "the handler would never run";
+    check_not_zero(handler.concurrency.as_ref(), "concurrency", never, text)?;
+    check_not_zero(handler.max_open_tasks.as_ref(), "max_open_tasks", never, text)?;
+    check_not_zero(handler.retry.max_attempts.as_ref(), "max_attempts", never, text)?;
     Ok(HandlerConfig {
         name: name.get_ref().clone(),
         kinds: handler.kinds.get_ref().0.clone(),
@@ -176,17 +167,53 @@ pub(super) fn check_handler(
         timeout: handler.timeout.map(|time| time.0),
         concurrency: handler.concurrency.as_ref().map(|n| *n.get_ref()),
         max_open_tasks: handler.max_open_tasks.as_ref().map(|n| *n.get_ref()),
-        ordered,
-        start: match handler.start {
-            file::StartSetting::Beginning => Start::Beginning,
-            file::StartSetting::Now => Start::Now,
-        },
+        ordered: check_order(handler.ordered, handler.dead_head.as_ref(), text)?,
+        start: start(handler.start),
         revive: handler.revive,
         retry: check_retry(&handler.retry, text)?,
     })
 }
 
-fn check_retry(retry: &file::RetrySection, text: &ConfigText<'_>) -> Result<Retry, Usage> {
+/// Checks a number that stops all work if it is 0.
+pub(super) fn check_not_zero<N: Copy + Default + PartialEq>(
+    number: Option<&toml::Spanned<N>>,
+    what: &str,
+    never: &str,
+    text: &ConfigText<'_>,
+) -> Result<(), Usage> {
+    match number {
+        Some(written) if *written.get_ref() == N::default() => {
+            Err(text.at(written, &format!("{what} is 0, so {never}: set 1 or more")))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_order(
+    ordered: bool,
+    dead_head: Option<&toml::Spanned<file::DeadHeadSetting>>,
+    text: &ConfigText<'_>,
+) -> Result<Option<DeadHead>, Usage> {
+    match (ordered, dead_head) {
+        (false, Some(policy)) => {
+            Err(text.at(policy, "dead_head needs ordered = true: set it, or remove dead_head"))
+        }
+        (false, None) => Ok(None),
+        (true, Some(policy)) if matches!(policy.get_ref(), file::DeadHeadSetting::Skip) => {
+            Ok(Some(DeadHead::Skip))
+        }
+        (true, _) => Ok(Some(DeadHead::Hold)),
+    }
+}
+
+pub(super) fn start(start: file::StartSetting) -> Start {
+    match start {
+        file::StartSetting::Beginning => Start::Beginning,
+        file::StartSetting::Now => Start::Now,
+    }
+}
+
+pub(super) fn check_retry(retry: &file::RetrySection, text: &ConfigText<'_>) -> Result<Retry, Usage> {
     // Each value by itself: the others keep the library's defaults.
     let (first, max) = (retry.first_delay.as_ref(), retry.max_delay.as_ref());
     let mut checked = Retry::default();
@@ -237,11 +264,20 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-fn check_endpoint(
-    url: &toml::Spanned<String>,
-    handler: &file::HandlerSection,
+/// An endpoint as it is written in the file.
+pub(super) struct WrittenEndpoint<'a> {
+    pub(super) url: &'a toml::Spanned<String>,
+    pub(super) headers: &'a BTreeMap<toml::Spanned<String>, toml::Spanned<String>>,
+    pub(super) allow_private: bool,
+}
+
+/// Checks an endpoint. `header_problem` says which headers cannot be configured.
+pub(super) fn check_endpoint(
+    written: &WrittenEndpoint<'_>,
+    header_problem: impl Fn(&str) -> Option<String>,
     text: &ConfigText<'_>,
-) -> Result<Destination, Usage> {
+) -> Result<EndpointConfig, Usage> {
+    let WrittenEndpoint { url, allow_private, .. } = *written;
     let expanded = text.expand(url)?;
     let parsed =
         Url::parse(&expanded).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -251,13 +287,10 @@ fn check_endpoint(
             &format!("invalid URL {:?}: write http://HOST/PATH or https://HOST/PATH", url.get_ref()),
         ));
     };
-    if let Some(folder) = &handler.folder {
-        return Err(text.at(folder, "folder applies to commands only: remove it"));
-    }
     // Names are checked again on each connection, because they may resolve to another address later.
     // An IPv6 host has brackets.
     let host = parsed.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    if !handler.allow_private && (host == "localhost" || host.parse().is_ok_and(|ip| !is_public(ip))) {
+    if !allow_private && (host == "localhost" || host.parse().is_ok_and(|ip| !is_public(ip))) {
         return Err(text.at(
             url,
             &format!(
@@ -266,10 +299,10 @@ fn check_endpoint(
         ));
     }
     let mut headers = HeaderMap::new();
-    for (name, value) in &handler.headers {
+    for (name, value) in written.headers {
         let header = HeaderName::from_bytes(name.get_ref().as_bytes())
             .map_err(|_| text.at(name, &invalid_header_name(name.get_ref())))?;
-        if let Some(problem) = header_problem(&header) {
+        if let Some(problem) = header_problem(header.as_str()) {
             return Err(text.at(name, &problem));
         }
         let mut expanded = HeaderValue::from_str(&text.expand(value)?).map_err(|_| {
@@ -279,7 +312,7 @@ fn check_endpoint(
         expanded.set_sensitive(true);
         headers.insert(header, expanded);
     }
-    Ok(Destination::Endpoint { url: parsed, headers, allow_private: handler.allow_private })
+    Ok(EndpointConfig { url: parsed, headers, allow_private })
 }
 
 fn check_command(

@@ -21,6 +21,7 @@ pub(super) struct ConfigFile {
     pub(super) retention: RetentionSection,
     pub(super) sources: BTreeMap<Spanned<String>, SourceSection>,
     pub(super) handlers: BTreeMap<Spanned<String>, HandlerSection>,
+    pub(super) relays: BTreeMap<Spanned<String>, RelaySection>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,6 +98,45 @@ pub(super) struct HandlerSection {
     pub(super) revive: bool,
     #[serde(default)]
     pub(super) retry: RetrySection,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RelaySection {
+    pub(super) url: Option<Spanned<String>>,
+    pub(super) headers: BTreeMap<Spanned<String>, Spanned<String>>,
+    pub(super) allow_private: bool,
+    /// Kinds, or beginnings of kinds such as `order.*`. Without them the relay sends all kinds.
+    pub(super) kinds: Option<Spanned<StringList>>,
+    pub(super) ordered: bool,
+    pub(super) dead_head: Option<Spanned<DeadHeadSetting>>,
+    pub(super) in_flight: Option<Spanned<usize>>,
+    pub(super) max_open_tasks: Option<Spanned<u32>>,
+    /// How long sent messages can be replayed.
+    pub(super) keep_sent: Option<DurationSetting>,
+    pub(super) start: StartSetting,
+    pub(super) revive: bool,
+    pub(super) retry: RetrySection,
+}
+
+impl Default for RelaySection {
+    fn default() -> Self {
+        Self {
+            url: None,
+            headers: BTreeMap::new(),
+            allow_private: false,
+            kinds: None,
+            // Unlike handlers: other services rely on the order in which messages were published.
+            ordered: true,
+            dead_head: None,
+            in_flight: None,
+            max_open_tasks: None,
+            keep_sent: None,
+            start: StartSetting::default(),
+            revive: false,
+            retry: RetrySection::default(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

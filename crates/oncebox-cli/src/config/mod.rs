@@ -1,6 +1,7 @@
 //! The configuration: read, checked, and completed with the program's defaults.
 
 pub(crate) mod check;
+mod check_relay;
 mod file;
 mod text;
 
@@ -18,6 +19,7 @@ use crate::cli::CommonArgs;
 use crate::config::check::{
     SOURCE_NAME_RULE, check_handler, check_http, check_program, check_source, is_source_name,
 };
+use crate::config::check_relay::check_relay;
 use crate::config::text::ConfigText;
 use crate::exit::Usage;
 use crate::source::MessageSource;
@@ -46,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) keep_messages: Option<Duration>,
     pub(crate) sources: Sources,
     pub(crate) handlers: Vec<HandlerConfig>,
+    pub(crate) relays: Vec<RelayConfig>,
     /// The maximum time after which a source redelivers a message, if it is configured.
     pub(crate) redelivery: Option<Duration>,
     /// The error for a handler's command that does not exist. Only commands that run handlers report it.
@@ -119,17 +122,41 @@ pub(crate) struct HandlerConfig {
 #[derive(Clone, Debug)]
 pub(crate) enum Destination {
     /// An HTTP endpoint.
-    Endpoint {
-        url: Url,
-        headers: HeaderMap,
-        /// Whether the address may be on this machine or in a private network.
-        allow_private: bool,
-    },
+    Endpoint(EndpointConfig),
     /// A command's standard input.
     Command { program: String, arguments: Vec<String>, folder: Option<PathBuf> },
 }
 
+/// An HTTP endpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct EndpointConfig {
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    /// Whether the address may be on this machine or in a private network.
+    pub(crate) allow_private: bool,
+}
+
+/// A configured relay.
+#[derive(Clone, Debug)]
+pub(crate) struct RelayConfig {
+    pub(crate) name: String,
+    pub(crate) to: EndpointConfig,
+    pub(crate) kinds: Option<Vec<String>>,
+    pub(crate) ordered: Option<DeadHead>,
+    pub(crate) in_flight: usize,
+    pub(crate) max_open_tasks: Option<u32>,
+    pub(crate) keep_sent: Option<Duration>,
+    pub(crate) start: Start,
+    pub(crate) revive: bool,
+    pub(crate) retry: Retry,
+}
+
 impl Config {
+    /// Whether there is anything that delivers messages: a handler or a relay.
+    pub(crate) fn delivers(&self) -> bool {
+        !self.handlers.is_empty() || !self.relays.is_empty()
+    }
+
     /// Reads the file; options of the command line win.
     pub(crate) fn load(common: &CommonArgs) -> Result<Self> {
         let path = match &common.config {
@@ -230,6 +257,16 @@ impl Config {
         let open = file.sources.is_empty();
         let sources = file.sources.iter().map(|(name, source)| check_source(name, source, text));
         let handlers = file.handlers.iter().map(|(name, handler)| check_handler(name, handler, text));
+        let relays = file.relays.iter().map(|(name, relay)| {
+            // Operators name both in the same way.
+            match file.handlers.keys().any(|handler| handler.get_ref() == name.get_ref()) {
+                true => Err(text.at(
+                    name,
+                    &format!("a handler and a relay are both named {:?}: rename one of them", name.get_ref()),
+                )),
+                false => check_relay(name, relay, text),
+            }
+        });
         // Only remembered: `status` must work on a machine without the programs.
         let missing_program = file.handlers.values().find_map(|handler| check_program(handler, text).err());
         Ok(Self {
@@ -244,6 +281,7 @@ impl Config {
             keep_messages: file.retention.messages.map(|time| time.0),
             sources: Sources { known: sources.collect::<Result<_, _>>()?, open },
             handlers: handlers.collect::<Result<_, _>>()?,
+            relays: relays.collect::<Result<_, _>>()?,
             redelivery,
             missing_program,
         })
@@ -310,6 +348,21 @@ mod tests {
             kinds = ["order.paid"]
             command = ["cat", "-"]
             folder = "/"
+            [relays.billing]
+            url = "http://127.0.0.1:9000/in/orders"
+            headers = { authorization = "Bearer y" }
+            allow_private = true
+            kinds = ["order.*", "note"]
+            ordered = true
+            dead_head = "skip"
+            in_flight = 8
+            max_open_tasks = 5
+            keep_sent = "1h"
+            start = "now"
+            revive = true
+            retry = { max_attempts = 3, first_delay = "2s", max_delay = "1m" }
+            [relays.everything]
+            url = "https://example.com/events"
             "#,
         )
         .unwrap();
@@ -320,7 +373,16 @@ mod tests {
         let receipts = config.handlers.iter().find(|handler| handler.name == "receipts").unwrap();
         assert_eq!(receipts.ordered, Some(DeadHead::Skip));
         assert_eq!(receipts.retry.delays(), (Duration::from_millis(100), Duration::from_secs(60)));
-        assert!(matches!(receipts.to, Destination::Endpoint { allow_private: false, .. }));
+        assert!(matches!(&receipts.to, Destination::Endpoint(to) if !to.allow_private));
+        let [billing, everything] = &config.relays[..] else { panic!("{:?}", config.relays) };
+        assert_eq!(billing.kinds.as_deref(), Some(&["order.*".to_owned(), "note".to_owned()][..]));
+        assert_eq!((billing.ordered, billing.in_flight), (Some(DeadHead::Skip), 8));
+        assert_eq!((billing.max_open_tasks, billing.keep_sent), (Some(5), Some(Duration::from_secs(3600))));
+        assert!(billing.revive && billing.start == Start::Now && billing.to.allow_private);
+        assert_eq!(billing.to.headers["authorization"], "Bearer y");
+        assert_eq!(billing.retry.delays().0, Duration::from_secs(2));
+        assert_eq!((everything.ordered, everything.in_flight), (Some(DeadHead::Hold), 64));
+        assert_eq!((&everything.kinds, everything.keep_sent), (&None, None));
     }
 
     #[test]
@@ -409,6 +471,108 @@ mod tests {
                 "[retention]\nmarkers = \"1d\"\n[sources.s]\nredelivers_for = \"3d\"",
                 "oncebox.toml:4",
                 "retention.markers",
+            ),
+            ("[relays.r]\nkinds = [\"k\"]", "oncebox.toml:1", "no destination: set url"),
+            ("[relays.r]\nurl = \"ftp://x\"", "oncebox.toml:2", "http://HOST"),
+            ("[relays.r]\nurl = \"http://10.0.0.1/\"", "oncebox.toml:2", "allow_private = true"),
+            ("[relays.r]\nurl = \"http://localhost/\"", "oncebox.toml:2", "allow_private = true"),
+            (
+                "[relays.r]\nurl = \"https://${ONCEBOX_NO_SUCH_VARIABLE}/\"",
+                "oncebox.toml:2",
+                "ONCEBOX_NO_SUCH_VARIABLE",
+            ),
+            ("[relays.r]\ntimeout = \"5s\"", "oncebox.toml:2", "unknown field `timeout`"),
+            ("[relays.r]\nurl = 7", "oncebox.toml:2", "expected a string"),
+            ("[relays.\"@r\"]\nurl = \"https://example.com\"", "oncebox.toml:1", "invalid relay name \"@r\""),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nheaders = { ce-id = \"1\" }",
+                "oncebox.toml:3",
+                "the header ce-id is reserved",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nheaders = { \"a b\" = \"1\" }",
+                "oncebox.toml:3",
+                "invalid header name \"a b\"",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nheaders = { x = \"\\n\" }",
+                "oncebox.toml:3",
+                "invalid value of the header x",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkinds = []",
+                "oncebox.toml:3",
+                "kinds is empty: list kinds, or remove it to send all of them",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkinds = \"order\"",
+                "oncebox.toml:3",
+                "for example [\"one\", \"two\"]",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkinds = [\"*.paid\"]",
+                "oncebox.toml:3",
+                "invalid kind \"*.paid\": write a kind, or its beginning with one '*' behind it",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkinds = [\"order.**\"]",
+                "oncebox.toml:3",
+                "invalid kind \"order.**\"",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkinds = [\"\"]",
+                "oncebox.toml:3",
+                "invalid kind \"\": use 1 to 200 bytes",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nordered = false\ndead_head = \"skip\"",
+                "oncebox.toml:4",
+                "dead_head needs ordered = true",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\ndead_head = \"drop\"",
+                "oncebox.toml:3",
+                "`hold` or `skip`",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nstart = \"end\"",
+                "oncebox.toml:3",
+                "`beginning` or `now`",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nin_flight = 0",
+                "oncebox.toml:3",
+                "in_flight is 0, so the relay would never send: set 1 or more",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nmax_open_tasks = 0",
+                "oncebox.toml:3",
+                "max_open_tasks is 0",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nretry = { max_attempts = 0 }",
+                "oncebox.toml:3",
+                "max_attempts is 0",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nretry = { first_delay = \"10m\", max_delay = \"1s\" }",
+                "oncebox.toml:3",
+                "set max_delay to first_delay or more",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkeep_sent = 5",
+                "oncebox.toml:3",
+                "for example \"5s\"",
+            ),
+            (
+                "[relays.r]\nurl = \"https://example.com\"\nkeep_sent = \"0s\"",
+                "oncebox.toml:3",
+                "it must be greater than 0",
+            ),
+            (
+                "[handlers.x]\nkinds = [\"k\"]\ncommand = [\"x\"]\n[relays.x]\nurl = \"https://example.com\"",
+                "oncebox.toml:4",
+                "a handler and a relay are both named \"x\": rename one of them",
             ),
         ];
         for (content, place, advice) in table {

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncebox::{Envelope, Failure};
+use oncebox_http::delivery::beginning;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, ChildStdin};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::deliver::beginning;
 use crate::deliver::delivery_info::DeliveryInfo;
 
 /// The exit code of a message that no retry can help: `EX_DATAERR` of sysexits.

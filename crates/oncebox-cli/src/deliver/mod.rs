@@ -1,6 +1,5 @@
-//! Handlers of the gateway: each message goes to an endpoint or a command, outside of any transaction.
+//! Handlers and relays of the gateway: each message goes to an endpoint or a command, outside of any transaction.
 
-mod address;
 mod command;
 mod delivery_info;
 mod endpoint;
@@ -9,20 +8,18 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use oncebox::{
-    Envelope, HandlerState, Inbox, InboxBuilder, KeyReuse, LogStore, Outbox, OutboxStore, Retention,
-    WorkReport,
+    Envelope, HandlerState, HttpSink, Inbox, InboxBuilder, KeyReuse, LogStore, Outbox, OutboxStore, Relay,
+    Retention, WorkReport,
 };
 
-use crate::config::{Config, Destination, HandlerConfig};
-pub(crate) use crate::deliver::address::is_public;
+use crate::config::{Config, Destination, HandlerConfig, RelayConfig};
 use crate::deliver::command::CommandRunner;
 use crate::deliver::delivery_info::DeliveryInfo;
-use crate::deliver::endpoint::Endpoint;
-pub(crate) use crate::deliver::endpoint::header_problem;
+use crate::deliver::endpoint::{deliver, endpoint};
 use crate::exit::Usage;
 use crate::store::{Opened, with_store};
 
-/// The inbox of a configuration, with or without its handlers.
+/// The inbox of a configuration, with or without its handlers and relays.
 pub(crate) async fn inbox<S: OutboxStore>(
     store: S,
     config: &Config,
@@ -50,10 +47,14 @@ pub(crate) async fn inbox<S: OutboxStore>(
         builder = builder.workers(workers);
     }
     if with_handlers {
-        // Services publish in SQL, in their own transactions. This program moves their messages to its handlers.
+        // Services publish in SQL, in their own transactions. This program moves their messages to its handlers, and its relays
+        // send them.
         let mut outbox = Outbox::builder(store);
         if let Some(lanes) = config.lanes {
             outbox = outbox.lanes(lanes);
+        }
+        for relay in &config.relays {
+            outbox = outbox.relay(relay_of(relay)?);
         }
         builder = builder.outbox(&outbox.build().await?);
         for handler in &config.handlers {
@@ -63,7 +64,7 @@ pub(crate) async fn inbox<S: OutboxStore>(
     Ok(builder.build().await?)
 }
 
-/// Runs the handlers until `stop` resolves, or with `once` until no message is due. Returns `None` if that was interrupted.
+/// Runs the handlers and relays until `stop` resolves, or with `once` until no message is due. Returns `None` if that was interrupted.
 pub(crate) async fn work(
     opened: Opened,
     config: &Config,
@@ -87,24 +88,48 @@ pub(crate) async fn work(
     })
 }
 
-/// Refuses handlers that an operator has removed, unless `revive` is set. The engine refuses them too, but its error is for Rust
-/// programs.
+/// Refuses handlers and relays that an operator has removed, unless `revive` is set. The engine refuses them too, but its error is
+/// for Rust programs.
 pub(crate) async fn check_removed(opened: &Opened, config: &Config) -> Result<()> {
+    let handlers = config.handlers.iter().map(|handler| ("handler", &handler.name, handler.revive));
+    let relays = config.relays.iter().map(|relay| ("relay", &relay.name, relay.revive));
+    let configured: Vec<_> = handlers.chain(relays).filter(|(.., revive)| !revive).collect();
     for status in opened.operators().await?.handler_statuses().await? {
         let known = status.handler;
-        let is_configured = |handler: &&HandlerConfig| handler.name == known.name && !handler.revive;
         if known.state == HandlerState::Removed
-            && let Some(HandlerConfig { name, .. }) = config.handlers.iter().find(is_configured)
+            && let Some((what, name, _)) = configured.iter().find(|(_, name, _)| **name == known.name)
         {
             let file = config.file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
             return Err(Usage(format!(
-                "{file}an operator has removed the handler {name}: rename [handlers.{name}], or set revive = true there to \
-                 start it again"
+                "{file}an operator has removed the {what} {name}: rename [{what}s.{name}], or set revive = true there to start \
+                 it again"
             ))
             .into());
         }
     }
     Ok(())
+}
+
+/// The relay of a configuration.
+fn relay_of(config: &RelayConfig) -> Result<Relay> {
+    let sink = HttpSink::from(endpoint(&config.to)?);
+    let mut relay =
+        Relay::new(&config.name, sink).retry(config.retry).start(config.start).in_flight(config.in_flight);
+    // Unset options keep the defaults of the library.
+    if let Some(kinds) = &config.kinds {
+        relay = relay.kinds(kinds);
+    }
+    if let Some(tasks) = config.max_open_tasks {
+        relay = relay.max_open_tasks(tasks);
+    }
+    if let Some(time) = config.keep_sent {
+        relay = relay.keep_sent(time);
+    }
+    relay = match config.ordered {
+        Some(policy) => relay.dead_head(policy),
+        None => relay.unordered(),
+    };
+    Ok(if config.revive { relay.revive() } else { relay })
 }
 
 /// Registers a handler of the configuration.
@@ -130,10 +155,11 @@ fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &HandlerConfig) -> R
     };
     let (name, kinds) = (handler.name.clone(), handler.kinds.clone());
     Ok(match &handler.to {
-        Destination::Endpoint { url, headers, allow_private } => {
-            let endpoint = Arc::new(Endpoint::new(url.clone(), headers.clone(), *allow_private)?);
-            let run =
-                async move |envelope: Envelope, info: DeliveryInfo| endpoint.deliver(envelope, &info).await;
+        Destination::Endpoint(to) => {
+            let endpoint = endpoint(to)?;
+            let run = async move |envelope: Envelope, info: DeliveryInfo| {
+                deliver(&endpoint, &envelope, &info).await
+            };
             builder.on_raw_with(name, kinds, run, options)
         }
         Destination::Command { program, arguments, folder } => {
@@ -143,14 +169,4 @@ fn register<S: LogStore>(builder: InboxBuilder<S>, handler: &HandlerConfig) -> R
             builder.on_raw_with(name, kinds, run, options)
         }
     })
-}
-
-/// The beginning of a response or of standard error, on one line: enough to know what is wrong.
-fn beginning(text: &str) -> String {
-    const CHARACTERS: usize = 300;
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(CHARACTERS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }

@@ -2,30 +2,26 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use oncebox::{Accept, Envelope, Error, ErrorKind, Headers, Inbox, LogStore};
+use indicatif::ProgressBar;
+use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
 use serde::Serialize;
 use tokio::fs::File;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::AsyncRead;
 use tokio::sync::watch;
 
 use crate::cli::CommonArgs;
 use crate::config::Config;
 use crate::deliver::inbox;
-use crate::exit::Usage;
-use crate::exit::chain_text;
+use crate::exit::{Usage, chain_text};
+use crate::operate::lines::{
+    AfterBatch, LineBatch, LineReport, MessageReader, check_pointers, headers, progress_bar,
+};
 use crate::output::CommandOutput;
-use crate::serve::{stop_signals, stopped};
-use crate::source::{FieldLocation, InvalidMessage, MessageSource, invalid_pointer, is_left_out, not_stored};
+use crate::serve::stop_signals;
+use crate::source::{FieldLocation, InvalidMessage, MessageSource};
 use crate::store::{OpenPurpose, with_store};
-
-/// The maximum number of messages in a batch. They share transactions and keep their order.
-const BATCH_MAX: usize = 512;
-/// A batch is accepted when the input pauses for this time, as with `tail -f`.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of `accept`.
 #[derive(clap::Args, Debug)]
@@ -66,7 +62,7 @@ pub(crate) async fn run(common: &CommonArgs, options: &AcceptArgs) -> Result<Exi
     let config = Config::load(common)?;
     let source = source(&config, options)?;
     let headers = headers(&options.headers)?;
-    let bar = bar(common.json, &options.file).await;
+    let bar = progress_bar(common.json, [&*options.file]).await;
     let opened = config.target.open_ready(OpenPurpose::Act).await?;
     let mut counts = AcceptCounts::default();
     let stop = stop_signals()?;
@@ -105,11 +101,7 @@ fn source(config: &Config, options: &AcceptArgs) -> Result<MessageSource> {
         let problem = config.sources.unknown(&options.source);
         return Err(Usage(problem).into());
     };
-    for pointer in [&options.key_pointer, &options.kind_pointer].into_iter().flatten() {
-        if !pointer.starts_with('/') {
-            return Err(Usage(invalid_pointer(pointer)).into());
-        }
-    }
+    check_pointers([&options.key_pointer, &options.kind_pointer])?;
     if let Some(pointer) = &options.key_pointer {
         source.key = Some(FieldLocation::Pointer(pointer.clone()));
     }
@@ -120,105 +112,6 @@ fn source(config: &Config, options: &AcceptArgs) -> Result<MessageSource> {
         source.default_kind.clone_from(kind);
     }
     Ok(source)
-}
-
-fn headers(given: &[String]) -> Result<Headers> {
-    let mut headers = Headers::new();
-    for header in given {
-        let Some((name, value)) = header.split_once(':') else {
-            return Err(Usage(format!("invalid header {header:?}: write NAME: VALUE")).into());
-        };
-        if is_left_out(name.trim()) {
-            return Err(Usage(format!("{}: remove it", not_stored(name.trim()))).into());
-        }
-        headers.append(name.trim(), value.trim());
-    }
-    Ok(headers)
-}
-
-/// The progress bar; a spinner if the size of the input is unknown.
-async fn bar(json: bool, file: &PathBuf) -> ProgressBar {
-    let bytes = tokio::fs::metadata(file).await.map(|file| file.len()).unwrap_or(0);
-    let (bar, style) = match bytes {
-        0 => (ProgressBar::new_spinner(), "{spinner} {msg}  {elapsed}"),
-        bytes => (ProgressBar::new(bytes), "{bar:30} {percent}%  {msg}  {elapsed}, {eta} left"),
-    };
-    if json {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    // An error cannot happen: the template is a constant.
-    if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style);
-    }
-    bar
-}
-
-/// A line, which may have any bytes.
-struct InputLine {
-    bytes: usize,
-    /// `None` if the line is too long.
-    body: Option<Vec<u8>>,
-}
-
-/// Reads lines, which may have any bytes. Cancellation-safe: a dropped `next` loses nothing.
-struct InputLines<R> {
-    input: BufReader<R>,
-    limit: usize,
-    /// The beginning of the next line, unless it is too long.
-    begun: Vec<u8>,
-    /// The number of bytes of the next line so far.
-    bytes: usize,
-}
-
-impl<R: AsyncRead + Unpin> InputLines<R> {
-    fn new(input: R, limit: usize) -> Self {
-        Self { input: BufReader::new(input), limit, begun: Vec::new(), bytes: 0 }
-    }
-
-    /// The next line without its line break. The bytes of a line that is too long are dropped, so that it needs no memory.
-    async fn next(&mut self) -> std::io::Result<Option<InputLine>> {
-        loop {
-            // The only await point. Bytes leave the buffer only behind it, so a dropped call loses none.
-            let chunk = self.input.fill_buf().await?;
-            if chunk.is_empty() {
-                return Ok((self.bytes > 0).then(|| self.line()));
-            }
-            let end = chunk.iter().position(|&byte| byte == b'\n');
-            let part = &chunk[..end.unwrap_or(chunk.len())];
-            self.bytes += part.len();
-            if self.bytes <= self.limit {
-                self.begun.extend_from_slice(part);
-            }
-            let used = part.len() + usize::from(end.is_some());
-            self.input.consume(used);
-            if end.is_some() {
-                return Ok(Some(self.line()));
-            }
-        }
-    }
-
-    fn line(&mut self) -> InputLine {
-        let (bytes, mut line) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.begun));
-        // Line ends of Windows.
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        InputLine { bytes, body: (bytes <= self.limit).then_some(line) }
-    }
-}
-
-/// Messages that are accepted together, with the numbers of their lines.
-#[derive(Default)]
-struct LineBatch {
-    numbers: Vec<u64>,
-    envelopes: Vec<Envelope>,
-}
-
-impl LineBatch {
-    fn add(&mut self, number: u64, envelope: Envelope) {
-        self.numbers.push(number);
-        self.envelopes.push(envelope);
-    }
 }
 
 /// Accepts the lines of an input.
@@ -237,74 +130,29 @@ impl<S: LogStore> AcceptRun<S> {
         counts: &mut AcceptCounts,
         stop: &watch::Receiver<bool>,
     ) -> Result<()> {
-        let mut lines = InputLines::new(input, self.inbox.max_body_bytes());
-        let mut number = 0;
-        let mut more = true;
-        while more {
+        let mut reader = MessageReader::new(input, self.inbox.max_body_bytes(), self.report());
+        let envelope = |body| {
+            let envelope = self.source.envelope(self.headers.clone(), body);
+            envelope.map_err(|invalid| self.error_text(&invalid))
+        };
+        let mut after = AfterBatch::More;
+        while after == AfterBatch::More {
             let mut batch = LineBatch::default();
-            more = self.read(&mut lines, &mut number, &mut batch, counts, stop).await?;
+            after = reader.next(&mut batch, stop, envelope).await?;
+            counts.refused += batch.refused;
             let results = self.inbox.accept_all(batch.envelopes).await;
             for (line, result) in batch.numbers.into_iter().zip(results) {
                 self.record(line, result, counts)?;
             }
             self.bar.set_message(format!("{} accepted, {} duplicates", counts.accepted, counts.duplicates));
         }
+        counts.interrupted = after == AfterBatch::Interrupted;
         self.inbox.close().await;
         Ok(())
     }
 
-    /// Reads the next batch, which ends when it is full or the input pauses. Returns whether there may be more.
-    async fn read<R: AsyncRead + Unpin>(
-        &self,
-        lines: &mut InputLines<R>,
-        number: &mut u64,
-        batch: &mut LineBatch,
-        counts: &mut AcceptCounts,
-        stop: &watch::Receiver<bool>,
-    ) -> Result<bool> {
-        while batch.envelopes.len() < BATCH_MAX {
-            let pause = async {
-                // An empty batch waits without a limit: there is nothing to accept yet.
-                match batch.envelopes.is_empty() {
-                    true => std::future::pending().await,
-                    false => tokio::time::sleep(PAUSE).await,
-                }
-            };
-            let read = tokio::select! {
-                // Lines first, so that a signal loses none that has left the pipe.
-                biased;
-                read = lines.next() => read,
-                () = stopped(stop.clone()) => {
-                    counts.interrupted = true;
-                    return Ok(false);
-                }
-                () = pause => return Ok(true),
-            };
-            let Some(line) = read.with_context(|| format!("cannot read line {}", *number + 1))? else {
-                return Ok(false);
-            };
-            *number += 1;
-            // One more for the line break.
-            self.bar.inc(line.bytes as u64 + 1);
-            let Some(body) = line.body else {
-                let limit = self.inbox.max_body_bytes();
-                let reason = format!(
-                    "the line has {} bytes, the limit is {limit}: raise http.max_body_bytes",
-                    line.bytes
-                );
-                self.refuse(*number, &reason, counts);
-                continue;
-            };
-            // Blank lines are allowed, also at the end of the file.
-            if body.is_empty() {
-                continue;
-            }
-            match self.source.envelope(self.headers.clone(), body) {
-                Ok(envelope) => batch.add(*number, envelope),
-                Err(invalid) => self.refuse(*number, &self.error_text(&invalid), counts),
-            }
-        }
-        Ok(true)
+    fn report(&self) -> LineReport<'_> {
+        LineReport { bar: &self.bar, file: None }
     }
 
     fn record(&self, line: u64, result: Result<Accept, Error>, counts: &mut AcceptCounts) -> Result<()> {
@@ -322,7 +170,8 @@ impl<S: LogStore> AcceptRun<S> {
                         | ErrorKind::Configuration
                 ) =>
             {
-                self.refuse(line, &chain_text(&error), counts);
+                counts.refused += 1;
+                self.report().refuse(line, &chain_text(&error));
             }
             // Any other error concerns the database, so the lines behind this one would fail too.
             Err(error) => {
@@ -341,16 +190,5 @@ impl<S: LogStore> AcceptRun<S> {
             }
             _ => invalid.to_string(),
         }
-    }
-
-    fn refuse(&self, line: u64, reason: &str, counts: &mut AcceptCounts) {
-        counts.refused += 1;
-        // Otherwise the progress bar would overwrite the line.
-        self.bar.suspend(|| {
-            #[allow(clippy::print_stderr, reason = "the program speaks to a person")]
-            {
-                eprintln!("oncebox: line {line}: {reason}");
-            }
-        });
     }
 }

@@ -72,7 +72,7 @@ struct ReplayArgs {
 
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-struct ReplayStart {
+pub(super) struct ReplayStart {
     /// Messages received since this time: 2026-01-31T12:00:00Z, or how long ago, for example 30m or 2d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<SystemTime>,
@@ -85,7 +85,7 @@ struct ReplayStart {
 }
 
 impl ReplayStart {
-    fn place(&self) -> ReplayFrom {
+    pub(super) fn place(&self) -> ReplayFrom {
         match (self.since, self.at) {
             (Some(time), _) => ReplayFrom::Time(time),
             (_, Some(place)) => ReplayFrom::Place(place),

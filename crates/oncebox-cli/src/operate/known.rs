@@ -1,8 +1,8 @@
 //! The handlers that are registered in the database, by name.
 
 use anyhow::Result;
-use oncebox::Operators;
 use oncebox::store::{HandlerState, HandlerStatus};
+use oncebox::{Mode, Operators};
 
 use crate::exit::NotFound;
 
@@ -15,10 +15,35 @@ pub(crate) async fn handlers(operators: &Operators) -> Result<Vec<HandlerStatus>
 
 /// The handler of that name. Otherwise an error with the known names.
 pub(crate) async fn find_handler(operators: &Operators, name: &str) -> Result<HandlerStatus> {
-    let statuses = handlers(operators).await?;
+    find("handler", name, handlers(operators).await?)
+}
+
+fn find(what: &str, name: &str, statuses: Vec<HandlerStatus>) -> Result<HandlerStatus> {
     let names: Vec<String> = statuses.iter().map(|status| status.handler.name.clone()).collect();
     let found = statuses.into_iter().find(|status| status.handler.name == name);
-    found.ok_or_else(|| NotFound(no_handler(name, &names)).into())
+    found.ok_or_else(|| NotFound(not_known(what, name, &names)).into())
+}
+
+/// All relays without the removed ones.
+pub(crate) async fn relays(operators: &Operators) -> Result<Vec<HandlerStatus>> {
+    let mut statuses = handlers(operators).await?;
+    statuses.retain(is_relay);
+    Ok(statuses)
+}
+
+/// Whether this is a relay, and no handler of an inbox.
+pub(crate) fn is_relay(status: &HandlerStatus) -> bool {
+    status.handler.mode == Mode::Relay
+}
+
+/// The relay of that name. Otherwise an error with the known names.
+pub(crate) async fn find_relay(operators: &Operators, name: &str) -> Result<HandlerStatus> {
+    let statuses = handlers(operators).await?;
+    if statuses.iter().any(|status| status.handler.name == name && !is_relay(status)) {
+        let text = format!("{name} is a handler, and not a relay: use `oncebox handlers` and `oncebox dead`");
+        return Err(NotFound(text).into());
+    }
+    find("relay", name, statuses.into_iter().filter(is_relay).collect())
 }
 
 /// The state's name, in tables and in JSON.
@@ -31,14 +56,14 @@ pub(crate) fn state_name(state: HandlerState) -> &'static str {
     }
 }
 
-fn no_handler(name: &str, names: &[String]) -> String {
+fn not_known(what: &str, name: &str, names: &[String]) -> String {
     let known = match names {
         [] => "none is registered".to_owned(),
         names => format!("known: {}", names.join(", ")),
     };
     match nearest(name, names) {
-        Some(similar) => format!("there is no handler {name:?}. Did you mean {similar:?}? ({known})"),
-        None => format!("there is no handler {name:?} ({known})"),
+        Some(similar) => format!("there is no {what} {name:?}. Did you mean {similar:?}? ({known})"),
+        None => format!("there is no {what} {name:?} ({known})"),
     }
 }
 
@@ -78,6 +103,6 @@ mod tests {
         assert_eq!(nearest("mail", &names), None);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("kitten", "sitting"), 3);
-        assert!(no_handler("legder", &names).contains("Did you mean \"ledger\""));
+        assert!(not_known("handler", "legder", &names).contains("Did you mean \"ledger\""));
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use oncebox::Operators;
-use oncebox::store::{MessageState, MessageStatus, Place, Waits};
+use oncebox::store::{MessageState, MessageStatus, Place, StoredMessage, WaitingMessage, Waits};
+use oncebox::{Headers, Key, Operators};
 use serde::Serialize;
 
 use crate::cli::CommonArgs;
@@ -234,22 +235,12 @@ fn waits_name(waits: Waits) -> &'static str {
 }
 
 fn full_text(status: &MessageStatus) -> String {
-    let message = &status.message;
-    let mut lines = vec![
-        format!("place:     {}", place_text(message.place)),
-        format!("kind:      {}", message.kind),
-        format!("key:       {}", key_or_none(message.key.as_ref())),
-        format!("received:  {} ({})", rfc3339(status.received_at), ago(status.received_at)),
-    ];
-    lines.extend(message.order_by.as_ref().map(|key| format!("order by:  {}", key_text(key))));
-    lines.extend(message.occurred_at.map(|time| format!("occurred:  {}", rfc3339(time))));
-    lines.extend(message.due_at.map(|time| format!("due:       {}", rfc3339(time))));
-    for (name, value) in message.headers.iter() {
-        lines.push(format!("header:    {}: {}", escaped(name), escaped(value)));
-    }
-    lines.push(String::new());
-    lines.push(body_text(&message.body));
-    lines.push(String::new());
+    let parts = MessageParts::from(&status.message);
+    let mut lines = vec![format!("place:     {}", place_text(status.message.place))];
+    lines.extend(status.message.message_id.map(|id| format!("id:        {id}")));
+    let received = format!("received:  {} ({})", rfc3339(status.received_at), ago(status.received_at));
+    lines.extend(parts.lines(received));
+    lines.extend([String::new(), body_text(parts.body), String::new()]);
     if status.handlers.is_empty() {
         lines.push("No handler for this kind.".to_owned());
     }
@@ -257,7 +248,61 @@ fn full_text(status: &MessageStatus) -> String {
     lines.join("\n")
 }
 
-fn describe(state: &MessageState) -> String {
+/// The parts of a message that its sender has chosen.
+pub(super) struct MessageParts<'a> {
+    kind: &'a str,
+    key: Option<&'a Key>,
+    order_by: Option<&'a Key>,
+    occurred_at: Option<SystemTime>,
+    due_at: Option<SystemTime>,
+    headers: &'a Headers,
+    pub(super) body: &'a [u8],
+}
+
+impl<'a> From<&'a StoredMessage> for MessageParts<'a> {
+    fn from(message: &'a StoredMessage) -> Self {
+        Self {
+            kind: &message.kind,
+            key: message.key.as_ref(),
+            order_by: message.order_by.as_ref(),
+            occurred_at: message.occurred_at,
+            due_at: message.due_at,
+            headers: &message.headers,
+            body: &message.body,
+        }
+    }
+}
+
+impl<'a> From<&'a WaitingMessage> for MessageParts<'a> {
+    fn from(message: &'a WaitingMessage) -> Self {
+        Self {
+            kind: &message.kind,
+            key: message.key.as_ref(),
+            order_by: message.order_by.as_ref(),
+            occurred_at: message.occurred_at,
+            due_at: message.due_at,
+            headers: &message.headers,
+            body: &message.body,
+        }
+    }
+}
+
+impl MessageParts<'_> {
+    /// A line for each part but the body, and the line with its time.
+    pub(super) fn lines(&self, time: String) -> Vec<String> {
+        let mut lines =
+            vec![format!("kind:      {}", self.kind), format!("key:       {}", key_or_none(self.key)), time];
+        lines.extend(self.order_by.map(|key| format!("order by:  {}", key_text(key))));
+        lines.extend(self.occurred_at.map(|time| format!("occurred:  {}", rfc3339(time))));
+        lines.extend(self.due_at.map(|time| format!("due:       {}", rfc3339(time))));
+        for (name, value) in self.headers.iter() {
+            lines.push(format!("header:    {}: {}", escaped(name), escaped(value)));
+        }
+        lines
+    }
+}
+
+pub(super) fn describe(state: &MessageState) -> String {
     match state {
         MessageState::Waiting => "waiting in the log".to_owned(),
         MessageState::Done => "done".to_owned(),
@@ -282,6 +327,9 @@ struct MessageField<'a> {
     place: String,
     lane: u16,
     position: i64,
+    /// Only of a published message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_id: Option<String>,
     kind: &'a str,
     #[serde(flatten)]
     key: KeyField,
@@ -293,15 +341,20 @@ struct MessageField<'a> {
 impl<'a> MessageField<'a> {
     fn new(status: &'a MessageStatus) -> Self {
         let message = &status.message;
+        let state = |(name, state): &'a (String, MessageState)| StateField {
+            handler: name,
+            state: StateDetail::new(state),
+        };
         Self {
             place: place_text(message.place),
             lane: message.place.lane,
             position: message.place.pos,
+            message_id: message.message_id.map(|id| id.to_string()),
             kind: &message.kind,
             key: KeyField::new(message.key.as_ref()),
             received_at: rfc3339(status.received_at),
             body_bytes: message.body.len(),
-            handlers: status.handlers.iter().map(|(name, state)| StateField::new(name, state)).collect(),
+            handlers: status.handlers.iter().map(state).collect(),
         }
     }
 }
@@ -311,6 +364,36 @@ impl<'a> MessageField<'a> {
 struct WholeMessage<'a> {
     #[serde(flatten)]
     message: MessageField<'a>,
+    #[serde(flatten)]
+    rest: RestField<'a>,
+}
+
+impl<'a> WholeMessage<'a> {
+    fn new(status: &'a MessageStatus) -> Self {
+        let rest = RestField::new(&MessageParts::from(&status.message));
+        Self { message: MessageField::new(status), rest }
+    }
+}
+
+/// The parts of a message in JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct PartsField<'a> {
+    kind: &'a str,
+    #[serde(flatten)]
+    key: KeyField,
+    #[serde(flatten)]
+    rest: RestField<'a>,
+}
+
+impl<'a> PartsField<'a> {
+    pub(super) fn new(parts: &MessageParts<'a>) -> Self {
+        Self { kind: parts.kind, key: KeyField::new(parts.key), rest: RestField::new(parts) }
+    }
+}
+
+/// What a list leaves out, in JSON.
+#[derive(Debug, Serialize)]
+struct RestField<'a> {
     order_by: Option<String>,
     occurred_at: Option<String>,
     due_at: Option<String>,
@@ -319,16 +402,14 @@ struct WholeMessage<'a> {
     body: BodyField,
 }
 
-impl<'a> WholeMessage<'a> {
-    fn new(status: &'a MessageStatus) -> Self {
-        let message = &status.message;
+impl<'a> RestField<'a> {
+    fn new(parts: &MessageParts<'a>) -> Self {
         Self {
-            message: MessageField::new(status),
-            order_by: message.order_by.as_ref().map(key_text),
-            occurred_at: message.occurred_at.map(rfc3339),
-            due_at: message.due_at.map(rfc3339),
-            headers: message.headers.iter().collect(),
-            body: BodyField::new(&message.body),
+            order_by: parts.order_by.map(key_text),
+            occurred_at: parts.occurred_at.map(rfc3339),
+            due_at: parts.due_at.map(rfc3339),
+            headers: parts.headers.iter().collect(),
+            body: BodyField::new(parts.body),
         }
     }
 }
@@ -337,6 +418,13 @@ impl<'a> WholeMessage<'a> {
 #[derive(Debug, Serialize)]
 struct StateField<'a> {
     handler: &'a str,
+    #[serde(flatten)]
+    state: StateDetail<'a>,
+}
+
+/// The state itself.
+#[derive(Debug, Serialize)]
+pub(super) struct StateDetail<'a> {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     failures: Option<u32>,
@@ -348,16 +436,9 @@ struct StateField<'a> {
     error: Option<&'a str>,
 }
 
-impl<'a> StateField<'a> {
-    fn new(handler: &'a str, state: &'a MessageState) -> Self {
-        let plain = Self {
-            handler,
-            state: state_name(state),
-            failures: None,
-            due_at: None,
-            waits: None,
-            error: None,
-        };
+impl<'a> StateDetail<'a> {
+    pub(super) fn new(state: &'a MessageState) -> Self {
+        let plain = Self { state: state_name(state), failures: None, due_at: None, waits: None, error: None };
         match state {
             MessageState::Waiting | MessageState::Done => plain,
             MessageState::Dead { error } => Self { error: Some(error), ..plain },

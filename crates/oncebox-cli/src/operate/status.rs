@@ -87,13 +87,14 @@ fn print_unhandled(unhandled: &[UnhandledKind], output: CommandOutput) -> Result
 fn print_processes(peers: &[Peer], handlers: &[HandlerStatus], output: CommandOutput) -> Result<()> {
     output.line("")?;
     if peers.is_empty() {
-        return output.line("No process runs handlers.");
+        return output.line("No process is at work.");
     }
-    let mut table = TextTable::new(["process", "last heartbeat", "handlers"]);
+    let mut table = TextTable::new(["process", "last heartbeat", "moves outbox", "handlers and relays"]);
     for peer in peers {
         let heartbeat = format!("{} ago", rough(peer.silent_for));
         let heartbeat = if is_alive(peer) { heartbeat } else { format!("{heartbeat}, lease expired") };
-        table.row([peer.name.clone(), heartbeat, names_of(peer, handlers).join(", ")]);
+        let moves = if peer.moves { "yes" } else { "no" };
+        table.row([peer.name.clone(), heartbeat, moves.to_owned(), names_of(peer, handlers).join(", ")]);
     }
     output.line(table)
 }
@@ -152,6 +153,7 @@ impl<'a> StatusReport<'a> {
             id: peer.id.0.to_string(),
             name: &peer.name,
             handlers: names_of(peer, handlers),
+            moves_outbox: peer.moves,
             alive: is_alive(peer),
             silent_for_ms: millis(peer.silent_for),
             lease_ms: millis(peer.lease),
@@ -218,6 +220,7 @@ struct ProcessField<'a> {
     id: String,
     name: &'a str,
     handlers: Vec<String>,
+    moves_outbox: bool,
     alive: bool,
     silent_for_ms: u64,
     lease_ms: u64,

@@ -25,9 +25,9 @@ pub(crate) struct WorkArgs {
 /// Runs the handlers until a signal, or with `--once` until no message is due.
 pub(crate) async fn run(common: &CommonArgs, options: &WorkArgs) -> Result<ExitCode> {
     let mut config = Config::load(common)?;
-    if config.handlers.is_empty() {
+    if !config.delivers() {
         return Err(Usage(
-            "no handler is configured: add one to oncebox.toml, for example\n\n    [handlers.receipts]\n    kinds = [\"order.paid\"]\n    \
+            "no handler and no relay is configured: add one to oncebox.toml, for example\n\n    [handlers.receipts]\n    kinds = [\"order.paid\"]\n    \
              url = \"https://example.com/receipts\""
                 .to_owned(),
         )

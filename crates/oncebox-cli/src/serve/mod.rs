@@ -39,7 +39,7 @@ pub(crate) struct ServeArgs {
     /// The address to listen on [default: http.listen of the configuration, otherwise 127.0.0.1:8080]
     #[arg(long, value_name = "IP:PORT", value_parser = parse_listen)]
     listen: Option<SocketAddr>,
-    /// Accept messages only; other processes run the handlers
+    /// Accept messages only; other processes run the handlers and relays
     #[arg(long)]
     accept_only: bool,
     /// The time limit for the head of a request
@@ -102,8 +102,8 @@ async fn serve<S: LogStore>(
     let address = listener.local_addr().context("cannot read the address of the listener")?;
     start_message::print(&config, address, S::NAME, S::GUARANTEE, with_handlers)?;
     let workers_end = WorkersEnd::default();
-    // Without handlers there are no workers, and no worker whose end could make the gateway unhealthy.
-    let has_work = with_handlers && !config.handlers.is_empty();
+    // Without handlers and relays there are no workers, and no worker whose end could make the gateway unhealthy.
+    let has_work = with_handlers && config.delivers();
     let working = has_work.then(|| {
         let (inbox, stop, workers_end) = (inbox.clone(), stopped(stop.clone()), workers_end.clone());
         tokio::spawn(async move {

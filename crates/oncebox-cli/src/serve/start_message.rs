@@ -6,7 +6,7 @@ use anyhow::Result;
 use oncebox::Guarantee;
 use serde_json::{Value, json};
 
-use crate::config::{Config, DEFAULT_FILE, Destination, HandlerConfig};
+use crate::config::{Config, DEFAULT_FILE, Destination, EndpointConfig, HandlerConfig, RelayConfig};
 use crate::output::CommandOutput;
 use crate::source::{FieldLocation, MessageSource};
 
@@ -35,6 +35,15 @@ pub(super) fn print(
             }
         }
     }
+    match (&config.relays[..], with_handlers) {
+        ([], _) => {}
+        (_, false) => out.line("  relays        run in other processes")?,
+        (relays, true) => {
+            for relay in relays {
+                out.line(format_args!("  relay         {}", relay_description(relay)))?;
+            }
+        }
+    }
     let address = reachable(address);
     let curl = curl(config, address);
     let options = match &config.file {
@@ -45,7 +54,7 @@ pub(super) fn print(
         "\nTry, in another terminal:\n\n  {curl}\n  {curl}   # a duplicate\n  \
          curl http://{address}/healthz\n  oncebox status{options}        # from a clone: cargo run --release -- status{options}\n"
     ))?;
-    if config.handlers.is_empty() {
+    if !config.delivers() {
         let edit = match &config.file {
             Some(file) => format!("add this to {}", file.display()),
             None => format!("create {DEFAULT_FILE} with this"),
@@ -113,11 +122,20 @@ fn put(body: &mut Value, pointer: &str, value: &str) {
 
 fn description(handler: &HandlerConfig) -> String {
     let to = match &handler.to {
-        // Without the path, which may have a secret.
-        Destination::Endpoint { url, .. } => url.origin().ascii_serialization(),
+        Destination::Endpoint(to) => origin(to),
         Destination::Command { program, .. } => program.clone(),
     };
     format!("{}: {} → {to}", handler.name, handler.kinds.join(", "))
+}
+
+fn relay_description(relay: &RelayConfig) -> String {
+    let kinds = relay.kinds.as_ref().map_or_else(|| "all kinds".to_owned(), |kinds| kinds.join(", "));
+    format!("{}: {kinds} → {}", relay.name, origin(&relay.to))
+}
+
+/// The address without the path, which may have a secret.
+fn origin(endpoint: &EndpointConfig) -> String {
+    endpoint.url.origin().ascii_serialization()
 }
 
 #[cfg(test)]

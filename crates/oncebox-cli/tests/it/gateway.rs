@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reqwest::{Client, Response, StatusCode};
@@ -47,6 +48,8 @@ fn client() -> Client {
 pub(crate) struct TestGateway {
     pub(crate) folder: TempDir,
     running: GatewayProcess,
+    /// What the gateway has printed so far.
+    printed: Printed,
     pub(crate) address: String,
     pub(crate) client: Client,
 }
@@ -66,8 +69,8 @@ impl TestGateway {
 
     /// The same with more arguments.
     pub(crate) fn start_with(folder: TempDir, arguments: &[&str]) -> Self {
-        let (running, address) = spawn(folder.path(), arguments);
-        Self { folder, running, address, client: client() }
+        let (running, printed, address) = spawn(folder.path(), arguments);
+        Self { folder, running, printed, address, client: client() }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -88,10 +91,32 @@ impl TestGateway {
         self.client.get(format!("http://{}{page}", self.address)).send().await.unwrap()
     }
 
+    /// Waits for a line of the start message with this text, and returns it.
+    pub(crate) async fn line(&self, text: &str) -> String {
+        loop {
+            let found = self.printed.lock().unwrap().iter().find(|line| line.contains(text)).cloned();
+            if let Some(line) = found {
+                return line;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until the health check has this status, and returns its message.
+    pub(crate) async fn health(&self, status: StatusCode) -> String {
+        loop {
+            let response = self.get("/healthz").await;
+            if response.status() == status {
+                return body_of(response).await["message"].as_str().unwrap_or_default().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Kills the gateway with SIGKILL, and starts it again.
     pub(crate) fn kill_and_restart(&mut self) {
         self.running.end();
-        (self.running, self.address) = spawn(self.folder.path(), &[]);
+        (self.running, self.printed, self.address) = spawn(self.folder.path(), &[]);
     }
 
     /// Stops the gateway with SIGTERM and waits. Returns its exit code and its folder.
@@ -123,7 +148,10 @@ impl Drop for GatewayProcess {
     }
 }
 
-fn spawn(folder: &Path, arguments: &[&str]) -> (GatewayProcess, String) {
+/// The lines on standard output.
+type Printed = Arc<Mutex<Vec<String>>>;
+
+fn spawn(folder: &Path, arguments: &[&str]) -> (GatewayProcess, Printed, String) {
     let mut command = oncebox(folder);
     command
         .args(["serve", "--listen", "127.0.0.1:0"])
@@ -138,7 +166,12 @@ fn spawn(folder: &Path, arguments: &[&str]) -> (GatewayProcess, String) {
             eprintln!("gateway: {line}");
         }
     });
-    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    let printed = Printed::default();
+    let keep = printed.clone();
+    let mut lines = BufReader::new(out)
+        .lines()
+        .map_while(Result::ok)
+        .inspect(move |line| keep.lock().unwrap().push(line.clone()));
     let address = lines.find_map(|line| {
         let address = line.trim().strip_prefix("messages in")?.trim().strip_prefix("http://")?.to_owned();
         Some(address.strip_suffix("/in/SOURCE")?.to_owned())
@@ -149,5 +182,5 @@ fn spawn(folder: &Path, arguments: &[&str]) -> (GatewayProcess, String) {
         panic!("the gateway does not start");
     };
     std::thread::spawn(move || lines.for_each(drop));
-    (GatewayProcess(child), address)
+    (GatewayProcess(child), printed, address)
 }

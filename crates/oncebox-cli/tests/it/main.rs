@@ -9,4 +9,5 @@ mod gateway;
 mod killed;
 mod operate;
 mod receiver;
+mod relays;
 mod serve;

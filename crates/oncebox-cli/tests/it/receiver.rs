@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// A response: a status, headers, and a delay.
 #[derive(Clone, Debug)]
@@ -42,6 +42,27 @@ impl ReceivedRequest {
     }
 }
 
+/// The address of a service that is down: connections to it are refused.
+pub(crate) struct ClosedReceiver {
+    // Bound, so that no other process takes the port, but not listening.
+    socket: TcpSocket,
+    pub(crate) address: String,
+}
+
+impl ClosedReceiver {
+    pub(crate) fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        Self { socket, address }
+    }
+
+    /// Starts the service. It sends these responses, and then 200.
+    pub(crate) fn open(self, responses: impl IntoIterator<Item = ServiceResponse>) -> Receiver {
+        Receiver::serve(self.socket.listen(1024).unwrap(), responses)
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) address: String,
@@ -57,7 +78,10 @@ struct ReceiverState {
 impl Receiver {
     /// Sends these responses, and then 200.
     pub(crate) async fn start(responses: impl IntoIterator<Item = ServiceResponse>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        ClosedReceiver::new().open(responses)
+    }
+
+    fn serve(listener: TcpListener, responses: impl IntoIterator<Item = ServiceResponse>) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let state = Arc::new(Mutex::new(ReceiverState {
             responses: responses.into_iter().collect(),

@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) revive: bool,
     pub(crate) ordered: Option<DeadHead>,
     pub(crate) detached: Option<Detachment>,
-    judges: Vec<Judge>,
+    pub(crate) judges: Vec<Judge>,
 }
 
 /// The options of a detached handler.
@@ -173,7 +173,7 @@ impl<M> HandlerOptions<M> {
     ///
     /// Use it for handlers whose work happens elsewhere, as a request to another service or in a process of its own. A crash of
     /// this process then does not count against their messages: they do not run alone afterwards, and do not become dead letters
-    /// after the third crash.
+    /// after the fifth crash.
     pub fn out_of_process(mut self) -> Self {
         self.settings.detached.get_or_insert_default().out_of_process = true;
         self

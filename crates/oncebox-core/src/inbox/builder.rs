@@ -5,20 +5,22 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::handler::{Handler, HandlerOptions, Input, Selectors, Settings, States, erase};
+use crate::handler::{Detachment, Handler, HandlerOptions, Input, Selectors, Settings, States, erase};
 use crate::inbox::batch_size::BatchSize;
 use crate::inbox::checks::Checks;
 use crate::inbox::doors::Doors;
 use crate::inbox::engine::Engine;
 use crate::inbox::permits::Permits;
 use crate::inbox::registered::Registered;
-use crate::inbox::stored::{DetachedSlots, Lessons, LogAccess, LogParts, LogShared, Pruning, StoredSettings};
+use crate::inbox::stored::{
+    DetachedSlots, Lessons, LogAccess, LogParts, LogShared, Pruning, RelayHandler, StoredSettings, sink_limit,
+};
 use crate::inbox::sweeper::Sweeper;
 use crate::inbox::units::{Batches, Spilling, Units};
 use crate::inbox::{Inbox, InboxStore, Parts};
 use crate::limits::MAX_BODY_BYTES;
 use crate::observe::Observer;
-use crate::outbox::AnyOutbox;
+use crate::outbox::{AnyOutbox, Relay, RelayLink};
 use crate::policy::{InFlight, KeyReuse, MissingKey};
 use crate::retention::Retention;
 use crate::store::Registration;
@@ -79,6 +81,8 @@ pub struct InboxBuilder<S: InboxStore> {
     pub(super) outbox: Option<Arc<dyn AnyOutbox<S>>>,
     /// Whether the inbox is for operators and handles no messages.
     pub(super) for_operators: bool,
+    /// Whether the inbox deletes what has expired.
+    pub(super) has_upkeep: bool,
     metrics: bool,
 }
 
@@ -95,6 +99,7 @@ impl<S: InboxStore> InboxBuilder<S> {
             log: None,
             outbox: None,
             for_operators: false,
+            has_upkeep: true,
             metrics: true,
         }
     }
@@ -177,10 +182,45 @@ impl<S: InboxStore> InboxBuilder<S> {
             lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
             kinds,
             detached: options.settings.detached.map(DetachedSlots::new),
+            relay: None,
             settings: options.settings,
             handler: erase(handler, options.selector),
             requirements: H::requirements(),
             takes_envelope: H::Input::KIND.is_none(),
+        });
+        self
+    }
+
+    /// Registers a relay of an outbox.
+    pub(crate) fn relay(mut self, relay: &Relay) -> Self {
+        let limit = sink_limit(self.stored.lease);
+        let settings = Settings {
+            retry: Some(relay.retry),
+            start: relay.start,
+            revive: relay.revive,
+            ordered: relay.ordered,
+            // The relay's own limit comes first.
+            timeout: Some(limit.saturating_add(Duration::from_secs(1))),
+            detached: Some(Detachment {
+                open_tasks: relay.open_tasks,
+                out_of_process: true,
+                ..Detachment::default()
+            }),
+            ..Settings::default()
+        };
+        self.handlers.push(Registered {
+            index: self.handlers.len(),
+            origin: relay.name.as_str().into(),
+            name: relay.name.as_str().into(),
+            batches: Batches::new(1, 1),
+            lessons: Mutex::new(Lessons::new(BatchSize::new(1, 1))),
+            kinds: relay.kinds.clone(),
+            detached: settings.detached.map(DetachedSlots::new),
+            relay: Some(RelayLink::new(relay)),
+            settings,
+            handler: Box::new(RelayHandler { sink: relay.sink.clone(), limit }),
+            requirements: Vec::new(),
+            takes_envelope: true,
         });
         self
     }
@@ -331,9 +371,9 @@ impl<S: InboxStore> InboxBuilder<S> {
             (log.prune, Pruning { lanes, keep_messages, retention: self.settings.retention })
         });
         // Heartbeats count as live time for retention, and an operator's tool handles no messages.
-        let sweeper = match self.for_operators {
-            true => Sweeper::idle(),
-            false => Sweeper::start(self.store.clone(), self.settings.retention, pruning, observer),
+        let sweeper = match self.has_upkeep && !self.for_operators {
+            false => Sweeper::idle(),
+            true => Sweeper::start(self.store.clone(), self.settings.retention, pruning, observer),
         };
         let engine = Arc::new(Engine {
             store: self.store,
@@ -367,7 +407,8 @@ impl<S: InboxStore> InboxBuilder<S> {
             let kinds = handler.kinds.clone();
             let Settings { start, revive, ordered, .. } = handler.settings;
             let mode = handler.mode(self.mode);
-            Registration { name: handler.name.to_string(), kinds, mode, ordered, start, revive }
+            let keep = handler.relay.as_ref().map(|relay| relay.keep_sent);
+            Registration { name: handler.name.to_string(), kinds, mode, ordered, start, revive, keep }
         };
         self.handlers.iter().map(registration).collect()
     }

@@ -70,6 +70,9 @@ impl<S: InboxStore> Checks<'_, S> {
                     "is ordered and at_most_once: an at-most-once message counts as handled before it runs, so it cannot hold back \
                      the next one. Leave one of them out"
                 }
+                _ if (self.mode == Mode::Relay) != handler.relay.is_some() => {
+                    "is a handler, and Mode::Relay is for the relays of an outbox: choose another mode"
+                }
                 (true, Some(_)) if !self.mode.allows_detached() => {
                     "is detached, and mixed is for handlers in a transaction: register it in the other mode under another name"
                 }

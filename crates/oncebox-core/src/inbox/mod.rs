@@ -23,13 +23,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use body::panic_text;
 pub use builder::InboxBuilder;
 use engine::Engine;
 use futures_util::future::{join, join_all};
 pub(crate) use stored::lane_of;
 pub use stored::{Accept, LogStore, Operators, PruneReport, WorkReport};
-use stored::{LogParts, Pruning, not_stored, prune};
+use stored::{LogParts, not_stored};
+pub(crate) use stored::{Pruning, prune, prune_sent};
 use sweeper::Sweeper;
+pub(crate) use sweeper::sweep;
 use tokio::sync::oneshot;
 pub use units::Once;
 use units::Units;
@@ -295,10 +298,19 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
+    /// Keeps this process among the running ones while it does something else than the work of this inbox.
+    pub(crate) async fn present_while<T: Send>(
+        &self,
+        other: impl Future<Output = T> + Send,
+    ) -> Result<T, Error> {
+        Ok(self.log()?.workers.present_while(other).await)
+    }
+
     /// Visits every lane that has work, once. For use from a scheduler such as cron.
     pub async fn work_once(&self) -> Result<WorkReport, Error> {
-        self.flush_outbox().await?;
-        self.log()?.workers.work_once().await
+        let (_, mut report) = self.flush_outbox().await?;
+        report += self.log()?.workers.work_once().await?;
+        Ok(report)
     }
 
     /// Works until no message can run now. Tasks that are not due yet stay.
@@ -306,8 +318,9 @@ impl<S: LogStore> Inbox<S> {
         let log = self.log()?;
         let mut report = WorkReport::default();
         loop {
-            let moved = self.flush_outbox().await?;
+            let (moved, sent) = self.flush_outbox().await?;
             let worked = log.workers.work_until_idle().await?;
+            report += sent;
             report += worked;
             // Handlers that ran may have published.
             if self.parts.engine.outbox.is_none() || (moved == 0 && worked.is_empty()) {
@@ -316,11 +329,11 @@ impl<S: LogStore> Inbox<S> {
         }
     }
 
-    /// Moves the messages of the outbox to the log, if there is one. Returns their number.
-    async fn flush_outbox(&self) -> Result<u64, Error> {
+    /// Moves the messages of the outbox to the log, if there is one. Returns their number, and what its relays have done.
+    async fn flush_outbox(&self) -> Result<(u64, WorkReport), Error> {
         match &self.parts.engine.outbox {
             Some(outbox) => outbox.flush().await,
-            None => Ok(0),
+            None => Ok((0, WorkReport::default())),
         }
     }
 
@@ -336,6 +349,26 @@ impl<S: LogStore> Inbox<S> {
             retention: engine.settings.retention,
         };
         prune(&engine.store, pruning, engine.observer).await
+    }
+
+    /// Wakes the workers.
+    pub(crate) fn wake(&self) {
+        if let Some(log) = &self.parts.log {
+            log.shared.wake.notify_one();
+        }
+    }
+
+    /// The number of lanes of the log.
+    pub(crate) fn lanes(&self) -> u16 {
+        self.parts.log.as_ref().map_or(0, |log| log.shared.lanes)
+    }
+
+    /// A relay whose sink does not confirm, and why.
+    pub(crate) fn waiting_relay(&self) -> Option<(&str, String)> {
+        // A process that waits tries again within seconds. After a longer time another one has its lanes.
+        let within = self.parts.log.as_ref()?.shared.settings.lease;
+        let mut relays = self.parts.engine.handlers.iter();
+        relays.find_map(|handler| Some((&*handler.name, handler.relay.as_ref()?.waits(within)?)))
     }
 
     fn log(&self) -> Result<&LogParts<S>, Error> {
@@ -403,7 +436,11 @@ async fn run_with_outbox<S: LogStore>(
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        (report, ()) = join(work, mover) => report,
+        (report, relayed) = join(work, mover) => {
+            let mut report = report?;
+            report += relayed?;
+            Ok(report)
+        }
         never = wake => match never {},
     }
 }

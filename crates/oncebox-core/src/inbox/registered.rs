@@ -7,6 +7,7 @@ use crate::handler::{Erased, Requirement, Settings};
 use crate::inbox::InboxStore;
 use crate::inbox::stored::{DetachedSlots, Lessons};
 use crate::inbox::units::Batches;
+use crate::outbox::RelayLink;
 use crate::store::Guarantee;
 
 /// A registered handler.
@@ -27,6 +28,8 @@ pub(crate) struct Registered<S: InboxStore> {
     pub(crate) lessons: Mutex<Lessons>,
     /// The concurrency limit of a detached handler; `None` for a handler that runs in transactions.
     pub(crate) detached: Option<DetachedSlots>,
+    /// The sink of a relay; `None` for a handler.
+    pub(crate) relay: Option<RelayLink>,
 }
 
 impl<S: InboxStore> Registered<S> {

@@ -5,22 +5,33 @@
 
 mod builder;
 mod mover;
+mod relay;
+mod sink;
+mod upkeep;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, watch};
+use futures_util::future::join;
+use tokio::sync::{Notify, oneshot, watch};
 
 pub use builder::OutboxBuilder;
 use mover::{Mover, MoverView};
+pub use relay::Relay;
+pub(crate) use relay::RelayLink;
+pub(crate) use sink::{ErasedSink, unknown};
+pub use sink::{Outgoing, Sink, Verdict};
+use upkeep::UpkeepScope;
 
 use crate::inbox::LogStore;
 use crate::limits::{check_envelope, check_order_by};
 use crate::observe::Observer;
-use crate::store::{Capture, Captured, OutboxStatus, Store};
-use crate::{Envelope, Error, ErrorKind, Message, MessageId, name};
+use crate::store::{
+    Capture, Captured, OutboxSize, OutboxStatus, Place, Store, StoredMessage, WaitingMessage,
+};
+use crate::{Envelope, Error, ErrorKind, Inbox, Message, MessageId, Mode, Operators, WorkReport, name};
 
 /// A store with an outbox. Every type that implements the roles implements it.
 pub trait OutboxStore: LogStore + Capture {}
@@ -33,8 +44,10 @@ pub struct Outbox<S: OutboxStore> {
 }
 
 /// The shared state of an outbox and its mover.
-pub(crate) struct OutboxParts<S> {
+pub(crate) struct OutboxParts<S: OutboxStore> {
     store: S,
+    /// The engine of the relays: an inbox whose handlers are the relays.
+    relays: Inbox<S>,
     max_body_bytes: usize,
     observer: Observer,
     /// Notified when a transaction has published messages.
@@ -104,17 +117,73 @@ impl<S: OutboxStore> Outbox<S> {
         self.parts.wake.notify_one();
     }
 
-    /// Moves messages until `shutdown` is ready. Run it in any number of processes: one of them moves at a time.
+    /// Moves messages to the log, and sends them by the relays, until `shutdown` is ready. Run it in any number of processes: one of
+    /// them moves at a time, and they share the lanes of the relays.
     ///
     /// An inbox that has this outbox ([`InboxBuilder::outbox`](crate::InboxBuilder::outbox)) runs it in its own
-    /// [`run`](crate::Inbox::run).
-    pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) {
-        Mover::new(&self.parts).run(shutdown).await;
+    /// [`run`](crate::Inbox::run). An error means that the relays can never start.
+    pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkReport, Error> {
+        match self.has_relays() {
+            true => self.run_relays(shutdown, UpkeepScope::Database).await,
+            // Without relays nothing else shows that this process moves.
+            false => self.parts.relays.present_while(self.run_mover(shutdown, UpkeepScope::Database)).await,
+        }
     }
 
-    /// Moves all committed messages to the log now, and returns their number. For use from a scheduler such as cron, and in tests.
+    fn has_relays(&self) -> bool {
+        self.parts.relays.handlers().next().is_some()
+    }
+
+    async fn run_mover(&self, shutdown: impl Future<Output = ()> + Send, scope: UpkeepScope) -> WorkReport {
+        upkeep::beside(&self.parts, scope, Mover::new(&self.parts).run(shutdown)).await;
+        WorkReport::default()
+    }
+
+    async fn run_relays(
+        &self,
+        shutdown: impl Future<Output = ()> + Send,
+        scope: UpkeepScope,
+    ) -> Result<WorkReport, Error> {
+        let relays = &self.parts.relays;
+        let (ended, has_ended) = oneshot::channel::<()>();
+        let work = async move {
+            let report = relays.run(shutdown).await;
+            // The mover ends last, as in an inbox.
+            drop(ended);
+            report
+        };
+        let mover = Mover::new(&self.parts).run(async move {
+            let _ = has_ended.await;
+        });
+        let wake = async {
+            let mut moves = self.parts.moves.subscribe();
+            while moves.changed().await.is_ok() {
+                relays.wake();
+            }
+            std::future::pending::<()>().await;
+        };
+        let both = async { join(work, mover).await.0 };
+        tokio::select! {
+            report = upkeep::beside(&self.parts, scope, both) => report,
+            () = wake => Ok(WorkReport::default()),
+        }
+    }
+
+    /// Moves all committed messages to the log now, and returns their number. The relays send what they can send now. For use from
+    /// a scheduler such as cron, and in tests.
     pub async fn flush(&self) -> Result<u64, Error> {
-        Mover::new(&self.parts).flush().await
+        Ok(self.move_and_send().await?.0)
+    }
+
+    /// Moves and sends what can be moved and sent now. Returns the number of moved messages, and what the relays have done.
+    async fn move_and_send(&self) -> Result<(u64, WorkReport), Error> {
+        let moved = Mover::new(&self.parts).flush().await?;
+        Ok((moved, self.parts.relays.work_until_idle().await?))
+    }
+
+    /// What operators read and do, for the relays as for handlers.
+    pub fn operators(&self) -> Operators {
+        self.parts.relays.operators()
     }
 
     /// Reads how many messages wait for the mover.
@@ -122,14 +191,48 @@ impl<S: OutboxStore> Outbox<S> {
         self.parts.store.outbox_status().await
     }
 
-    /// Checks that the mover works. The error says why it does not.
-    pub fn health(&self) -> Result<(), Error> {
-        match &*self.parts.last_error() {
-            Some(error) => {
-                Err(Error::new(ErrorKind::Unavailable, format!("the mover of the outbox waits: {error}")))
-            }
-            None => Ok(()),
+    /// Reads how much disk space the outbox and the log use.
+    pub async fn size(&self) -> Result<OutboxSize, Error> {
+        self.parts.store.outbox_size().await
+    }
+
+    /// The messages that wait for the mover, oldest first.
+    pub async fn waiting_messages(&self, limit: u32) -> Result<Vec<WaitingMessage>, Error> {
+        self.parts.store.waiting_messages(limit).await
+    }
+
+    /// The message with this id, if it waits for the mover. Later it is in the log: [`find`](Self::find).
+    pub async fn waiting_message(&self, id: MessageId) -> Result<Option<WaitingMessage>, Error> {
+        self.parts.store.waiting_message(id).await
+    }
+
+    /// The place in the log of the published message with this id, if it is still there. [`Operators::message`] reads it, with its
+    /// state for each relay and handler.
+    pub async fn find(&self, id: MessageId) -> Result<Option<Place>, Error> {
+        self.parts.store.find_published(id).await
+    }
+
+    /// The oldest messages in the log that a relay has not sent, of this outbox or another one on the same log. Dead letters are not
+    /// among them.
+    pub async fn unsent(&self, relay: &str, limit: u32) -> Result<Vec<StoredMessage>, Error> {
+        let statuses = self.parts.store.handler_statuses().await?;
+        let mut relays =
+            statuses.into_iter().map(|status| status.handler).filter(|known| known.mode == Mode::Relay);
+        match relays.find(|known| known.name == relay) {
+            Some(known) => self.parts.store.unsent_messages(known.id, limit).await,
+            None => Err(Error::configuration(format!("no relay is registered as {relay:?}"))),
         }
+    }
+
+    /// Checks that the mover works, and that the sinks confirm. The error says what waits, and why.
+    pub fn health(&self) -> Result<(), Error> {
+        let waits =
+            |what: String, error: &str| Error::new(ErrorKind::Unavailable, format!("{what} waits: {error}"));
+        if let Some(error) = &*self.parts.last_error() {
+            return Err(waits("the mover of the outbox".to_owned(), error));
+        }
+        let waiting = self.parts.relays.waiting_relay();
+        waiting.map_or(Ok(()), |(relay, why)| Err(waits(format!("the relay {relay:?}"), &why)))
     }
 
     /// The store underneath.
@@ -138,7 +241,7 @@ impl<S: OutboxStore> Outbox<S> {
     }
 }
 
-impl<S> OutboxParts<S> {
+impl<S: OutboxStore> OutboxParts<S> {
     /// Checks a message and gives it an id.
     fn to_capture(&self, envelope: Envelope) -> Result<Captured, Error> {
         name::check("kind", &envelope.kind)?;
@@ -198,11 +301,12 @@ pub(crate) trait AnyOutbox<S: Store>: Send + Sync {
     /// Notified after each move.
     fn moves(&self) -> watch::Receiver<u64>;
 
-    /// Moves messages until `shutdown` is ready.
-    fn run<'a>(&'a self, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()>;
+    /// Moves and sends messages until `shutdown` is ready.
+    fn run<'a>(&'a self, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<WorkReport, Error>>;
 
-    /// Moves all committed messages now.
-    fn flush(&self) -> BoxFuture<'_, Result<u64, Error>>;
+    /// Moves all committed messages now, and sends what can be sent. Returns the number of moved messages, and what the relays have
+    /// done.
+    fn flush(&self) -> BoxFuture<'_, Result<(u64, WorkReport), Error>>;
 
     /// The error that stops the mover, if there is one.
     fn health(&self) -> Result<(), Error>;
@@ -241,12 +345,18 @@ impl<S: OutboxStore> AnyOutbox<S> for Outbox<S> {
         self.parts.moves.subscribe()
     }
 
-    fn run<'a>(&'a self, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()> {
-        Box::pin(self.run(shutdown))
+    fn run<'a>(&'a self, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<WorkReport, Error>> {
+        Box::pin(async move {
+            match self.has_relays() {
+                true => self.run_relays(shutdown, UpkeepScope::SentMessages).await,
+                // The inbox that runs this shows that the process moves.
+                false => Ok(self.run_mover(shutdown, UpkeepScope::SentMessages).await),
+            }
+        })
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<u64, Error>> {
-        Box::pin(self.flush())
+    fn flush(&self) -> BoxFuture<'_, Result<(u64, WorkReport), Error>> {
+        Box::pin(self.move_and_send())
     }
 
     fn health(&self) -> Result<(), Error> {

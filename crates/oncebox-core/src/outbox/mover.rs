@@ -43,7 +43,7 @@ impl MoverView {
 }
 
 /// Moves messages.
-pub(super) struct Mover<'a, S> {
+pub(super) struct Mover<'a, S: OutboxStore> {
     parts: &'a OutboxParts<S>,
 }
 
@@ -145,7 +145,7 @@ impl<'a, S: OutboxStore> Mover<'a, S> {
     }
 }
 
-impl<S> OutboxParts<S> {
+impl<S: OutboxStore> OutboxParts<S> {
     /// Records or clears the error. It logs changes only, so that an outage does not fill the log.
     fn note_error(&self, error: Option<String>) {
         let mut noted = self.last_error();

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::inbox::lane_of;
-use crate::store::Log;
+use crate::store::{HandlerId, Log, Place, StoredMessage};
 use crate::{Error, Fingerprint, Headers, Key, MessageId};
 
 /// A message that a transaction publishes.
@@ -113,6 +113,51 @@ impl OutboxStatus {
     }
 }
 
+/// A message in the outbox, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingMessage {
+    /// Its id; `None` if another program has written a text that is no UUID. The mover gives such a message an id.
+    pub id: Option<MessageId>,
+    /// Its kind.
+    pub kind: String,
+    /// The key that deduplicates it; `None` if its id is the key.
+    pub key: Option<Key>,
+    /// Its ordering key.
+    pub order_by: Option<Key>,
+    /// Its headers.
+    pub headers: Headers,
+    /// The encoded message.
+    pub body: Vec<u8>,
+    /// The time of the event that it reports.
+    pub occurred_at: Option<SystemTime>,
+    /// Its due time, if it is not to be handled at once.
+    pub due_at: Option<SystemTime>,
+    /// When it was published.
+    pub captured_at: SystemTime,
+    /// The time since then.
+    pub waited: Duration,
+}
+
+/// The disk space of an outbox, in bytes. A store leaves out what it cannot read quickly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutboxSize {
+    /// The table of the outbox with its indexes.
+    pub outbox: Option<u64>,
+    /// The messages of the log with their indexes.
+    pub log: Option<u64>,
+    /// The whole database.
+    pub database: Option<u64>,
+}
+
+impl OutboxSize {
+    /// The sizes in bytes, as a database returns them.
+    pub fn new(outbox: Option<i64>, log: Option<i64>, database: Option<i64>) -> Self {
+        let bytes = |size: Option<i64>| size.and_then(|size| u64::try_from(size).ok());
+        Self { outbox: bytes(outbox), log: bytes(log), database: bytes(database) }
+    }
+}
+
 /// Keeps messages that a transaction publishes, and moves them to the log after its commit.
 pub trait Capture: Log {
     /// Inserts messages into the outbox, in the caller's transaction. Their order is the order in which they are moved, also
@@ -142,6 +187,30 @@ pub trait Capture: Log {
 
     /// Reads the state of the outbox.
     fn outbox_status(&self) -> impl Future<Output = Result<OutboxStatus, Error>> + Send;
+
+    /// Reads how much disk space the outbox and the log use.
+    fn outbox_size(&self) -> impl Future<Output = Result<OutboxSize, Error>> + Send;
+
+    /// The messages that wait for the mover, oldest first.
+    fn waiting_messages(&self, limit: u32)
+    -> impl Future<Output = Result<Vec<WaitingMessage>, Error>> + Send;
+
+    /// The message with this id, if it waits for the mover.
+    fn waiting_message(
+        &self,
+        id: MessageId,
+    ) -> impl Future<Output = Result<Option<WaitingMessage>, Error>> + Send;
+
+    /// The place in the log of the published message with this id, if it is still there.
+    fn find_published(&self, id: MessageId) -> impl Future<Output = Result<Option<Place>, Error>> + Send;
+
+    /// The oldest messages in the log that a relay has not sent: those ahead of its progress, and its retries. Dead letters are not
+    /// among them. Messages of one lane are in their order.
+    fn unsent_messages(
+        &self,
+        relay: HandlerId,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<StoredMessage>, Error>> + Send;
 }
 
 #[cfg(test)]

@@ -56,6 +56,15 @@ pub const MOVE: &str = "move messages from the outbox to the log";
 /// Reads the outbox.
 pub const READ_OUTBOX: &str = "read the outbox";
 
+/// Leases a lane to a process.
+pub const LEASE_LANE: &str = "lease a lane";
+/// Reads a range of messages.
+pub const READ_RANGE: &str = "read a range of messages";
+/// Records the outcome of a range.
+pub const SETTLE_RANGE: &str = "record the outcome of a range";
+/// Ends the lease of a lane.
+pub const RELEASE_LANE: &str = "release a lane";
+
 /// Looks for work.
 pub const LOOK: &str = "look for work";
 /// Takes messages.

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::store::{HandlerId, Marker, Store, Unit};
-use crate::{Error, Fingerprint, Headers, Key, StoredKey};
+use crate::{Error, Fingerprint, Headers, Key, MessageId, StoredKey};
 
 /// A message that is to be appended.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub struct NewMessage {
     /// The time since it arrived, by this process's steady clock.
     // A duration, not a time: the clocks of process and database may differ.
     pub waited: Duration,
+    /// Its id, if it was published.
+    pub message_id: Option<MessageId>,
 }
 
 /// The choice of a lane for a batch.
@@ -103,6 +105,18 @@ pub enum Spilled {
     Busy,
 }
 
+/// The messages of a lane that one step of pruning examines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PruneRange {
+    /// The position behind which it begins.
+    pub behind: i64,
+    /// The maximum number of positions.
+    pub positions: u32,
+    /// Messages received at this time or later stay. `None`: messages that a handler reads stay, whatever their age.
+    // A process that only relays does not know how long the handlers' messages are to be kept.
+    pub before_ms: Option<i64>,
+}
+
 /// The result of one step of pruning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pruned {
@@ -143,22 +157,16 @@ pub trait Log: Store {
         keys: &[StoredKey],
     ) -> impl Future<Output = Result<u64, Error>> + Send;
 
-    /// Deletes messages of one lane. It begins behind a position and reads up to `positions` of them. It deletes those that
+    /// Deletes messages of one lane within a range. It deletes those that
     ///
-    /// - were received before this time,
     /// - have no task and no dead letter,
-    /// - have been passed by all handlers of their kind that read the log. There must be at least one such handler, unless the
-    ///   message was for a single handler only.
+    /// - have been passed by all handlers and relays that read them. There must be at least one such reader, unless the message
+    ///   was for a single handler only,
+    /// - are older than each of these relays keeps sent messages.
     ///
     /// It never deletes the lane's newest message.
     // The newest one stays because the next append reads its position there.
-    fn prune(
-        &self,
-        lane: u16,
-        behind: i64,
-        positions: u32,
-        before_ms: i64,
-    ) -> impl Future<Output = Result<Pruned, Error>> + Send;
+    fn prune(&self, lane: u16, range: PruneRange) -> impl Future<Output = Result<Pruned, Error>> + Send;
 
     /// Deletes up to `limit` accept markers from before this time whose messages are pruned, and returns their number.
     fn sweep_accepted(&self, before_ms: i64, limit: u32) -> impl Future<Output = Result<u64, Error>> + Send;

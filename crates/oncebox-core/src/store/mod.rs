@@ -15,6 +15,7 @@
 //! | [`Processes`] | keeps heartbeats and leases | stored messages |
 //! | [`DeadLetters`], [`Operate`] | carry out the actions of operators | stored messages |
 //! | [`Capture`] | keeps messages that a transaction publishes, and moves them to the log | the outbox |
+//! | [`Ranges`] | leases lanes to relays, and settles ranges of messages | the outbox |
 //! | [`Survey`] | reads the state of handlers and messages | stored messages |
 //!
 //! A store without transactions that handlers can share implements [`Leases`](crate::lease::Leases) instead and becomes a store
@@ -40,6 +41,7 @@ mod lingering;
 mod log;
 mod operate;
 mod processes;
+mod ranges;
 pub mod refusal;
 mod registration;
 mod registry;
@@ -55,7 +57,10 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-pub use capture::{Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxStatus, lane_of_captured};
+pub use capture::{
+    Capture, Captured, MoveLimits, MoveWindow, Moved, OutboxSize, OutboxStatus, WaitingMessage,
+    lane_of_captured,
+};
 pub use care::Care;
 pub use claims::{Claimed, Claims, Unit};
 pub use dead_letters::{Acted, Action, ActionPlan, AuditEntry, DeadLetter, DeadLetters, MarkerStep, Select};
@@ -63,9 +68,10 @@ pub use failed_attempt::FailedAttempt;
 pub use inspect::{Inspect, Marker, MarkerState};
 pub use life::{Event, LIFE, Stage, Transition};
 pub use lingering::Lingering;
-pub use log::{Appended, LaneChoice, Log, NewMessage, Place, Pruned, Spill, Spilled};
+pub use log::{Appended, LaneChoice, Log, NewMessage, Place, PruneRange, Pruned, Spill, Spilled};
 pub use operate::{Affected, Operate, Operation, OperationEntry, OperationPlan, OperationStep};
 pub use processes::{NewProcess, Peer, ProcessId, Processes};
+pub use ranges::Ranges;
 pub use registration::{
     HandlerPlan, LaneStep, Leftovers, LogLayout, Registration, RegistrationPlan, RegistryState, RowStep,
 };

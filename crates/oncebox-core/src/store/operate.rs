@@ -254,6 +254,7 @@ mod tests {
             mode,
             ordered: None,
             state,
+            keep: None,
         }
     }
 

@@ -25,6 +25,8 @@ pub struct NewProcess {
     pub lease: Duration,
     /// The maximum number of messages that it has in flight in one lane.
     pub in_flight: u32,
+    /// Whether it has an outbox, and so a mover.
+    pub moves: bool,
 }
 
 /// Another running process.
@@ -43,6 +45,8 @@ pub struct Peer {
     pub silent_for: Duration,
     /// Its lease expires after this time without a heartbeat.
     pub lease: Duration,
+    /// Whether it has an outbox, and so a mover.
+    pub moves: bool,
 }
 
 /// Keeps the running processes. All times are those of the database's clock.

@@ -1,5 +1,7 @@
 //! Registration: compares the handlers of a program with those in the database. The rules are pure; a store carries out the plan.
 
+use std::time::Duration;
+
 use crate::store::{HandlerId, HandlerState, KnownHandler, LaneCount, Layout};
 use crate::{DeadHead, Error, Mode, Start};
 
@@ -23,6 +25,8 @@ pub struct Registration {
     pub start: Start,
     /// Whether a removed handler of that name may register again.
     pub revive: bool,
+    /// How long a relay keeps sent messages for a replay; `None` for a handler.
+    pub keep: Option<Duration>,
 }
 
 /// The unfinished work of a handler in the mode that it is to leave.
@@ -194,7 +198,7 @@ impl HandlerPlan<'_> {
             Mode::Inline { spill: false } if left.has_tasks => {
                 "there are tasks or dead letters: let it work through them, and deal with the dead letters"
             }
-            Mode::Inline { .. } | Mode::Stored | Mode::Mixed => return Ok(()),
+            Mode::Inline { .. } | Mode::Stored | Mode::Mixed | Mode::Relay => return Ok(()),
         };
         Err(Error::configuration(format!(
             "the handler {:?} cannot become {} yet, and is still {}: {obstacle}",
@@ -219,8 +223,10 @@ impl Registration {
         }
         self.check(known)?;
         let leaves = Some(known.mode).filter(|&mode| mode != self.mode);
-        // A changed order is not refused: the program that started last decides.
-        if leaves.is_none() && known.ordered == self.ordered {
+        // A changed order is not refused: the program that started last decides. So it is with what a relay sends and keeps.
+        let is_same = known.ordered == self.ordered && known.keep == self.keep;
+        let has_new_kinds = self.mode == Mode::Relay && known.kinds != self.kinds;
+        if leaves.is_none() && is_same && !has_new_kinds {
             return Ok(None);
         }
         let lanes = self.lane_steps(Some(known.mode));
@@ -243,6 +249,13 @@ impl Registration {
     /// Checks that the handler in the database may change to this registration.
     fn check(&self, known: &KnownHandler) -> Result<(), Error> {
         let name = &self.name;
+        if (self.mode == Mode::Relay) != (known.mode == Mode::Relay) {
+            return Err(Error::configuration(format!(
+                "{name:?} is a {} in the database and a {} here: choose another name",
+                known.mode.role(),
+                self.mode.role()
+            )));
+        }
         if !self.may_become(known.mode) {
             return Err(Error::configuration(format!(
                 "the handler {name:?} is {} in the database and {} here: a message that came in both ways would run twice. \
@@ -252,7 +265,8 @@ impl Registration {
             )));
         }
         // An inline handler passes no messages over, so its kinds may change.
-        if known.mode.reads_log() && known.kinds != self.kinds {
+        // The messages of new kinds that a relay has passed are kept, and a replay sends them.
+        if known.mode.reads_log() && known.mode != Mode::Relay && known.kinds != self.kinds {
             return Err(Error::configuration(format!(
                 "the handler {name:?} takes {:?} in the database and {:?} here: messages of the new kinds that it has passed \
                  already would be missing. Register it under another name",
@@ -270,6 +284,7 @@ impl Registration {
             // which relies on markers, recognises it.
             Mode::Stored => from.reads_log(),
             Mode::Inline { .. } => from.is_inline(),
+            Mode::Relay => from == Mode::Relay,
         }
     }
 
@@ -305,6 +320,7 @@ mod tests {
             ordered: None,
             start: Start::Now,
             revive,
+            keep: None,
         }
     }
 
@@ -317,6 +333,7 @@ mod tests {
             mode,
             ordered: None,
             state,
+            keep: None,
         }
     }
 

@@ -1,7 +1,9 @@
 //! The registry: the handlers in the database, with their names, modes and kinds.
 
 use std::fmt;
+use std::time::Duration;
 
+use crate::store::row::duration_from_ms;
 use crate::store::{Registration, Store};
 use crate::{DeadHead, Error, Mode};
 
@@ -66,6 +68,8 @@ pub struct KnownHandler {
     pub ordered: Option<DeadHead>,
     /// Its state.
     pub state: HandlerState,
+    /// How long a relay keeps sent messages; `None` for a handler.
+    pub keep: Option<Duration>,
 }
 
 /// A handler's row in the database, before its names are read.
@@ -85,6 +89,8 @@ pub struct HandlerRow<'r> {
     pub ordered: Option<&'r str>,
     /// The name of its state.
     pub state: &'r str,
+    /// How long a relay keeps sent messages.
+    pub keep_ms: Option<i64>,
 }
 
 impl TryFrom<HandlerRow<'_>> for KnownHandler {
@@ -102,6 +108,7 @@ impl TryFrom<HandlerRow<'_>> for KnownHandler {
             mode: Mode::from_name(row.mode).ok_or_else(|| unknown("mode", row.mode))?,
             ordered: row.ordered.map(dead_head).transpose()?,
             state: HandlerState::from_name(row.state).ok_or_else(|| unknown("state", row.state))?,
+            keep: row.keep_ms.map(duration_from_ms),
         })
     }
 }
@@ -183,6 +190,7 @@ mod tests {
             mode: "mixed",
             ordered: Some("skip"),
             state: "paused",
+            keep_ms: None,
         };
         let known = KnownHandler::try_from(row()).unwrap();
         assert_eq!((known.id, known.mode, known.ordered), (HandlerId(7), Mode::Mixed, Some(DeadHead::Skip)));

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::store::{Captured, HandlerId, MarkerState, Place, ProcessId, Store, Unit};
-use crate::{DeadHead, Error, Headers, Key, Mode};
+use crate::{DeadHead, Error, Headers, Key, MessageId, Mode};
 
 /// A message in the log, as its handler receives it.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub struct StoredMessage {
     pub crashes: u32,
     /// Whether the handler's own marker says known and not done; for tasks only.
     pub spilled: bool,
+    /// Its id, if it was published; for relays only.
+    pub message_id: Option<MessageId>,
 }
 
 /// A lane in which a handler has work.
@@ -387,6 +389,7 @@ mod tests {
             replay: false,
             crashes: 0,
             spilled: false,
+            message_id: None,
         }
     }
 

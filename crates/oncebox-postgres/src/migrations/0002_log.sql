@@ -28,9 +28,10 @@ create table "{schema}".handler (
     name text collate "C" not null unique,
     origin text collate "C" not null,    -- the first name: markers and effect ids are made with it
     kinds text[] not null,
-    mode text not null check (mode in ('inline', 'spill', 'stored', 'mixed')),
+    mode text not null check (mode in ('inline', 'spill', 'stored', 'mixed', 'relay')),
     ordered text check (ordered in ('hold', 'skip')),  -- what a dead letter means for those behind it; null: no order
     state text not null check (state in ('active', 'paused', 'removed', 'renamed')),
+    keep interval,                       -- of a relay: how long messages stay for a replay
     renamed_to integer,                  -- whose name this was, where it is only that
     registered_at timestamptz not null default clock_timestamp()
 );
@@ -50,6 +51,7 @@ create table "{schema}".message (
     long_key bytea,
     order_by bytea,
     target integer,                      -- only for this handler; null for all of its kind
+    message_id uuid,                     -- of a published message; null: accepted
     headers text,                        -- JSON: a list of [name, value]
     body bytea not null,
     occurred_at timestamptz,
@@ -212,7 +214,7 @@ execute function "{schema}".refuse_commit();
 create function "{schema}".append(
     any_lane boolean, preferred integer, kinds text[], keys bytea[], long_keys bytea[], fingerprints bigint[],
     orders bytea[], headers text[], bodies bytea[], occurred_ms bigint[], due_ms bigint[], waited_ms bigint[],
-    offset_ms bigint, new_kinds text[]
+    offset_ms bigint, new_kinds text[], message_ids uuid[]
 ) returns table (n bigint, is_known boolean, lane integer, pos bigint, fingerprint bigint)
 language plpgsql
 set enable_seqscan = off
@@ -254,9 +256,9 @@ begin
             u.*, m.state is not null as is_known, m.lane as known_lane, m.pos as known_pos, m.fingerprint as known_as,
             head.pos + count(*) filter (where m.state is null) over (order by u.n rows unbounded preceding) as pos
         from unnest(
-            kinds, keys, long_keys, fingerprints, orders, headers, bodies, occurred_ms, due_ms, waited_ms
+            kinds, keys, long_keys, fingerprints, orders, headers, bodies, occurred_ms, due_ms, waited_ms, message_ids
         ) with ordinality as u(
-            kind, key, long_key, fingerprint, order_by, headers, body, occurred_ms, due_ms, waited_ms, n
+            kind, key, long_key, fingerprint, order_by, headers, body, occurred_ms, due_ms, waited_ms, message_id, n
         )
         left join lateral (
             select m.state, m.lane, m.pos, m.fingerprint from "{schema}".marker m
@@ -280,12 +282,12 @@ begin
         order by v.kind collate "C", v.key
     ), appended as (
         insert into "{schema}".message (
-            lane, pos, kind, key, long_key, order_by, headers, body, occurred_at, due_at, received_at
+            lane, pos, kind, key, long_key, order_by, headers, body, occurred_at, due_at, received_at, message_id
         )
         select
             chosen, v.pos, v.kind, v.key, v.long_key, v.order_by, v.headers, v.body,
             to_timestamp(v.occurred_ms / 1000.0), to_timestamp(v.due_ms / 1000.0),
-            received - v.waited_ms * interval '1 ms'
+            received - v.waited_ms * interval '1 ms', v.message_id
         from v
         where not v.is_known
         order by v.pos
@@ -459,7 +461,7 @@ create function "{schema}".take_tasks(
     transaction_id text, backend integer,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
     occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint, failures integer, attempts text, edited boolean,
-    replay boolean, crashes integer, spilled boolean
+    replay boolean, crashes integer, spilled boolean, message_id uuid
 )
 language plpgsql
 set enable_seqscan = off
@@ -569,7 +571,8 @@ begin
         exists (
             select from "{schema}".marker k
             where k.handler = first_name and k.kind = m.kind and k.key = m.key and k.state = 'spilled'
-        )
+        ),
+        m.message_id
     from taken_out t
     join "{schema}".message m on m.lane = t.lane and m.pos = t.pos
     order by case when dead_head is null then t.due_at end, t.pos;
@@ -651,10 +654,30 @@ begin
 end
 $$;
 
--- Deletes messages of one lane that nobody needs any more. The upkeep lock comes first: nobody registers, replays or is
--- removed meanwhile.
+-- The kinds of a relay as patterns for LIKE: a `*` stands for any text.
+create function "{schema}".patterns(kinds text[]) returns text[]
+language sql stable
+as $$
+    select string_to_array(
+        replace(replace(replace(replace(array_to_string($1, chr(1)), '\', '\\'), '%', '\%'), '_', '\_'), '*', '%'), chr(1)
+    )
+$$;
+
+-- Whether a handler or relay reads a message of the log. A relay reads published messages only.
+create function "{schema}".reads(mode text, kinds text[], kind text, message_id uuid) returns boolean
+language sql stable
+as $$
+    select case
+        when $1 in ('stored', 'mixed') then $3 = any ($2)
+        when $1 = 'relay' then $4 is not null and $3 like any ("{schema}".patterns($2))
+        else false
+    end
+$$;
+
+-- Deletes messages of one lane that no reader needs any more; without a time, those that relays read and no handler does. The upkeep
+-- lock comes first: no handler is registered, replayed or removed meanwhile.
 create function "{schema}".prune(
-    pruned integer, behind bigint, max_positions integer, before timestamptz
+    pruned integer, behind bigint, max_positions integer, before timestamptz, offset_ms bigint
 ) returns table (deleted bigint, next bigint)
 language plpgsql
 set enable_seqscan = off
@@ -664,28 +687,37 @@ as $$
 #variable_conflict use_column
 declare
     newest bigint;
+    -- Without a time: as long as the first relay to let them go keeps them.
+    until timestamptz := coalesce(before, (
+        select max(clock_timestamp() + offset_ms * interval '1 ms' - h.keep) from "{schema}".handler h
+        where h.mode = 'relay' and h.state in ('active', 'paused')
+    ));
 begin
     perform from "{schema}".lane l where l.handler = -1 and l.lane = pruned for update;
     select m.pos into newest from "{schema}".message m where m.lane = pruned order by m.pos desc limit 1;
 
     with looked as materialized (
-        select m.pos, m.kind, m.target, m.received_at < before as is_old
+        select m.pos, m.kind, m.target, m.message_id, m.received_at, coalesce(m.received_at < until, false) as is_old
         from "{schema}".message m
         where m.lane = pruned and m.pos > behind
         order by m.pos
         limit max_positions
     ), passed as materialized (
-        select h.kinds, coalesce((
+        select h.mode, h.kinds, coalesce(clock_timestamp() + offset_ms * interval '1 ms' - h.keep, 'infinity') as keep_from, coalesce((
             select p.pos from "{schema}".progress p
             where p.handler = h.id and p.lane = pruned
             order by p.epoch desc, p.pos desc limit 1
         ), 0) as pos
         from "{schema}".handler h
-        where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed')
+        where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed', 'relay')
     ), gone as (
         delete from "{schema}".message m using looked l
         where m.lane = pruned and m.pos = l.pos and l.is_old and l.pos < newest
-          and (l.target is not null or l.pos <= (select min(p.pos) from passed p where l.kind = any (p.kinds)))
+          and case when l.target is null then (
+              select l.pos <= min(p.pos) and l.received_at < min(p.keep_from)
+                  and not (before is null and bool_or(p.mode <> 'relay'))
+              from passed p where "{schema}".reads(p.mode, p.kinds, l.kind, l.message_id)
+          ) else before is not null end
           and not exists (select from "{schema}".task t where t.lane = pruned and t.pos = l.pos)
           and not exists (select from "{schema}".dead d where d.lane = pruned and d.pos = l.pos)
         returning 1
@@ -696,7 +728,7 @@ begin
     into deleted, next;
 
     -- Of the progress, only the newest matters; the rest tells when messages were done, for as long as these are kept.
-    if next is null then
+    if next is null and before is not null then
         delete from "{schema}".progress p
         using "{schema}".handler h
         cross join lateral (
@@ -766,7 +798,7 @@ cross join lateral (
     left join "{schema}".task t on (t.handler, t.lane, t.pos) = (h.id, m.lane, m.pos)
     left join "{schema}".dead d on (d.handler, d.lane, d.pos) = (h.id, m.lane, m.pos)
     where h.state in ('active', 'paused') and case when m.target is null
-        then h.mode in ('stored', 'mixed') and m.kind = any (h.kinds)
+        then "{schema}".reads(h.mode, h.kinds, m.kind, m.message_id)
         else m.target = h.id
     end
 ) as s;

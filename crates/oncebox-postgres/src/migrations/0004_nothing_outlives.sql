@@ -68,7 +68,7 @@ create or replace function "{schema}".take_tasks(
     transaction_id text, backend integer,
     pos bigint, kind text, key bytea, long_key bytea, order_by bytea, headers text, body bytea,
     occurred_ms bigint, due_ms bigint, due_in_ms bigint, waited_ms bigint, failures integer, attempts text, edited boolean,
-    replay boolean, crashes integer, spilled boolean
+    replay boolean, crashes integer, spilled boolean, message_id uuid
 )
 language plpgsql
 set enable_seqscan = off
@@ -181,7 +181,8 @@ begin
         exists (
             select from "{schema}".marker k
             where k.handler = first_name and k.kind = m.kind and k.key = m.key and k.state = 'spilled'
-        )
+        ),
+        m.message_id
     from taken_out t
     join "{schema}".message m on m.lane = t.lane and m.pos = t.pos
     order by case when dead_head is null then t.due_at end, t.pos;

@@ -231,8 +231,9 @@ begin
                 array_agg(floor(extract(epoch from l.occurred_at) * 1000)::int8 order by l.id) as occurred_ms,
                 array_agg(floor(extract(epoch from l.due_at) * 1000)::int8 order by l.id) as due_ms,
                 array_agg(
-                    greatest(floor(extract(epoch from now_at - l.captured_at) * 1000)::int8, 0) order by l.id
-                ) as waited_ms
+                    greatest(floor(extract(epoch from clock_timestamp() - l.captured_at) * 1000)::int8, 0) order by l.id
+                ) as waited_ms,
+                array_agg(l.message_id order by l.id) as message_ids
             from laned l
             where l.copy = 1
             group by l.lane
@@ -240,7 +241,8 @@ begin
         loop
             perform "{schema}".append(
                 false, batch.lane, batch.kinds, batch.keys, batch.long_keys, batch.fingerprints, batch.orders,
-                batch.headers, batch.bodies, batch.occurred_ms, batch.due_ms, batch.waited_ms, offset_ms, '{}'
+                batch.headers, batch.bodies, batch.occurred_ms, batch.due_ms, batch.waited_ms, offset_ms, '{}',
+                batch.message_ids
             );
         end loop;
         moved := cardinality(ids);

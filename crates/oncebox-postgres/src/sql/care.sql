@@ -1,9 +1,10 @@
 -- Care: messages one by one where processes have crashed, each with a note.
 
 -- name: note_crash
--- Notes the crash of a process ($1): its tasks are due now, each with one crash more. Where something waits for its handlers, the crash
--- is noted with the progress and the first task that is due. Where one of these has not moved since the crash before, one message may
--- be to blame for both: care is needed, for as many as the process can have had in flight ($4). How many tasks.
+-- Notes the crash of a process ($1): its tasks are due now, each with one crash more, and the lanes that it has leased are free. Where
+-- something waits for its handlers, the crash is noted with the progress and the first task that is due. Where one of these has not
+-- moved since the crash before, one message may be to blame for both: care is needed, for as many as the process can have had in
+-- flight ($4). How many tasks.
 -- Index: careful_pkey, lane_pkey, message_pkey, progress_pkey, task_due, task_owner.
 with freed as (
     update "{schema}".task t
@@ -11,6 +12,8 @@ with freed as (
         due_at = least(t.due_at, clock_timestamp() + $2::int8 * interval '1 ms')
     where t.owner = $1
     returning 1
+), lanes as (
+    update "{schema}".lane set process = null where process = $1
 ), waiting as (
     select
         l.handler, l.lane, case when newest.pos > progress.pos then progress.pos end as pos, due.first as task_pos,

@@ -4,7 +4,8 @@
 -- Handlers by name; of a name that one had before, the name that it has now.
 -- Index: handler_name_key, handler_pkey.
 select
-    h.id, h.name, coalesce(n.name, h.origin) as origin, h.kinds, h.mode, h.ordered, h.state
+    h.id, h.name, coalesce(n.name, h.origin) as origin, h.kinds, h.mode, h.ordered, h.state,
+    floor(extract(epoch from h.keep) * 1000)::int8 as keep_ms
 from "{schema}".handler h
 left join "{schema}".handler n on n.id = h.renamed_to
 where h.name = any ($1);
@@ -21,7 +22,8 @@ select
             where p.handler = h.id and p.lane = l.lane
             order by p.epoch desc, p.pos desc limit 1
         ) as p
-        join "{schema}".message m on m.lane = l.lane and m.pos > p.pos and m.target is null and m.kind = any (h.kinds)
+        join "{schema}".message m on m.lane = l.lane and m.pos > p.pos and m.target is null
+            and "{schema}".reads(h.mode, h.kinds, m.kind, m.message_id)
         where l.handler = h.id
     ) as waiting,
     exists (select from "{schema}".task t where t.handler = h.id)
@@ -50,23 +52,32 @@ where h.id = $1;
 -- name: add_handler
 -- A new handler; no row if another process has just inserted that name.
 -- Index: handler_name_key.
-insert into "{schema}".handler (name, origin, kinds, mode, ordered, state) values ($1, $1, $2, $3, $4, 'active')
+insert into "{schema}".handler (name, origin, kinds, mode, ordered, keep, state)
+values ($1, $1, $2, $3, $4, $5::int8 * interval '1 ms', 'active')
 on conflict do nothing
 returning id;
 
 -- name: change_handler
--- What is wanted of a handler now.
--- Index: handler_pkey.
-update "{schema}".handler set kinds = $2, mode = $3, ordered = $4 where id = $1;
+-- What is wanted of a handler now. Leases of its lanes end: their owners know it as it was.
+-- Index: handler_pkey, lane_pkey.
+with ended as (
+    update "{schema}".lane set process = null where handler = $1 and process is not null
+)
+update "{schema}".handler set kinds = $2, mode = $3, ordered = $4, keep = $5::int8 * interval '1 ms' where id = $1;
 
 -- name: revive_handler
 -- Lets a removed handler begin again.
 -- Index: handler_pkey.
-update "{schema}".handler set state = 'active', kinds = $2, mode = $3, ordered = $4 where id = $1;
+update "{schema}".handler
+set state = 'active', kinds = $2, mode = $3, ordered = $4, keep = $5::int8 * interval '1 ms'
+where id = $1;
 
 -- name: set_state
--- Pauses a handler, or lets it go on.
--- Index: handler_pkey.
+-- Pauses a handler, or lets it go on. Leases of its lanes end.
+-- Index: handler_pkey, lane_pkey.
+with ended as (
+    update "{schema}".lane set process = null where handler = $1 and process is not null
+)
 update "{schema}".handler set state = $2 where id = $1;
 
 -- name: free_name

@@ -4,7 +4,7 @@
 -- Appends messages to one lane; see the function.
 -- Index: lane_pkey, marker_pkey, message_pkey.
 select n, is_known, lane, pos, fingerprint
-from "{schema}".append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+from "{schema}".append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 order by n;
 
 -- name: spill
@@ -22,4 +22,4 @@ select pg_notify($1, '');
 -- name: prune
 -- Deletes messages of one lane that no handler needs any more; see the function.
 -- Index: dead_message, lane_pkey, message_pkey, progress_pkey, task_message. Rows: all handlers, which are few.
-select deleted, next from "{schema}".prune($1, $2, $3, to_timestamp($4::int8 / 1000.0));
+select deleted, next from "{schema}".prune($1, $2, $3, to_timestamp($4::int8 / 1000.0), $5);

@@ -3,8 +3,8 @@
 -- name: enter
 -- A process begins to work.
 -- Index: process_pkey.
-insert into "{schema}".process (id, name, handlers, lease, in_flight, heartbeat, started_at)
-select $1, $2, $3, $4::int8 * interval '1 ms', $5, now.at, now.at
+insert into "{schema}".process (id, name, handlers, lease, in_flight, heartbeat, started_at, moves)
+select $1, $2, $3, $4::int8 * interval '1 ms', $5, now.at, now.at, $7
 from (select clock_timestamp() + $6::int8 * interval '1 ms' as at) as now;
 
 -- name: beat_process
@@ -29,7 +29,8 @@ select
         abs(floor(extract(epoch from clock_timestamp() - p.heartbeat) * 1000)::int8 + $2::int8),
         floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1000)::int8 + $2::int8
     ) as silent_ms,
-    floor(extract(epoch from p.lease) * 1000)::int8 as lease_ms
+    floor(extract(epoch from p.lease) * 1000)::int8 as lease_ms,
+    p.moves
 from "{schema}".process p
 where p.id <> $1
 order by p.started_at, p.id;

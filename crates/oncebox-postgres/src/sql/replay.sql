@@ -33,11 +33,14 @@ left join "{schema}".replay r on r.handler = $1 and r.lane = v.lane and r.epoch 
 
 -- name: replay
 -- Begins new epochs of handler $1: lanes ($2), epochs ($3), positions ($4), and behind ($5) and up to ($6) which position a run is
--- a replay. Tasks and dead letters behind the positions are waiting again, except messages that are for this handler alone. The counts.
--- Index: dead_pkey, message_pkey, task_pkey.
+-- a replay. Tasks and dead letters behind the positions are waiting again, except messages that are for this handler alone. Leases of its
+-- lanes end. The counts.
+-- Index: dead_pkey, lane_pkey, message_pkey, task_pkey.
 with target as materialized (
     select v.lane, v.epoch, v.pos, v.after, v.until
     from unnest($2::int4[], $3::int4[], $4::int8[], $5::int8[], $6::int8[]) as v(lane, epoch, pos, after, until)
+), ended as (
+    update "{schema}".lane set process = null where handler = $1 and process is not null
 ), begun as (
     insert into "{schema}".progress (handler, lane, epoch, pos) select $1, t.lane, t.epoch, t.pos from target t
 ), noted as (

@@ -5,6 +5,7 @@
 -- Index: dead_pkey, handler_pkey, lane_pkey, message_pkey, progress_pkey, task_pkey.
 select
     h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state,
+    floor(extract(epoch from h.keep) * 1000)::int8 as keep_ms,
     coalesce(sum(greatest(head.pos - progress.pos, 0)), 0)::int8 as lag,
     coalesce(sum(progress.pos), 0)::int8 as passed,
     floor(extract(epoch from clock_timestamp() - min(next.received_at)) * 1000)::int8 + $1::int8 as oldest_ms,
@@ -36,7 +37,9 @@ select k.kind, floor(extract(epoch from k.first_seen_at) * 1000)::int8 as since_
 from "{schema}".kind k
 where not exists (
     select from "{schema}".handler h
-    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed') and k.kind = any (h.kinds)
+    where h.state in ('active', 'paused') and "{schema}".reads(
+        h.mode, h.kinds, k.kind, '00000000-0000-0000-0000-000000000000'
+    )
 )
 order by k.kind;
 
@@ -62,7 +65,8 @@ cross join lateral (
 ) as progress
 cross join lateral (
     select * from "{schema}".message m
-    where m.lane = l.lane and m.pos > progress.pos and m.target is null and m.kind = any (h.kinds)
+    where m.lane = l.lane and m.pos > progress.pos and m.target is null
+      and "{schema}".reads(h.mode, h.kinds, m.kind, m.message_id)
     order by m.pos limit $2::int8
 ) as m
 where h.id = $1
@@ -79,6 +83,7 @@ select
     greatest(floor(extract(epoch from m.due_at - clock_timestamp()) * 1000)::int8 - $4::int8, 0) as due_in_ms,
     greatest(floor(extract(epoch from clock_timestamp() - m.received_at) * 1000)::int8 + $4::int8, 0) as waited_ms,
     floor(extract(epoch from m.received_at) * 1000)::int8 as received_ms,
+    m.message_id,
     h.name as handler,
     d.error as dead_error,
     t.failures,
@@ -98,7 +103,7 @@ from (
 cross join (select clock_timestamp() + $4::int8 * interval '1 ms' as at) as now
 left join "{schema}".handler h
     on h.state in ('active', 'paused') and case when m.target is null
-        then h.mode in ('stored', 'mixed') and m.kind = any (h.kinds)
+        then "{schema}".reads(h.mode, h.kinds, m.kind, m.message_id)
         else m.target = h.id
     end
 left join lateral (

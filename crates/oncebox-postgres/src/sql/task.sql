@@ -93,8 +93,11 @@ with v as materialized (
 select m.n from mine m;
 
 -- name: free_tasks
--- Frees the tasks that a process has in flight.
--- Index: task_owner.
+-- Frees the tasks that a process has in flight, and the lanes that it has leased.
+-- Index: task_owner. Rows: all of lane, a few for each handler.
+with lanes as (
+    update "{schema}".lane set process = null where process = $1
+)
 update "{schema}".task
 set owner = null, fence = null, due_at = least(due_at, clock_timestamp() + $2::int8 * interval '1 ms')
 where owner = $1;

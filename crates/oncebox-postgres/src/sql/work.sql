@@ -6,7 +6,7 @@
 -- Index: careful_pkey, handler_pkey, lane_pkey, message_pkey, progress_pkey, task_due.
 select
     l.handler, l.lane,
-    coalesce(head.pos > progress.pos, false) as messages,
+    coalesce(head.pos > progress.pos, false) and l.process is null as messages,
     coalesce(h.ordered is null and task.due_at <= now.at, false) as tasks,
     case when h.ordered is null and task.due_at is not null
         then greatest(floor(extract(epoch from task.due_at - now.at) * 1000)::int8, 0)
@@ -31,7 +31,7 @@ left join lateral (
     where t.handler = l.handler and t.lane = l.lane and t.owner is null
     order by t.due_at limit 1
 ) as task on true
-where l.handler = any ($1) and (head.pos > progress.pos or task.due_at is not null);
+where l.handler = any ($1) and ((head.pos > progress.pos and l.process is null) or task.due_at is not null);
 
 -- name: look_ordered
 -- When the next task can run in lanes of ordered handlers: the head of an ordering key that no dead letter holds back, one without

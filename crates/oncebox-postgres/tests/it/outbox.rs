@@ -1,11 +1,13 @@
 //! The outbox on PostgreSQL: transactions that overlap, and other languages.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use oncebox_core::store::Survey;
 use oncebox_core::{BoxError, Codec, Envelope, Inbox, Key, Message, Mode, Outbox, Publish};
 use oncebox_postgres::PostgresStore;
+use oncebox_servers::skip::skip_or_fail;
 use oncebox_testing::Fixture;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::sync::oneshot;
@@ -66,7 +68,7 @@ async fn messages_of_a_transaction_that_commits_later_are_moved() {
         until(async || bodies(&postgres.store).await.contains(&early)).await;
     }
     drop(stop);
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
 }
 
 /// An old transaction that writes elsewhere holds back nothing.
@@ -138,7 +140,7 @@ async fn messages_of_many_writers_are_complete_and_in_order() {
     }
     until(async || outbox.status().await.unwrap().waiting == 0).await;
     drop(stop);
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     let found = bodies(&postgres.store).await;
     let mut by_customer: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for body in &found {
@@ -213,6 +215,69 @@ async fn another_driver_publishes_with_the_right_to_insert_only() {
     assert_eq!(message.headers.get("x-one"), Some("1"));
     assert_eq!(message.order_by, Some("customer-1".into()));
     assert_eq!(found[1].message.key, Some(second.into()), "without a key, the id is the key");
+}
+
+const SCRIPT: &str = r#"
+import sys, psycopg
+from psycopg.types.json import Jsonb
+url, = sys.argv[1:]
+publish = "select oncebox.publish(%s, %s, key => %s, order_by => %s, headers => %s)"
+with psycopg.connect(url) as db:
+    with db.transaction():
+        db.execute("insert into effect (name) values ('python')")
+        headers = '{"x-one": "1"}'
+        row = db.execute(publish, ("order.paid", Jsonb({"cents": 5}), "o-1", "customer-1", headers)).fetchone()
+        print(row[0])
+    with db.transaction():
+        db.execute(publish, ("order.paid", b"\x00\xff", None, None, None))
+    try:
+        with db.transaction():
+            db.execute(publish, ("order.paid", Jsonb({}), "rolled back", None, None))
+            raise RuntimeError
+    except RuntimeError:
+        pass
+    for kind, key in [("", "k"), (None, "k"), ("@accept", "k"), ("k", "")]:
+        try:
+            with db.transaction():
+                db.execute(publish, (kind, Jsonb({}), key, None, None))
+        except psycopg.errors.InvalidParameterValue:
+            continue
+        sys.exit("it was not refused: %r" % ((kind, key),))
+"#;
+
+/// Python's own driver, in its own transactions.
+#[tokio::test]
+async fn python_publishes_in_its_own_transaction() {
+    let test = "python_publishes_in_its_own_transaction";
+    let python = std::env::var_os("ONCEBOX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+    let found = Command::new(&python).args(["-c", "import psycopg"]).output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        return skip_or_fail(test, "Python or its package psycopg is not installed");
+    }
+    let Some(postgres) = fixture::as_owner(test).await else { return };
+    let outbox = Outbox::builder(postgres.store.clone()).build().await.unwrap();
+    let run = Command::new(&python).args(["-c", SCRIPT]).arg(postgres.database.url()).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(outbox.flush().await.unwrap(), 2);
+    assert_eq!(postgres.effects("python").await, 1);
+    let place = postgres.store.find_message("order.paid", &"o-1".into()).await.unwrap().unwrap();
+    let found = postgres.store.messages(place.lane, place.pos - 1, 1).await.unwrap();
+    let message = &found[0].message;
+    assert_eq!(message.body, b"{\"cents\": 5}");
+    assert_eq!((message.headers.get("x-one"), &message.order_by), (Some("1"), &Some("customer-1".into())));
+    let id: String =
+        sqlx::query_scalar("select message_id::text from oncebox.message where lane = $1 and pos = $2")
+            .bind(i32::from(place.lane))
+            .bind(place.pos)
+            .fetch_one(postgres.store.pool())
+            .await
+            .unwrap();
+    assert_eq!(String::from_utf8(run.stdout).unwrap().trim(), id);
+    let bytes: i64 = sqlx::query_scalar("select count(*) from oncebox.message where body = '\\x00ff'")
+        .fetch_one(postgres.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(bytes, 1);
 }
 
 #[tokio::test]

@@ -39,11 +39,12 @@ create table oncebox_handler (
     name text not null unique,
     origin text not null,                -- its first name, which never changes: markers are made with it
     kinds text not null,                 -- JSON: a list of texts
-    mode text not null check (mode in ('inline', 'spill', 'stored', 'mixed')),
+    mode text not null check (mode in ('inline', 'spill', 'stored', 'mixed', 'relay')),
     ordered text check (ordered in ('hold', 'skip')), -- what a dead letter does to its key; null: not ordered
     state text not null check (state in ('active', 'paused', 'removed', 'renamed')),
     renamed_to integer check ((renamed_to is not null) = (state = 'renamed')), -- who had this name before
-    registered_at integer not null
+    registered_at integer not null,
+    keep_ms integer                      -- of a relay: how long messages stay for a replay
 ) strict;
 
 -- Every kind of which a message was accepted.
@@ -66,6 +67,7 @@ create table oncebox_message (
     occurred_at integer,
     due_at integer,
     received_at integer not null,
+    message_id blob,                     -- of a published message; null: accepted
     body blob not null,                  -- last: what is in front is read without it
     primary key (lane, pos)
 ) strict;
@@ -214,8 +216,11 @@ from (
     left join oncebox_handler h
         on h.state in ('active', 'paused') and (
             m.target = h.id
-            or m.target is null and h.mode in ('stored', 'mixed')
-            and exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+            or m.target is null and case
+                when h.mode in ('stored', 'mixed') then exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+                when h.mode = 'relay' and m.message_id is not null
+                then exists (select 1 from json_each(h.kinds) k where m.kind glob k.value)
+            end
         )
     left join oncebox_marker k
         on m.target is not null and k.handler = h.origin and k.kind = m.kind and k.key = m.key

@@ -27,6 +27,8 @@ begin
     select raise(abort, 'oncebox: invalid kind: use 1 to 200 bytes of printable text that does not start with @')
     where new.kind is null or length(cast(new.kind as blob)) not between 1 and 200 or new.kind like '@%'
        or new.kind glob ('*[' || char(1) || '-' || char(31) || char(127) || ']*');
+    select raise(abort, 'oncebox: message_id must be a UUID, or null for a new one')
+    where new.message_id not like '________-____-____-____-____________' or replace(new.message_id, '-', '') glob '*[^0-9a-fA-F]*';
     select raise(abort, 'oncebox: the headers must be a JSON object of names and values')
     where new.headers is not null and json_type(new.headers) <> 'object';
     select raise(abort, 'oncebox: the body is null: pass an empty one if there is none') where new.body is null;

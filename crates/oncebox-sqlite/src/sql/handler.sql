@@ -6,7 +6,7 @@
 select
     h.id, h.name,
     case when h.state = 'renamed' then now.name else h.origin end,
-    h.kinds, h.mode, h.ordered, h.state
+    h.kinds, h.mode, h.ordered, h.state, h.keep_ms
 from json_each(?1) as wanted
 cross join oncebox_handler h on h.name = wanted.value
 left join oncebox_handler now on now.id = h.renamed_to;
@@ -31,8 +31,12 @@ select
     exists (
         select 1 from reached
         cross join oncebox_message m on m.lane = reached.lane and m.pos > reached.pos
-        where m.target is null
-          and m.kind in (select k.value from oncebox_handler h cross join json_each(h.kinds) k where h.id = ?1)
+        cross join oncebox_handler h on h.id = ?1
+        where m.target is null and case
+            when h.mode in ('stored', 'mixed') then exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+            when h.mode = 'relay' and m.message_id is not null
+            then exists (select 1 from json_each(h.kinds) k where m.kind glob k.value)
+        end
     ),
     exists (select 1 from oncebox_task t where t.handler = ?1)
     or exists (select 1 from oncebox_dead d where d.handler = ?1),
@@ -61,19 +65,19 @@ select 1 from oncebox_handler where id = ?1 and state in ('active', 'paused') an
 -- name: add_handler
 -- Adds a handler, under its first name.
 -- Index: primary key of oncebox_handler.
-insert into oncebox_handler (name, origin, kinds, mode, ordered, state, registered_at)
-values (?1, ?1, ?2, ?3, ?4, 'active', cast(unixepoch('subsec') * 1000 as integer) + ?5)
+insert into oncebox_handler (name, origin, kinds, mode, ordered, keep_ms, state, registered_at)
+values (?1, ?1, ?2, ?3, ?4, ?5, 'active', cast(unixepoch('subsec') * 1000 as integer) + ?6)
 returning id;
 
 -- name: change_handler
 -- Changes how messages reach a handler, and what dead letters mean for their keys.
 -- Index: primary key of oncebox_handler.
-update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4 where id = ?1;
+update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, keep_ms = ?5 where id = ?1;
 
 -- name: revive_handler
 -- Lets a handler that was removed begin again.
 -- Index: primary key of oncebox_handler.
-update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, state = 'active' where id = ?1;
+update oncebox_handler set kinds = ?2, mode = ?3, ordered = ?4, keep_ms = ?5, state = 'active' where id = ?1;
 
 -- name: set_state
 -- Pauses a handler, or lets it go on.

@@ -1,14 +1,15 @@
 -- Processes, their heartbeats and their leases.
 
 -- name: enter
--- A process begins to work: id, name, handlers, lease in ms, maximum messages in flight, offset of the clock.
+-- A process begins to work: id, name, handlers, lease in ms, maximum messages in flight, offset of the clock, whether it moves.
 -- Index: primary key of oncebox_process.
-insert into oncebox_process (id, name, handlers, lease_ms, in_flight, heartbeat, started_at)
-select ?1, ?2, ?3, ?4, ?5, now.ms, now.ms
+insert into oncebox_process (id, name, handlers, lease_ms, in_flight, heartbeat, started_at, moves)
+select ?1, ?2, ?3, ?4, ?5, now.ms, now.ms, ?7
 from (select cast(unixepoch('subsec') * 1000 as integer) + ?6 as ms) as now
 where true
 on conflict (id) do update set
     name = excluded.name, handlers = excluded.handlers, lease_ms = excluded.lease_ms, in_flight = excluded.in_flight,
+    moves = excluded.moves,
     beats = beats + 1, heartbeat = excluded.heartbeat;
 
 -- name: beat_process
@@ -28,7 +29,7 @@ delete from oncebox_process where id = ?1;
 -- Rows: all, one for each process.
 select
     p.id, p.name, p.handlers, p.beats,
-    abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - p.heartbeat), p.lease_ms
+    abs(cast(unixepoch('subsec') * 1000 as integer) + ?2 - p.heartbeat), p.lease_ms, p.moves
 from oncebox_process p
 where p.id <> ?1
 order by p.started_at, p.id;

@@ -30,7 +30,7 @@ with recursive lane(n) as (
     group by r.handler
 )
 select
-    h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state,
+    h.id, h.name, h.origin, h.kinds, h.mode, h.ordered, h.state, h.keep_ms,
     coalesce(b.lag, 0),
     max(cast(unixepoch('subsec') * 1000 as integer) + ?1 - b.oldest, 0),
     (select count(*) from oncebox_task t where t.handler = h.id),
@@ -46,10 +46,13 @@ order by h.name;
 -- Rows: all kinds and handlers, which are few.
 select k.kind, k.first_seen_at
 from oncebox_kind k
-where k.kind not in (
-    select taken.value from oncebox_handler h
+where not exists (
+    select 1 from oncebox_handler h
     cross join json_each(h.kinds) taken
-    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed')
+    where h.state in ('active', 'paused') and h.mode in ('stored', 'mixed', 'relay') and (
+        taken.value = k.kind
+        or h.mode = 'relay' and k.kind glob taken.value
+    )
 )
 order by k.kind;
 
@@ -66,13 +69,18 @@ select
     ),
     0, 0
 from oncebox_message m
+cross join oncebox_handler h on h.id = ?1
 where m.lane = ?2 and m.target is null
   and m.pos > (
     select p.pos from oncebox_progress p
     where p.handler = ?1 and p.lane = ?2
     order by p.epoch desc, p.pos desc limit 1
   )
-  and m.kind in (select k.value from oncebox_handler h cross join json_each(h.kinds) k where h.id = ?1)
+  and case
+        when h.mode in ('stored', 'mixed') then exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+        when h.mode = 'relay' and m.message_id is not null
+        then exists (select 1 from json_each(h.kinds) k where m.kind glob k.value)
+    end
 order by m.pos
 limit ?3;
 
@@ -83,7 +91,7 @@ select
     m.lane, m.pos, m.kind, m.key, m.long_key, m.order_by, m.headers, m.body, m.occurred_at, m.due_at,
     max(m.due_at - (cast(unixepoch('subsec') * 1000 as integer) + ?4), 0),
     max(cast(unixepoch('subsec') * 1000 as integer) + ?4 - m.received_at, 0), 0, null, 0, 0, 0, 0, 0,
-    m.received_at
+    m.message_id, m.received_at
 from oncebox_message m
 where m.lane = ?1 and m.pos > ?2
 order by m.pos
@@ -108,8 +116,11 @@ left join oncebox_task t on t.handler = h.id and t.lane = m.lane and t.pos = m.p
 where m.lane = ?1 and m.pos > ?2 and m.pos <= ?3
   and h.state in ('active', 'paused') and (
     m.target = h.id
-    or m.target is null and h.mode in ('stored', 'mixed')
-    and exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+    or m.target is null and case
+        when h.mode in ('stored', 'mixed') then exists (select 1 from json_each(h.kinds) k where k.value = m.kind)
+        when h.mode = 'relay' and m.message_id is not null
+        then exists (select 1 from json_each(h.kinds) k where m.kind glob k.value)
+    end
   )
 order by m.pos, h.name;
 

@@ -4,7 +4,7 @@
 -- Where there is work for these handlers, a JSON array of numbers: a row for each lane that has some, and
 -- one, without a handler, that says in how many ms the next task is due where none is now. Of ordered handlers, tasks that
 -- are held back do not count: as in due_near, and where more than 256 are due, as in due_heads.
--- Index: primary keys of oncebox_careful, oncebox_handler, oncebox_message, oncebox_progress, oncebox_task;
+-- Index: primary keys of oncebox_careful, oncebox_handler, oncebox_lease, oncebox_message, oncebox_progress, oncebox_task;
 -- oncebox_dead_order, oncebox_task_due, oncebox_task_free, oncebox_task_order.
 with recursive lane(n) as (
     select 0 from oncebox_layout
@@ -24,7 +24,10 @@ with recursive lane(n) as (
             select p.pos from oncebox_progress p
             where p.handler = h.id and p.lane = newest.n
             order by p.epoch desc, p.pos desc limit 1
-        ), 0) as messages,
+        ) and not (h.mode = 'relay' and exists (
+            select 1 from oncebox_lease l
+            where l.handler = h.id and l.lane = newest.n and l.process is not null
+        )), 0) as messages,
         case when h.ordered is null then exists (
             select 1 from oncebox_task t
             where t.handler = h.id and t.lane = newest.n and t.owner is null and t.due_at <= now.ms
@@ -149,9 +152,9 @@ order by p.epoch desc, p.pos desc
 limit 1;
 
 -- name: take
--- Messages of lane ?1 behind ?2 and up to ?3, of the kinds in a JSON array ?4: at most ?5 of them, ending
--- with the one that exceeds ?6 bytes of bodies; in no order, which would copy the bodies once more. For handler ?8,
--- which is ordered as ?9 says, and runs again on what is behind ?10 and up to ?11.
+-- Messages of lane ?1 behind ?2 and up to ?3, of the kinds in a JSON array ?4: at most ?5 of them, ending with the one that
+-- exceeds ?6 bytes of bodies; in no order, which would copy the bodies once more. For handler ?8, which is ordered as ?9
+-- says, and runs again on what is behind ?10 and up to ?11. With ?12 it is a relay: published messages only, and kinds are patterns.
 -- Index: primary key of oncebox_message; oncebox_dead_order, oncebox_task_order.
 with found as materialized (
     select near.pos, sum(near.bytes) over (
@@ -160,7 +163,10 @@ with found as materialized (
     from (
         select m.pos, length(m.body) as bytes from oncebox_message m
         where m.lane = ?1 and m.pos > ?2 and m.pos <= ?3 and m.target is null
-          and m.kind in (select value from json_each(?4))
+          and case
+            when ?12 then m.message_id is not null and exists (select 1 from json_each(?4) k where m.kind glob k.value)
+            else m.kind in (select value from json_each(?4))
+          end
         order by m.pos
         limit ?5
     ) as near
@@ -180,7 +186,7 @@ select
             where d.handler = ?8 and d.lane = ?1 and d.order_by = m.order_by and d.pos < m.pos
         )
     ),
-    coalesce(m.pos > ?10 and m.pos <= ?11, 0), 0, 0
+    coalesce(m.pos > ?10 and m.pos <= ?11, 0), 0, 0, m.message_id
 from found
 cross join oncebox_message m on m.lane = ?1 and m.pos = found.pos
 where coalesce(found.bytes_before, 0) < max(?6, 1);
@@ -311,7 +317,8 @@ select
     exists (
         select 1 from oncebox_marker k
         where k.handler = h.origin and k.kind = m.kind and k.key = m.key and k.state = 'spilled'
-    )
+    ),
+    m.message_id
 from json_each(?3) as chosen
 cross join oncebox_task t on t.handler = ?1 and t.lane = ?2 and t.pos = chosen.value
 cross join oncebox_message m on m.lane = t.lane and m.pos = t.pos

@@ -12,6 +12,7 @@ mod log;
 mod messages;
 mod migrations;
 mod outbox;
+mod relay;
 mod retention;
 mod sql;
 mod stored;
@@ -46,6 +47,7 @@ pub use log::*;
 pub use messages::*;
 pub use migrations::*;
 pub use outbox::*;
+pub use relay::*;
 pub use retention::*;
 pub use sql::*;
 pub use stored::*;
@@ -65,7 +67,10 @@ pub use stored_running::*;
 pub use stored_spill::*;
 pub use stored_survey::*;
 
-pub use crate::model::{every_transition_happens, random_operations_agree_with_the_model};
+pub use crate::model::{
+    every_transition_happens, planned_publishing_agrees_with_the_model,
+    random_operations_agree_with_the_model, random_publishing_agrees_with_the_model,
+};
 
 /// The capabilities that a store declares.
 #[derive(Clone, Copy, Debug)]
@@ -312,6 +317,7 @@ macro_rules! conformance {
             a_lost_lease_is_reported_and_does_not_count
             what_a_process_ran_when_it_crashed_runs_again
             a_detached_message_of_which_processes_keep_dying_is_a_dead_letter
+            messages_in_flight_in_two_crashes_run_one_by_one
             an_out_of_process_message_runs_after_any_number_of_crashes
             where_two_processes_crashed_messages_run_one_by_one
             where_two_processes_crashed_tasks_run_one_by_one
@@ -433,6 +439,31 @@ macro_rules! conformance {
             a_detached_handler_publishes_with_its_outcome
             a_detached_run_without_its_lease_publishes_nothing
             a_handler_that_publishes_needs_an_outbox
+            a_published_message_is_found_by_its_id
+            a_process_that_moves_is_known_as_such
+            a_relay_sends_published_messages_of_its_kinds
+            what_travels_with_a_published_message_reaches_the_sink
+            a_relay_keeps_the_order_of_each_ordering_key
+            a_message_that_the_sink_refuses_becomes_a_dead_letter
+            a_dead_letter_of_a_relay_can_be_skipped_or_discarded
+            an_outage_of_the_sink_spends_no_attempts
+            one_message_without_a_verdict_does_not_stop_its_lane
+            a_broken_sink_has_confirmed_nothing
+            a_scheduled_message_is_sent_when_it_is_due
+            refused_messages_stop_their_lane_at_a_limit
+            sent_messages_can_be_replayed_while_they_are_kept
+            an_outbox_without_an_inbox_deletes_what_it_has_sent
+            several_relays_and_handlers_read_the_same_messages
+            processes_share_the_lanes_of_a_relay
+            a_relay_whose_progress_was_lost_sends_again
+            a_relay_continues_after_an_outage_longer_than_its_lease
+            a_relay_can_be_paused_and_removed
+            unsent_messages_of_a_relay_are_listed_oldest_first
+            a_relay_and_a_handler_have_different_names
+            a_lane_has_one_lease_and_its_fence_decides
+            an_operation_on_a_relay_ends_its_leases
+            planned_publishing_agrees_with_the_model
+            random_publishing_agrees_with_the_model
         }
     };
     (sql $fixture:path) => {

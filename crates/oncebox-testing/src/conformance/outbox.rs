@@ -26,12 +26,12 @@ async fn outbox<F: Fixture<Store: OutboxStore>>(fixture: &F) -> Outbox<F::Store>
     Outbox::builder(fixture.store()).build().await.unwrap()
 }
 
-fn stored<F: Fixture<Store: OutboxStore>>(fixture: &F) -> InboxBuilder<F::Store> {
+pub(super) fn stored<F: Fixture<Store: OutboxStore>>(fixture: &F) -> InboxBuilder<F::Store> {
     Inbox::builder(fixture.store()).stored()
 }
 
 /// Publishes messages in a transaction of the application, which commits or rolls back.
-async fn publish<F: Fixture<Store: OutboxStore>>(
+pub(super) async fn publish<F: Fixture<Store: OutboxStore>>(
     fixture: &F,
     outbox: &Outbox<F::Store>,
     commits: bool,
@@ -293,7 +293,7 @@ pub async fn a_move_whose_answer_was_lost_loses_and_doubles_nothing<F: Fixture<S
     let running = {
         let mover = mover.clone();
         tokio::spawn(async move {
-            mover.run(async { drop(stopped.await) }).await;
+            mover.run(async { drop(stopped.await) }).await.unwrap();
         })
     };
     for n in 0..20 {
@@ -512,7 +512,72 @@ pub async fn a_handler_that_publishes_needs_an_outbox<F: Fixture<Store: OutboxSt
     assert!(error.to_string().contains("at_most_once"), "{error}");
 }
 
-async fn until(is_so: impl AsyncFn() -> bool) {
+/// Operators find a message wherever it is.
+pub async fn a_published_message_is_found_by_its_id<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+    let sent = sample("a").with_header("x-one", "1").with_occurred_at(now).with_order_by("customer-1");
+    let without_key = Envelope::new("note", "text");
+    let ids = publish(&fixture, &outbox, true, vec![sent.clone(), without_key]).await.unwrap();
+    let rolled_back = publish(&fixture, &outbox, false, vec![sample("b")]).await.unwrap();
+    let waiting = outbox.waiting_messages(10).await.unwrap();
+    assert_eq!(waiting.iter().map(|message| message.id).collect::<Vec<_>>(), [Some(ids[0]), Some(ids[1])]);
+    let first = &waiting[0];
+    assert_eq!(
+        (&*first.kind, first.key.as_ref(), first.order_by.as_ref()),
+        (Sample::KIND, sent.key(), sent.order_by())
+    );
+    assert_eq!((&first.body[..], first.occurred_at, first.due_at), (sent.body(), Some(now), None));
+    assert_eq!(first.headers.get("x-one"), Some("1"));
+    assert!(first.waited < LIMIT && first.captured_at > now, "{first:?}");
+    assert_eq!(waiting[1].key, None);
+    let one = outbox.waiting_messages(1).await.unwrap();
+    assert_eq!((one.len(), one[0].id), (1, Some(ids[0])));
+    assert_eq!(outbox.waiting_message(ids[1]).await.unwrap().unwrap().body, b"text");
+    assert_eq!(outbox.waiting_message(rolled_back[0]).await.unwrap(), None);
+    assert_eq!(outbox.find(ids[0]).await.unwrap(), None, "it is not in the log yet");
+    let size = outbox.size().await.unwrap();
+    assert!(size.outbox.or(size.database).is_some_and(|bytes| bytes > 0), "{size:?}");
+
+    outbox.flush().await.unwrap();
+    assert_eq!(outbox.waiting_messages(10).await.unwrap(), []);
+    assert_eq!(outbox.waiting_message(ids[0]).await.unwrap(), None);
+    for id in &ids {
+        let place = outbox.find(*id).await.unwrap().expect("it is in the log");
+        let found = outbox.operators().message(place).await.unwrap().unwrap();
+        assert_eq!(found.message.message_id, Some(*id));
+    }
+    assert_eq!(outbox.find(rolled_back[0]).await.unwrap(), None);
+}
+
+/// Also one that has neither handlers nor relays.
+pub async fn a_process_that_moves_is_known_as_such<F: Fixture<Store: OutboxStore>>(fixture: F) {
+    let outbox = outbox(&fixture).await;
+    let inbox = || with_effect(&fixture, stored(&fixture), "ledger");
+    let without = inbox().build().await.unwrap();
+    let with = inbox().outbox(&outbox).build().await.unwrap();
+    let operators = outbox.operators();
+    for (n, moves) in [true, false, true].into_iter().enumerate() {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (outbox, without, with) = (outbox.clone(), without.clone(), with.clone());
+        let running = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            match n {
+                0 => outbox.run(stopped).await,
+                1 => without.run(stopped).await,
+                _ => with.run(stopped).await,
+            }
+        });
+        until(async || !operators.processes().await.unwrap().is_empty()).await;
+        let processes = operators.processes().await.unwrap();
+        assert!(processes.iter().all(|process| process.moves == moves), "{n}: {processes:?}");
+        drop(stop);
+        running.await.unwrap().unwrap();
+        assert_eq!(operators.processes().await.unwrap(), []);
+    }
+}
+
+pub(super) async fn until(is_so: impl AsyncFn() -> bool) {
     let waited = tokio::time::timeout(LIMIT, async {
         while !is_so().await {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -446,7 +446,43 @@ pub async fn what_a_process_ran_when_it_crashed_runs_again<F: Fixture<Store: Log
     assert_eq!(read(&runs), ["c"]);
 }
 
-/// After three crashes the message is a dead letter, and does not run.
+/// A single crash, such as a `kill -9` from outside, slows nothing down: its messages run together again. After a second one they
+/// run one by one.
+pub async fn messages_in_flight_in_two_crashes_run_one_by_one<F: Fixture<Store: LogStore>>(fixture: F) {
+    let store = fixture.store();
+    let (running, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let (now, peak) = (running.clone(), most.clone());
+    let must_meet = Arc::new(AtomicBool::new(true));
+    let (meet, both) = (must_meet.clone(), Arc::new(Barrier::new(2)));
+    let handler = async move |_: Sample| -> Result<(), BoxError> {
+        peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        if meet.load(Ordering::SeqCst) {
+            both.wait().await;
+        }
+        now.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    };
+    let inbox = one_lane(&fixture).on_with("mail", handler, |o| o.detached()).build().await.unwrap();
+    let mail = id_of(&inbox, "mail").await;
+    for (round, crashes) in [1, 2].into_iter().enumerate() {
+        for id in ["a", "b"] {
+            accept_new(&inbox, sample(&format!("{id}-{round}"))).await;
+        }
+        for _ in 0..crashes {
+            let dying = enter(&store, mail, 10).await;
+            lease(&store, mail, dying).await;
+            lease(&store, mail, dying).await;
+            assert_eq!(crash(&fixture, dying).await, 2);
+        }
+        must_meet.store(crashes == 1, Ordering::SeqCst);
+        most.store(0, Ordering::SeqCst);
+        let report = tokio::time::timeout(HANG_LIMIT, inbox.work_until_idle()).await.expect("one by one");
+        assert_eq!(report.unwrap().done, 2);
+        assert_eq!(most.load(Ordering::SeqCst), if crashes == 1 { 2 } else { 1 });
+    }
+}
+
+/// After five crashes the message is a dead letter, and does not run.
 pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     F: Fixture<Store: LogStore>,
 >(
@@ -457,7 +493,7 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     let inbox = with_mail(one_lane(&fixture), &runs, |_, _| Ok(()), |o| o).build().await.unwrap();
     let mail = id_of(&inbox, "mail").await;
     let poison = accept_new(&inbox, sample("poison")).await;
-    for _ in 0..3 {
+    for _ in 0..5 {
         let dying = enter(&store, mail, 10).await;
         lease(&store, mail, dying).await;
         assert_eq!(crash(&fixture, dying).await, 1);
@@ -468,7 +504,7 @@ pub async fn a_detached_message_of_which_processes_keep_dying_is_a_dead_letter<
     assert_eq!(read(&runs), ["behind"]);
     let letters = inbox.operators().dead_letters(Select::all(), 10).await.unwrap();
     assert_eq!((letters.len(), letters[0].place), (1, poison));
-    assert!(letters[0].error.contains("3 processes crashed"), "{}", letters[0].error);
+    assert!(letters[0].error.contains("5 processes crashed"), "{}", letters[0].error);
     assert_eq!(inbox.operators().retry_dead(Select::all(), &operator("ann")).await.unwrap(), 1);
     assert_eq!(inbox.work_until_idle().await.unwrap().done, 1);
     assert_eq!(read(&runs), ["poison"]);
@@ -485,7 +521,7 @@ pub async fn an_out_of_process_message_runs_after_any_number_of_crashes<F: Fixtu
     let mail = id_of(&inbox, "mail").await;
     accept_new(&inbox, sample("a")).await;
     // One more than the crashes that make other detached messages dead letters.
-    for _ in 0..4 {
+    for _ in 0..6 {
         let dying = enter(&store, mail, 10).await;
         lease(&store, mail, dying).await;
         assert_eq!(crash(&fixture, dying).await, 1);

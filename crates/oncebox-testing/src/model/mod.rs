@@ -9,10 +9,12 @@
 
 mod expected;
 mod operations;
+mod outbox;
 mod world;
 
 use std::collections::BTreeSet;
 use std::env;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use tokio::runtime::Handle;
 
 use self::operations::{ModelOperation, operation};
+pub use self::outbox::{planned_publishing_agrees_with_the_model, random_publishing_agrees_with_the_model};
 use self::world::World;
 use crate::conformance::Fixture;
 
@@ -43,6 +46,19 @@ struct StoreCases {
 
 /// Random operations leave every message where the model says.
 pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>(fixture: F) {
+    let shared = Arc::new(StoreCases::default());
+    run_sequences(sequence(), |operations| {
+        let (fixture, shared) = (&fixture, &shared);
+        async move { run(fixture, &operations, shared).await }
+    });
+    println!("{} of {} transitions seen", shared.seen.lock().unwrap().len(), LIFE.len());
+}
+
+/// Runs random sequences, and shrinks the first one that fails.
+fn run_sequences<O: Debug, R: Future<Output = Result<(), String>>>(
+    sequences: impl Strategy<Value = Vec<O>>,
+    run: impl Fn(Vec<O>) -> R,
+) {
     let seed: u64 = match env::var("ONCEBOX_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed,
         None => std::time::SystemTime::now()
@@ -51,8 +67,6 @@ pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>
     };
     println!("seed: ONCEBOX_SEED={seed}");
     let cases = if env::var_os("ONCEBOX_FULL").is_some() { SEQUENCES } else { SEQUENCES / 10 };
-    let shared = Arc::new(StoreCases::default());
-    let of_all = shared.clone();
     // The runner of proptest is not async: it blocks this thread, and each case blocks on the runtime in turn.
     let ran = tokio::task::block_in_place(move || {
         let mut bytes = [0; 32];
@@ -60,8 +74,8 @@ pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         // Nothing is written to the source folder: the printed seed repeats a failure.
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
-        TestRunner::new_with_rng(config, rng).run(&sequence(), |operations| {
-            Handle::current().block_on(run(&fixture, &operations, &of_all)).map_err(TestCaseError::fail)
+        TestRunner::new_with_rng(config, rng).run(&sequences, |operations| {
+            Handle::current().block_on(run(operations)).map_err(TestCaseError::fail)
         })
     });
     match ran {
@@ -71,7 +85,6 @@ pub async fn random_operations_agree_with_the_model<F: Fixture<Store: LogStore>>
         }
         Err(TestError::Abort(why)) => panic!("{why}\nseed: ONCEBOX_SEED={seed}"),
     }
-    println!("{} of {} transitions seen", shared.seen.lock().unwrap().len(), LIFE.len());
 }
 
 /// Every transition of the table happens, on a store too.

@@ -381,6 +381,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                 occurred_at: None,
                 due_at: None,
                 waited: Duration::ZERO,
+                message_id: None,
             },
             lane: LaneChoice::Only(lane),
             failures: 1,
@@ -413,6 +414,7 @@ impl<F: Fixture<Store: LogStore>> World<F> {
                     // It sends no heartbeats, so the lease must outlast the test.
                     lease: Duration::from_secs(365 * 24 * 60 * 60),
                     in_flight: 10,
+                    moves: false,
                 };
                 store.enter(&process).await.map_err(|error| error.to_string())?;
                 *self.ghost.insert(process.id)

@@ -40,6 +40,7 @@ pub fn message(kind: &str, key: &str) -> NewMessage {
         occurred_at: None,
         due_at: None,
         waited: Duration::ZERO,
+        message_id: None,
     }
 }
 
@@ -57,6 +58,7 @@ pub fn stored(name: &str, kinds: &[&str]) -> Registration {
         ordered: None,
         start: Start::Beginning,
         revive: false,
+        keep: None,
     }
 }
 

@@ -4,8 +4,8 @@ use std::slice;
 use std::time::Duration;
 
 use oncebox_core::store::{
-    Account, Appended, Batch, Claims, DueLanes, LaneChoice, Log, MarkerState, NewMessage, Progress, Pruned,
-    Spill, Spilled, Store, StoredMessage, TakeLimits, TaskLimits, Unit, Upkeep, Work,
+    Account, Appended, Batch, Claims, DueLanes, LaneChoice, Log, MarkerState, NewMessage, Progress,
+    PruneRange, Pruned, Spill, Spilled, Store, StoredMessage, TakeLimits, TaskLimits, Unit, Upkeep, Work,
 };
 use oncebox_core::{Error, Key, LogStore};
 
@@ -191,7 +191,8 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
 
     /// One step of pruning a lane.
     pub async fn prune(&self, lane: u16, behind: i64, positions: u32, before_ms: i64) -> Pruned {
-        self.store.prune(lane, behind, positions, before_ms).await.unwrap()
+        let range = PruneRange { behind, positions, before_ms: Some(before_ms) };
+        self.store.prune(lane, range).await.unwrap()
     }
 
     /// Prunes all of a lane that was received until now; how many messages.

@@ -25,7 +25,10 @@ impl<F: Fixture<Store: LogStore>> OneHandler<F> {
     pub async fn enter_with(&self, handlers: &[HandlerId], in_flight: u32) -> ProcessId {
         let id = ProcessId(Uuid::now_v7());
         let (name, handlers) = ("host 7".to_owned(), handlers.to_vec());
-        self.store.enter(&NewProcess { id, name, handlers, lease: LEASE, in_flight }).await.unwrap();
+        self.store
+            .enter(&NewProcess { id, name, handlers, lease: LEASE, in_flight, moves: false })
+            .await
+            .unwrap();
         id
     }
 

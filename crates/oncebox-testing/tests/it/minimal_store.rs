@@ -304,8 +304,9 @@ fn required() -> Vec<&'static str> {
 /// The traits that a store with a log implements beside them: those of `LogStore`.
 fn of_the_log() -> Vec<&'static str> {
     let engine = include_str!("../../../oncebox-core/src/inbox/stored/mod.rs");
-    let (_, bounds) = engine.split_once("pub trait LogStore: InboxStore + ").unwrap();
-    bounds.split_once(" {}").unwrap().0.split(" + ").collect()
+    let (_, bounds) = engine.split_once("pub trait LogStore:").unwrap();
+    let bounds = bounds.split_once('{').unwrap().0;
+    bounds.split('+').map(str::trim).filter(|bound| *bound != "InboxStore").collect()
 }
 
 /// The traits among the code words of a text, each where it comes first.
@@ -331,7 +332,7 @@ fn section<'t>(text: &'t str, from: &str, to: &str) -> &'t str {
 #[test]
 fn the_guide_names_the_traits_that_are_required() {
     let all: Vec<&str> = required().into_iter().chain(of_the_log()).collect();
-    assert_eq!((required().len(), of_the_log().len()), (5, 7));
+    assert_eq!((required().len(), of_the_log().len()), (5, 8));
     let guide = section(include_str!("../../../../CONTRIBUTING.md"), "\n**a store.**", "\n**");
     assert_eq!(traits_in(guide), all, "CONTRIBUTING.md");
     let tour = section(include_str!("../../../oncebox/src/tour.md"), "\n# A store of your own\n", "```");
@@ -341,8 +342,7 @@ fn the_guide_names_the_traits_that_are_required() {
     let numbers = ["four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
     for text in [guide, tour] {
         let words = text.split(|letter: char| !letter.is_alphabetic()).map(str::to_lowercase);
-        let wrong = words
-            .filter(|word| numbers.contains(&&**word) && !["five", "seven", "twelve"].contains(&&**word));
+        let wrong = words.filter(|word| numbers.contains(&&**word) && !["five", "eight"].contains(&&**word));
         assert_eq!(wrong.collect::<Vec<_>>(), [""; 0], "{text}");
     }
 }

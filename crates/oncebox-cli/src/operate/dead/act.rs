@@ -8,25 +8,25 @@ use oncebox::Operators;
 use oncebox::store::DeadLetter;
 use serde_json::json;
 
-use super::filters::DeadFilters;
+use super::filters::{LetterOwner, LetterSelection, LetterWords};
 use crate::cli::CommonArgs;
 use crate::exit::{NotFound, Usage};
 use crate::operate::confirm::confirm;
 
 /// The selected dead letters: by filters, or all.
 #[derive(Args, Debug)]
-pub(super) struct DeadSelection {
+pub(crate) struct LetterArgs<F: LetterOwner> {
     #[command(flatten)]
-    filters: DeadFilters,
-    /// Select all dead letters
+    filters: F,
+    /// Select all of them
     #[arg(long)]
     all: bool,
 }
 
 #[derive(Args, Debug)]
-pub(super) struct DiscardDead {
+pub(crate) struct DiscardArgs<F: LetterOwner> {
     #[command(flatten)]
-    pub(super) which: DeadSelection,
+    pub(crate) which: LetterArgs<F>,
     /// Confirm in advance
     #[arg(long)]
     yes: bool,
@@ -34,7 +34,7 @@ pub(super) struct DiscardDead {
 
 /// An action on all selected dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BulkAction {
+pub(crate) enum BulkAction {
     Retry,
     Discard,
     Resolve,
@@ -58,16 +58,23 @@ impl BulkAction {
     }
 }
 
-impl DeadSelection {
+impl<F: LetterOwner> LetterArgs<F> {
     /// Requires `--all` for all dead letters, because a forgotten filter must not select them.
-    pub(super) fn check(&self, command: &str) -> Result<()> {
+    pub(crate) fn check(&self, command: &str) -> Result<()> {
+        let (words, owner) = (F::WORDS, F::OPTION);
         match (self.filters.is_empty(), self.all) {
             (true, false) => Err(Usage(format!(
-                "no dead letters selected: add --at LANE/POSITION, --handler NAME, --kind KIND, --error TEXT, --since TIME, \
-                 --before TIME or --all to `oncebox dead {command}`"
+                "no {} selected: add --at LANE/POSITION, {owner}, --kind KIND, --error TEXT, --since TIME, --before TIME or --all \
+                 to `oncebox {} {command}`",
+                words.several(),
+                words.command
             ))
             .into()),
-            (false, true) => Err(Usage("--all selects all dead letters: remove it, or the other filters".into()).into()),
+            (false, true) => Err(Usage(format!(
+                "--all selects all {}: remove it, or the other filters",
+                words.several()
+            ))
+            .into()),
             _ => Ok(()),
         }
     }
@@ -77,60 +84,61 @@ impl DeadSelection {
 const COUNT_MAX: u32 = 100;
 
 /// The question before discarding: how many dead letters, of which handlers.
-fn question(letters: &[DeadLetter], filters: &DeadFilters) -> String {
+fn question(letters: &[DeadLetter], words: LetterWords, described: &str) -> String {
     let handlers: BTreeSet<&str> = letters.iter().map(|letter| &*letter.handler).collect();
     let handlers = handlers.into_iter().collect::<Vec<_>>().join(", ");
     let count = match u32::try_from(letters.len()) {
-        Ok(count) if count <= COUNT_MAX => counted(count.into()),
-        _ => format!("more than {COUNT_MAX} dead letters"),
+        Ok(count) if count <= COUNT_MAX => words.counted(count.into()),
+        _ => format!("more than {COUNT_MAX} {}", words.several()),
     };
-    format!("Discard {count} of {handlers} permanently ({})", filters.described())
+    format!("Discard {count} of {handlers} permanently ({described})")
 }
 
 /// Discards after a confirmation.
-pub(super) async fn discard(operators: &Operators, discard: &DiscardDead, common: &CommonArgs) -> Result<()> {
-    let filters = &discard.which.filters;
-    filters.check(operators).await?;
+pub(crate) async fn discard<F: LetterOwner>(
+    operators: &Operators,
+    discard: &DiscardArgs<F>,
+    common: &CommonArgs,
+) -> Result<()> {
+    let selection = discard.which.filters.selection(operators).await?;
     // One more than counted, to know whether there are more.
-    let letters = operators.dead_letters(filters.select(), COUNT_MAX + 1).await?;
+    let letters = selection.letters(operators, COUNT_MAX + 1).await?;
     if letters.is_empty() {
-        return Err(none_matches(filters));
+        return Err(none_matches::<F>(&selection));
     }
-    confirm(&question(&letters, filters), discard.yes)?;
+    confirm(&question(&letters, F::WORDS, &selection.described), discard.yes)?;
     run(operators, BulkAction::Discard, &discard.which, common).await
 }
 
-pub(super) async fn run(
+pub(crate) async fn run<F: LetterOwner>(
     operators: &Operators,
     action: BulkAction,
-    which: &DeadSelection,
+    which: &LetterArgs<F>,
     common: &CommonArgs,
 ) -> Result<()> {
-    let filters = &which.filters;
-    filters.check(operators).await?;
-    let (select, operator) = (filters.select(), common.operator()?);
-    let letters = match action {
-        BulkAction::Retry => operators.retry_dead(select, &operator).await?,
-        BulkAction::Discard => operators.discard_dead(select, &operator).await?,
-        BulkAction::Resolve => operators.resolve_dead(select, &operator).await?,
-    };
+    let selection = which.filters.selection(operators).await?;
+    let operator = common.operator()?;
+    let mut letters = 0;
+    for select in selection.selects.iter().cloned() {
+        letters += match action {
+            BulkAction::Retry => operators.retry_dead(select, &operator).await?,
+            BulkAction::Discard => operators.discard_dead(select, &operator).await?,
+            BulkAction::Resolve => operators.resolve_dead(select, &operator).await?,
+        };
+    }
     // An error, so that scripts notice a misspelt filter.
     if letters == 0 {
-        return Err(none_matches(filters));
+        return Err(none_matches::<F>(&selection));
     }
     let output = common.output();
     output.object(&json!({ "action": action.name(), "letters": letters }))?;
-    output.line(format_args!("{}: {}", counted(letters), action.done()))
+    output.line(format_args!("{}: {}", F::WORDS.counted(letters), action.done()))
 }
 
-fn none_matches(filters: &DeadFilters) -> anyhow::Error {
-    NotFound(match filters.is_empty() {
-        true => "there are no dead letters".to_owned(),
-        false => format!("no dead letter matches {}", filters.described()),
+fn none_matches<F: LetterOwner>(selection: &LetterSelection) -> anyhow::Error {
+    NotFound(match selection.has_filters {
+        false => format!("there are no {}", F::WORDS.several()),
+        true => format!("no {} matches {}", F::WORDS.one(), selection.described),
     })
     .into()
-}
-
-fn counted(letters: u64) -> String {
-    if letters == 1 { "1 dead letter".to_owned() } else { format!("{letters} dead letters") }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use oncebox::Operators;
 
-use super::filters::DeadFilters;
+use super::filters::LetterOwner;
 use super::letter::LetterField;
 use crate::operate::bytes::{escaped, key_or_none};
 use crate::operate::place::place_text;
@@ -13,10 +13,10 @@ use crate::table::{TextTable, shortened};
 use crate::times::ago;
 
 #[derive(Args, Debug)]
-pub(super) struct ListDead {
+pub(crate) struct ListLetters<F: LetterOwner> {
     #[command(flatten)]
-    filters: DeadFilters,
-    /// The maximum number of dead letters
+    filters: F,
+    /// The maximum number of them
     #[arg(long, value_name = "NUMBER", default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
@@ -26,17 +26,20 @@ const LIMIT: u32 = 20;
 /// Services choose the length of their errors, so a table cuts them.
 const ERROR_MAX_CHARS: usize = 80;
 
-impl Default for ListDead {
+impl<F: LetterOwner> Default for ListLetters<F> {
     fn default() -> Self {
-        Self { filters: DeadFilters::default(), limit: LIMIT }
+        Self { filters: F::default(), limit: LIMIT }
     }
 }
 
-pub(super) async fn run(operators: &Operators, list: &ListDead, output: CommandOutput) -> Result<()> {
-    list.filters.check(operators).await?;
-    let letters = operators.dead_letters(list.filters.select(), list.limit).await?;
-    let mut table =
-        TextTable::new(["place", "handler", "kind", "key", "died", "attempts", "error"]).right([5]);
+pub(crate) async fn run<F: LetterOwner>(
+    operators: &Operators,
+    list: &ListLetters<F>,
+    output: CommandOutput,
+) -> Result<()> {
+    let letters = list.filters.selection(operators).await?.letters(operators, list.limit).await?;
+    let names = ["place", F::WORDS.owner, "kind", "key", "died", "attempts", "error"];
+    let mut table = TextTable::new(names).right([5]);
     for letter in &letters {
         output.object(&LetterField::new(letter))?;
         table.row([
@@ -50,7 +53,7 @@ pub(super) async fn run(operators: &Operators, list: &ListDead, output: CommandO
         ]);
     }
     if letters.is_empty() {
-        return output.line("No dead letters.");
+        return output.line(format_args!("No {}.", F::WORDS.several()));
     }
     output.line(table)?;
     if letters.len() == usize::try_from(list.limit).unwrap_or(usize::MAX) {

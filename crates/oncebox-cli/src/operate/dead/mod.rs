@@ -1,10 +1,10 @@
-//! `oncebox dead`: messages that a handler has given up on.
+//! `oncebox dead`: messages that a handler or a relay has given up on.
 
-mod act;
+pub(super) mod act;
 mod edit;
-mod filters;
+pub(super) mod filters;
 mod letter;
-mod list;
+pub(super) mod list;
 mod show;
 
 use std::process::ExitCode;
@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 use oncebox::Operators;
 
 use act::BulkAction;
+use filters::DeadFilters;
 
 use crate::cli::CommonArgs;
 use crate::store::{DatabaseTarget, OpenPurpose};
@@ -28,15 +29,15 @@ pub(crate) struct DeadArgs {
 #[derive(Debug, Subcommand)]
 enum DeadAction {
     /// List dead letters, oldest first
-    List(list::ListDead),
+    List(list::ListLetters<DeadFilters>),
     /// Show a dead letter: its error, every stored attempt, its body, and next steps
     Show(show::ShowDead),
     /// Retry dead letters, with all attempts available again
-    Retry(act::DeadSelection),
+    Retry(act::LetterArgs<DeadFilters>),
     /// Discard dead letters: the handler never runs for them
-    Discard(act::DiscardDead),
+    Discard(act::DiscardArgs<DeadFilters>),
     /// Count dead letters as done, because an operator has handled them
-    Resolve(act::DeadSelection),
+    Resolve(act::LetterArgs<DeadFilters>),
     /// Retry a dead letter with a corrected body; the log keeps the original
     Edit(edit::EditDead),
 }
@@ -74,7 +75,7 @@ async fn act_on(
     options: &DeadArgs,
 ) -> Result<()> {
     match &options.action {
-        None => list::run(operators, &list::ListDead::default(), common.output()).await,
+        None => list::run(operators, &list::ListLetters::<DeadFilters>::default(), common.output()).await,
         Some(DeadAction::List(list)) => list::run(operators, list, common.output()).await,
         Some(DeadAction::Show(show)) => show::run(operators, show, target, common.output()).await,
         Some(DeadAction::Retry(which)) => act::run(operators, BulkAction::Retry, which, common).await,

@@ -8,7 +8,8 @@ use oncebox::{Operators, OutboxStatus};
 
 use super::check::DoctorCheck;
 use crate::exit::error_text;
-use crate::operate::known;
+use crate::operate::known::{self, is_relay};
+use crate::operate::outbox::movers;
 use crate::operate::status::{is_alive, outbox_text};
 use crate::times::rough;
 
@@ -51,7 +52,11 @@ pub(super) fn schema_version(version: Result<(i64, i64)>, is_sqlite: bool) -> Do
 
 const UP: &str = "run `oncebox migrate up`";
 
-pub(super) async fn of_the_log(operators: Result<Operators>, is_sqlite: bool) -> Vec<DoctorCheck> {
+pub(super) async fn of_the_log(
+    operators: Result<Operators>,
+    status: Result<OutboxStatus>,
+    is_sqlite: bool,
+) -> Vec<DoctorCheck> {
     let unreadable = |error| DoctorCheck::problem("handlers", error_text(&error), read_advice(is_sqlite));
     let operators = match operators {
         Ok(operators) => operators,
@@ -60,11 +65,15 @@ pub(super) async fn of_the_log(operators: Result<Operators>, is_sqlite: bool) ->
     let mut checks = vec![DoctorCheck::from_result("clock", clock(&operators).await)];
     match read_all(&operators).await {
         Ok((handlers, peers, unhandled)) => {
-            checks.push(handlers_at_work(&handlers, &peers));
+            let (relays, others): (Vec<_>, Vec<_>) = handlers.iter().partition(|status| is_relay(status));
+            checks.push(at_work(&HANDLERS, &others, &peers));
+            checks.push(at_work(&RELAYS, &relays, &peers));
             checks.push(processes(&peers));
             checks.push(paused(&handlers));
-            checks.push(dead_letters(&handlers));
+            checks.push(with_dead(&HANDLERS, &others));
+            checks.push(with_dead(&RELAYS, &relays));
             checks.push(unhandled_kinds(&unhandled));
+            checks.push(DoctorCheck::from_result("outbox", status.map(|status| outbox(status, &peers))));
         }
         Err(error) => checks.push(unreadable(error)),
     }
@@ -101,23 +110,48 @@ async fn clock(operators: &Operators) -> Result<DoctorCheck> {
     })
 }
 
-/// Handlers that no process runs.
-fn handlers_at_work(handlers: &[HandlerStatus], peers: &[Peer]) -> DoctorCheck {
+/// The words for handlers or for relays.
+struct Role {
+    at_work: &'static str,
+    all_run: &'static str,
+    start: &'static str,
+    dead: &'static str,
+    dead_fix: &'static str,
+}
+
+const HANDLERS: Role = Role {
+    at_work: "handlers_at_work",
+    all_run: "a process runs each active handler of the log",
+    start: "start `oncebox serve` or `oncebox work` with its configuration, or the program that has it, with run(); or pause or \
+            remove it: `oncebox handlers remove NAME`",
+    dead: "dead_letters",
+    dead_fix: "list them: `oncebox dead list`; see the next steps: `oncebox dead show LANE/POSITION`",
+};
+
+const RELAYS: Role = Role {
+    at_work: "relays_at_work",
+    all_run: "a process runs each active relay",
+    start: "start `oncebox serve` or `oncebox work` with its configuration, or the program that has it, with run() on its outbox; \
+            or pause or remove it: `oncebox handlers remove NAME`",
+    dead: "parked_messages",
+    dead_fix: "list them: `oncebox outbox parked`; correct the cause, then `oncebox outbox retry` or `oncebox outbox discard`",
+};
+
+/// Handlers or relays that no process runs.
+fn at_work(role: &Role, handlers: &[&HandlerStatus], peers: &[Peer]) -> DoctorCheck {
     let is_running = |status: &HandlerStatus| {
         peers.iter().any(|peer| is_alive(peer) && peer.handlers.contains(&status.handler.id))
     };
-    let is_idle = |status: &&HandlerStatus| {
+    let is_idle = |status: &&&HandlerStatus| {
         // Inline handlers need no worker: they run with their deliveries.
         status.handler.state == HandlerState::Active && status.handler.mode.has_tasks() && !is_running(status)
     };
-    let idle: Vec<&HandlerStatus> = handlers.iter().filter(is_idle).collect();
-    let id = "handlers_at_work";
+    let idle: Vec<&HandlerStatus> = handlers.iter().filter(is_idle).copied().collect();
+    let (id, fix) = (role.at_work, role.start);
     if idle.is_empty() {
-        return DoctorCheck::ok(id, "a process runs each active handler of the log");
+        return DoctorCheck::ok(id, role.all_run);
     }
     let message = format!("no process runs {}", names(&idle));
-    let fix = "start `oncebox serve` or `oncebox work` with its configuration, or the program that has it, with run(); or pause or \
-         remove it: `oncebox handlers remove NAME`";
     match idle.iter().any(|status| status.lag + status.tasks > 0) {
         true => DoctorCheck::problem(id, format!("{message}, and messages wait"), fix),
         false => DoctorCheck::warning(id, message, fix),
@@ -125,18 +159,29 @@ fn handlers_at_work(handlers: &[HandlerStatus], peers: &[Peer]) -> DoctorCheck {
 }
 
 /// Published messages that no process moves. While a mover runs, they wait for milliseconds.
-pub(super) fn outbox(status: OutboxStatus) -> DoctorCheck {
+fn outbox(status: OutboxStatus, peers: &[Peer]) -> DoctorCheck {
     let id = "outbox";
-    match status.oldest {
-        Some(oldest) if oldest > OUTBOX_WAIT_MAX => DoctorCheck::problem(
+    let is_late = status.oldest.is_some_and(|oldest| oldest > OUTBOX_WAIT_MAX);
+    let has_mover = movers(peers).next().is_some();
+    let text = match has_mover {
+        true => outbox_text(status),
+        false => format!("{}, and no process moves them", outbox_text(status)),
+    };
+    match (status.waiting > 0, is_late, has_mover) {
+        (false, ..) | (true, false, true) => DoctorCheck::ok(id, outbox_text(status)),
+        (true, true, true) => DoctorCheck::problem(
             id,
-            outbox_text(status),
-            "start `oncebox serve` or `oncebox work`, or a program that calls run() on the outbox or on an inbox with \
-             .outbox(&outbox)",
+            text,
+            "look at the log of the processes that `oncebox outbox status` names: the mover reports there why it waits",
         ),
-        _ => DoctorCheck::ok(id, outbox_text(status)),
+        // Between two runs of a scheduler messages wait too.
+        (true, false, false) => DoctorCheck::warning(id, text, START_MOVER),
+        (true, true, false) => DoctorCheck::problem(id, text, START_MOVER),
     }
 }
+
+const START_MOVER: &str = "start `oncebox serve` or `oncebox work`, or a program that calls run() on the outbox or on an inbox with \
+                           .outbox(&outbox)";
 
 /// Processes whose work no other process has taken over yet.
 fn processes(peers: &[Peer]) -> DoctorCheck {
@@ -155,7 +200,7 @@ fn paused(handlers: &[HandlerStatus]) -> DoctorCheck {
     let paused: Vec<&HandlerStatus> =
         handlers.iter().filter(|status| status.handler.state == HandlerState::Paused).collect();
     match paused.is_empty() {
-        true => DoctorCheck::ok("paused", "no handler is paused"),
+        true => DoctorCheck::ok("paused", "no handler or relay is paused"),
         false => DoctorCheck::warning(
             "paused",
             format!("paused by an operator: {}", names(&paused)),
@@ -164,16 +209,12 @@ fn paused(handlers: &[HandlerStatus]) -> DoctorCheck {
     }
 }
 
-fn dead_letters(handlers: &[HandlerStatus]) -> DoctorCheck {
-    let with_dead: Vec<&HandlerStatus> = handlers.iter().filter(|status| status.dead > 0).collect();
+fn with_dead(role: &Role, handlers: &[&HandlerStatus]) -> DoctorCheck {
+    let with_dead: Vec<&HandlerStatus> = handlers.iter().filter(|status| status.dead > 0).copied().collect();
     let dead: u64 = with_dead.iter().map(|status| status.dead).sum();
     match dead {
-        0 => DoctorCheck::ok("dead_letters", "none"),
-        dead => DoctorCheck::warning(
-            "dead_letters",
-            format!("{dead}, of {}", names(&with_dead)),
-            "list them: `oncebox dead list`; see the next steps: `oncebox dead show LANE/POSITION`",
-        ),
+        0 => DoctorCheck::ok(role.dead, "none"),
+        dead => DoctorCheck::warning(role.dead, format!("{dead}, of {}", names(&with_dead)), role.dead_fix),
     }
 }
 

@@ -89,8 +89,8 @@ async fn of_the_database(opened: &Opened, target: &DatabaseTarget, options: &Doc
     let is_ready = version.level == CheckLevel::Ok;
     checks.push(version);
     if is_ready {
-        checks.extend(log::of_the_log(opened.operators().await, target.is_sqlite()).await);
-        checks.push(DoctorCheck::from_result("outbox", opened.outbox_status().await.map(log::outbox)));
+        let (operators, outbox) = (opened.operators().await, opened.outbox_status().await);
+        checks.extend(log::of_the_log(operators, outbox, target.is_sqlite()).await);
     }
     checks
 }

@@ -18,6 +18,7 @@ pub(super) async fn of_the_server(pool: &PgPool, schema: &str) -> Vec<DoctorChec
     checks.push(DoctorCheck::from_result("fsync", enabled(pool, "fsync").await));
     checks.push(DoctorCheck::from_result("full_page_writes", enabled(pool, "full_page_writes").await));
     checks.push(DoctorCheck::from_result("synchronous_commit", synchronous_commit(pool).await));
+    checks.push(DoctorCheck::from_result("standbys", standbys(pool).await));
     checks.push(DoctorCheck::from_result("connections", connections(pool).await));
     checks.push(DoctorCheck::from_result("old_transactions", old_transactions(pool).await));
     checks.push(DoctorCheck::from_result("idle_transactions", idle_transactions(pool).await));
@@ -71,7 +72,61 @@ async fn synchronous_commit(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
             "local with synchronous standbys: a failover can lose acknowledged messages",
             "set `synchronous_commit = on`",
         ),
-        _ => DoctorCheck::ok(id, value),
+        _ => match &careless_roles(pool).await?[..] {
+            [] => DoctorCheck::ok(id, value),
+            roles => DoctorCheck::warning(
+                id,
+                format!(
+                    "{value}, but off for {}: a crash can lose commits of theirs, after a relay has sent their messages",
+                    roles.join(", ")
+                ),
+                "remove the setting: `alter role NAME reset synchronous_commit`, or `alter database NAME reset \
+                 synchronous_commit`",
+            ),
+        },
+    })
+}
+
+/// Roles with a setting of their own that programs other than this one use to publish.
+async fn careless_roles(pool: &PgPool) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "select distinct coalesce('the role ' || r.rolname, 'all roles') \
+         from pg_db_role_setting s \
+         left join pg_roles r on r.oid = s.setrole \
+         cross join lateral unnest(s.setconfig) as c(setting) \
+         where (s.setdatabase = 0 or s.setdatabase = (select oid from pg_database where datname = current_database())) \
+           and (s.setrole = 0 or r.rolcanlogin) \
+           and c.setting ~* '^synchronous_commit=(off|false|no|0)$' \
+         order by 1",
+    )
+    .fetch_all(pool)
+    .await
+}
+
+/// Standbys that may lack the last commits.
+async fn standbys(pool: &PgPool) -> Result<DoctorCheck, sqlx::Error> {
+    let id = "standbys";
+    // Without backups and logical subscribers. Another role sees the number of connections only.
+    let count: i64 = sqlx::query_scalar(
+        "select count(*) from pg_stat_replication w \
+         where coalesce(w.state, 'streaming') <> 'backup' and not exists ( \
+            select from pg_replication_slots s where s.active_pid = w.pid and s.slot_type = 'logical' \
+         )",
+    )
+    .fetch_one(pool)
+    .await?;
+    let is_synchronous = !setting(pool, "synchronous_standby_names").await?.is_empty();
+    Ok(match (count, is_synchronous) {
+        (0, false) => DoctorCheck::ok(id, "none connected"),
+        (_, true) => DoctorCheck::ok(id, format!("{count} connected, and commits wait for synchronous ones")),
+        (count, false) => DoctorCheck::warning(
+            id,
+            format!(
+                "{count} connected, all asynchronous: a failover can lose acknowledged commits, and a message that a relay has \
+                 sent then reports a change that no longer exists"
+            ),
+            "set `synchronous_standby_names`, and let only synchronous standbys take over",
+        ),
     })
 }
 

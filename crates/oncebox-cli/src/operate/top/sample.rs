@@ -86,6 +86,7 @@ mod tests {
             mode,
             ordered: None,
             state: HandlerState::Active,
+            keep: None,
         };
         HandlerStatus { handler, passed, lag, oldest_waiting: None, tasks: 0, dead: 0 }
     }

@@ -141,12 +141,13 @@ fn rate(rate: Option<f64>) -> String {
 }
 
 fn whole(sample: &StatusSample, rates: &Rates, target: &DatabaseTarget) -> String {
-    let names = ["handler", "state", "passed/s", "lag", "oldest waiting", "tasks", "dead"];
-    let mut table = TextTable::new(names).right([2, 3, 4, 5, 6]);
+    let names = ["handler", "state", "mode", "passed/s", "lag", "oldest waiting", "tasks", "dead"];
+    let mut table = TextTable::new(names).right([3, 4, 5, 6, 7]);
     for (status, passed) in sample.handlers.iter().zip(&rates.passed) {
         table.row([
             status.handler.name.clone(),
             state_name(status.handler.state).to_owned(),
+            status.handler.mode.name().to_owned(),
             rate(*passed),
             status.lag.to_string(),
             status.oldest_waiting.map_or_else(|| "-".to_owned(), rough),
@@ -175,9 +176,10 @@ fn plain(sample: &StatusSample, rates: &Rates) -> String {
     )];
     for (status, passed) in sample.handlers.iter().zip(&rates.passed) {
         lines.push(format!(
-            "{at} {} {} passed/s {} lag {} oldest {} tasks {} dead {}",
+            "{at} {} {} {} passed/s {} lag {} oldest {} tasks {} dead {}",
             status.handler.name,
             state_name(status.handler.state),
+            status.handler.mode.name(),
             rate(*passed),
             status.lag,
             status.oldest_waiting.map_or_else(|| "-".to_owned(), rough),
@@ -193,6 +195,7 @@ fn object(sample: &StatusSample, rates: &Rates) -> Value {
         json!({
             "name": status.handler.name,
             "state": state_name(status.handler.state),
+            "mode": status.handler.mode.name(),
             "passed_per_second": passed,
             "lag": status.lag,
             "oldest_waiting_ms": status.oldest_waiting.map(millis),

@@ -1,5 +1,9 @@
 //! The doctor finds problems, and no others.
 
+use std::time::Duration;
+
+use oncebox_servers::postgres::{PostgresOptions, PostgresServer, find};
+use oncebox_servers::skip::skip_or_fail;
 use serde_json::Value;
 
 use super::database::{
@@ -33,6 +37,9 @@ async fn warnings_are_found(database: &InboxDatabase) {
         "unhandled_kinds",
         "retention",
         "handlers_at_work",
+        "relays_at_work",
+        "parked_messages",
+        "outbox",
     ] {
         assert_level(&well, id, "ok");
     }
@@ -88,6 +95,57 @@ async fn an_asynchronous_commit_is_found() {
     database.end().await;
     assert_level(&well, "synchronous_commit", "ok");
     assert_level(&found, "synchronous_commit", "problem");
+}
+
+/// A service that publishes has a role of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_asynchronous_commit_of_another_role_is_found() {
+    // A server of its own: the setting concerns all databases of a server.
+    let Some(server) = server("an_asynchronous_commit_of_another_role_is_found").await else { return };
+    let database = on_server(&server);
+    database.oncebox(&["migrate", "up"]).ok();
+    database.sql("create role shop login").await;
+    assert_level(&database.oncebox(&["doctor", "--json"]), "synchronous_commit", "ok");
+    database.sql("alter role shop set synchronous_commit = off").await;
+    let found = database.oncebox(&["doctor", "--json"]);
+    assert_level(&found, "synchronous_commit", "warning");
+    assert!(found.out.contains("off for the role shop"), "{}", found.out);
+    database.sql("alter role shop reset synchronous_commit").await;
+    database.sql("alter database postgres set synchronous_commit = off").await;
+    assert_level(&database.oncebox(&["doctor", "--json"]), "synchronous_commit", "problem");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_asynchronous_standby_is_found() {
+    let Some(server) = server("an_asynchronous_standby_is_found").await else { return };
+    let database = on_server(&server);
+    database.oncebox(&["migrate", "up"]).ok();
+    assert_level(&database.oncebox(&["doctor", "--json"]), "standbys", "ok");
+    let mut standby = server.start_standby(None).await.unwrap();
+    until_level(&database, "standbys", "warning").await;
+    database.sql("alter system set synchronous_standby_names = '*'").await;
+    database.sql("select pg_reload_conf()").await;
+    until_level(&database, "standbys", "ok").await;
+    standby.stop().unwrap();
+}
+
+async fn until_level(database: &InboxDatabase, id: &str, level: &str) {
+    while check(&database.oncebox(&["doctor", "--json"]), id)["level"] != level {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn on_server(server: &PostgresServer) -> InboxDatabase {
+    InboxDatabase { url: server.url(), schema: Some(unique_name()), ..InboxDatabase::sqlite() }
+}
+
+/// A private server, if its programs are installed.
+async fn server(test: &str) -> Option<PostgresServer> {
+    if find().unwrap().is_none() {
+        skip_or_fail(test, "PostgreSQL is not installed");
+        return None;
+    }
+    Some(PostgresServer::start(PostgresOptions::default()).await.unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

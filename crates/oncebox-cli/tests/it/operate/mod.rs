@@ -8,5 +8,6 @@ mod messages;
 mod migrate;
 mod opening;
 mod outbox;
+mod publish;
 mod retention;
 mod status;

@@ -37,7 +37,7 @@ async fn status_shows_handlers_kinds_and_processes(database: &InboxDatabase) {
         stop.send(()).unwrap();
         work.await.unwrap().unwrap();
     });
-    database.oncebox(&["status"]).ok().prints("No process runs handlers.");
+    database.oncebox(&["status"]).ok().prints("No process is at work.");
 }
 
 /// Reading must not fix the number of lanes, and must not count as live time: markers would expire without a running worker.
@@ -72,7 +72,7 @@ async fn top_shows_rates_and_exits_after_count(database: &InboxDatabase) {
     let plain = database
         .oncebox(&["top", "--count", "2", "--every", "10ms"])
         .ok()
-        .prints("ledger active passed/s 0.0");
+        .prints("ledger active stored passed/s 0.0");
     assert!(!plain.out.contains('\u{1b}'), "control sequences without a terminal: {}", plain.out);
     database.oncebox(&["top", "--every", "0s"]).ends_with_code(2);
     database.oncebox(&["top", "--count", "0"]).ends_with_code(2);

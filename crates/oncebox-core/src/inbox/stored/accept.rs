@@ -105,6 +105,7 @@ impl<S: LogStore> Intake<S> {
             occurred_at: envelope.occurred_at,
             due_at: envelope.due_at,
             waited: envelope.arrived.elapsed(),
+            message_id: None,
         })
     }
 

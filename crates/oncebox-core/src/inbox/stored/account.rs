@@ -199,6 +199,7 @@ pub(super) mod tests {
             replay: false,
             crashes: 0,
             spilled: false,
+            message_id: None,
         }
     }
 

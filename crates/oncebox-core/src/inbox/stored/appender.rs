@@ -169,6 +169,7 @@ mod tests {
             occurred_at: None,
             due_at: None,
             waited: std::time::Duration::ZERO,
+            message_id: None,
         };
         (Pending { message, lane: None, promise }, answer)
     }

@@ -21,6 +21,7 @@ mod presence;
 mod pruner;
 mod queue;
 mod referee;
+mod relays;
 mod setback;
 mod settle;
 mod unknown;
@@ -37,8 +38,8 @@ use tokio::sync::Notify;
 pub use accept::Accept;
 pub(crate) use accept::lane_of;
 pub(crate) use account::{chance, error_text};
-use detached::DetachedRuns;
 pub(crate) use detached::DetachedSlots;
+use detached::{Bodies, DetachedRuns};
 use intake::Intake;
 use lanes::LaneVisitor;
 pub(crate) use lessons::Lessons;
@@ -46,7 +47,9 @@ pub use operators::Operators;
 use presence::Presence;
 pub use pruner::PruneReport;
 use pruner::prune_boxed;
-pub(crate) use pruner::{Prune, Pruning, prune};
+pub(crate) use pruner::{Prune, Pruning, prune, prune_sent};
+use relays::RelayRuns;
+pub(crate) use relays::{RelayHandler, sink_limit};
 pub(crate) use work::unstorable_text;
 pub use worker::WorkReport;
 use worker::Workers;
@@ -55,14 +58,17 @@ use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
 use crate::inbox::units::{SpillInto, spill_boxed};
 use crate::store::{
-    Care, DeadLetter, DeadLetters, HandlerId, LaneCount, Log, Operate, Processes, Survey, Work,
+    Care, DeadLetter, DeadLetters, HandlerId, LaneCount, Log, Operate, Processes, Ranges, Survey, Work,
 };
 use crate::{Error, ErrorKind, Retry};
 
 /// A store with a log, which keeps messages for later. Every type that implements the roles implements it.
-pub trait LogStore: InboxStore + Log + Work + Care + Processes + DeadLetters + Operate + Survey {}
+pub trait LogStore:
+    InboxStore + Log + Work + Care + Processes + Ranges + DeadLetters + Operate + Survey
+{
+}
 
-impl<S: InboxStore + Log + Work + Care + Processes + DeadLetters + Operate + Survey> LogStore for S {}
+impl<S: InboxStore + Log + Work + Care + Processes + Ranges + DeadLetters + Operate + Survey> LogStore for S {}
 
 pub(crate) type OnDead = Arc<dyn Fn(&DeadLetter) + Send + Sync>;
 
@@ -189,8 +195,10 @@ impl<S: InboxStore> LogParts<S> {
         let intake = Arc::new(Intake::new(engine.clone(), shared.clone(), max_appenders));
         let presence = Arc::new(Presence::new(engine.clone(), shared.clone()));
         let lanes = Arc::new(LaneVisitor::new(engine.clone(), shared.clone(), presence.clone()));
-        let detached = Arc::new(DetachedRuns::new(lanes.clone()));
-        let workers = Workers::new(lanes, detached);
+        let bodies = Arc::<Bodies>::default();
+        let detached = Arc::new(DetachedRuns::new(lanes.clone(), bodies.clone()));
+        let relays = Arc::new(RelayRuns::new(lanes.clone(), bodies));
+        let workers = Workers::new(lanes, detached, relays);
         Self { shared, intake, workers }
     }
 }

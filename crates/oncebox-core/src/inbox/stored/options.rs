@@ -40,6 +40,12 @@ impl<S: LogStore> InboxBuilder<S> {
         self
     }
 
+    /// Makes the engine of an outbox, whose handlers are relays. It leaves upkeep to others.
+    pub(crate) fn relays_only(mut self) -> Self {
+        self.has_upkeep = false;
+        self.mode(Mode::Relay)
+    }
+
     /// Makes an inbox for operators, on a log that other processes fill and handle. It has no handlers and takes no messages. It
     /// creates no lanes, sends no heartbeats, which would count as live time for retention, and sweeps only on request.
     pub fn for_operators(mut self) -> Self {

@@ -2,6 +2,7 @@
 //!
 //! There is no leader: every process watches the others.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::Error;
 use crate::backoff::Retries;
 use crate::error::chain;
 use crate::handler::{Cancel, Cancellation};
@@ -19,6 +19,7 @@ use crate::inbox::faults::Judgement;
 use crate::inbox::stored::incarnation::Incarnation;
 use crate::inbox::stored::{LogShared, LogStore};
 use crate::store::{NewProcess, Peer, ProcessId};
+use crate::{Error, Mode};
 
 /// The number of heartbeats in one lease.
 const BEATS_IN_LEASE: u32 = 5;
@@ -45,6 +46,8 @@ struct PresenceState {
     identity: Option<ProcessIdentity>,
     /// The other processes, as last read from the store.
     others: Vec<Incarnation>,
+    /// The number of heartbeats of each of them, and when this process has first read that number.
+    beats: HashMap<ProcessId, (i64, Instant)>,
     heartbeats: Option<JoinHandle<()>>,
 }
 
@@ -118,6 +121,18 @@ impl Identities {
         self.state().others = peers.iter().filter_map(|peer| Incarnation::parse(&peer.name)).collect();
     }
 
+    /// For how long this process has read the same number of heartbeats of each of these processes.
+    fn listen(&self, peers: &[Peer]) -> Vec<Duration> {
+        let mut state = self.state();
+        let before = std::mem::take(&mut state.beats);
+        for peer in peers {
+            let heard = before.get(&peer.id).filter(|(beats, _)| *beats == peer.beats);
+            let since = heard.map_or_else(Instant::now, |(_, since)| *since);
+            state.beats.insert(peer.id, (peer.beats, since));
+        }
+        peers.iter().map(|peer| state.beats[&peer.id].1.elapsed()).collect()
+    }
+
     /// Whether one of the others has ended on this machine since the last read.
     fn has_another_ended(&self) -> bool {
         let me = Incarnation::of_this_process();
@@ -134,14 +149,37 @@ enum CrashEvidence {
     LeaseExpired,
 }
 
-/// Decides whether a process has crashed. An outage of the store stops all heartbeats, so it does not count: after it, a lease
-/// expires only when this process has been connected for longer than that lease.
-fn crash_of(peer: &Peer, me: &Incarnation, connected_since: Option<Instant>) -> Option<CrashEvidence> {
+/// What a process knows about the silence of others.
+#[derive(Clone, Copy, Debug)]
+enum Listener {
+    /// It starts: the times in the store decide.
+    Starting,
+    /// It works. Then the clock of the heartbeats, which may have jumped, does not decide alone.
+    Working {
+        /// When the connection to the store came back, if it was lost.
+        connected_since: Option<Instant>,
+    },
+}
+
+/// Decides whether a process has crashed. A process at work must have listened for a whole lease without a heartbeat; `unheard_for`
+/// is the time for which it has. An outage of the store stops all heartbeats, so it does not count: after it, a lease expires only
+/// when this process has been connected for longer than that lease.
+fn crash_of(
+    peer: &Peer,
+    me: &Incarnation,
+    listener: Listener,
+    unheard_for: Duration,
+) -> Option<CrashEvidence> {
     if Incarnation::parse(&peer.name).is_some_and(|it| it.has_ended_beside(me)) {
         return Some(CrashEvidence::Exited);
     }
-    let was_connected = connected_since.is_none_or(|since| since.elapsed() > peer.lease);
-    (peer.silent_for > peer.lease && was_connected).then_some(CrashEvidence::LeaseExpired)
+    let has_listened = match listener {
+        Listener::Starting => true,
+        Listener::Working { connected_since } => {
+            unheard_for > peer.lease && connected_since.is_none_or(|since| since.elapsed() > peer.lease)
+        }
+    };
+    (peer.silent_for > peer.lease && has_listened).then_some(CrashEvidence::LeaseExpired)
 }
 
 fn beat_every(lease: Duration) -> Duration {
@@ -187,6 +225,12 @@ impl<S: InboxStore> Presence<S> {
     /// Whether no other process can have taken over, because the last heartbeat is within the lease.
     pub(super) fn has_valid_lease(&self) -> bool {
         self.me.has_valid_lease(self.log.settings.lease)
+    }
+
+    /// Whether this process has reached the store within half of the lease. Then a message that it sends now has its verdict before
+    /// the lease expires.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.me.has_valid_lease(self.log.settings.lease / 2)
     }
 }
 
@@ -244,6 +288,7 @@ impl<S: LogStore> Presence<S> {
                 return;
             }
             state.others.clear();
+            state.beats.clear();
             if let Some(heartbeats) = state.heartbeats.take() {
                 heartbeats.abort();
             }
@@ -262,6 +307,12 @@ impl<S: LogStore> Presence<S> {
     /// Registers this process under a new id.
     async fn enter(&self) -> Result<(), Error> {
         let store = &self.engine.store;
+        // A process that continues under a new id has listened. If it judged by the times alone, two processes whose clocks differ
+        // would remove each other again and again.
+        let listener = match self.me.process() {
+            None => Listener::Starting,
+            Some(_) => Listener::Working { connected_since: None },
+        };
         let process = NewProcess {
             // A new id each time: a process whose lease expired must not continue under its old fences.
             id: ProcessId(Uuid::now_v7()),
@@ -269,10 +320,11 @@ impl<S: LogStore> Presence<S> {
             handlers: self.log.ids.clone(),
             lease: self.log.settings.lease,
             in_flight: u32::try_from(self.log.settings.work_batch).unwrap_or(u32::MAX),
+            moves: self.engine.outbox.is_some() || self.engine.mode == Mode::Relay,
         };
         let entered = match store.enter(&process).await {
             // Crashed processes first: this process may end before its first heartbeat, which would do it otherwise.
-            Ok(()) => self.free_crashed(process.id, None).await,
+            Ok(()) => self.free_crashed(process.id, listener).await,
             Err(error) => Err(error),
         };
         if let Err(error) = entered {
@@ -350,7 +402,7 @@ impl<S: LogStore> Presence<S> {
 
     /// The same with a time limit. Handlers may use all connections, and the next heartbeat must not wait for one.
     async fn free_crashed_in_time(&self, me: ProcessId, connected_since: Option<Instant>) {
-        let look = self.free_crashed(me, connected_since);
+        let look = self.free_crashed(me, Listener::Working { connected_since });
         match timeout(beat_every(self.log.settings.lease), look).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -360,15 +412,21 @@ impl<S: LogStore> Presence<S> {
         }
     }
 
-    async fn free_crashed(&self, me: ProcessId, connected_since: Option<Instant>) -> Result<(), Error> {
+    async fn free_crashed(&self, me: ProcessId, listener: Listener) -> Result<(), Error> {
         let store = &self.engine.store;
         let peers = store.peers(me).await?;
         let this = Incarnation::of_this_process();
-        let (crashed, alive): (Vec<Peer>, Vec<Peer>) =
-            peers.into_iter().partition(|peer| crash_of(peer, this, connected_since).is_some());
+        let unheard_for = self.me.listen(&peers);
+        let (mut crashed, mut alive) = (Vec::new(), Vec::new());
+        for (peer, unheard_for) in peers.into_iter().zip(unheard_for) {
+            match crash_of(&peer, this, listener, unheard_for) {
+                Some(evidence) => crashed.push((peer, evidence)),
+                None => alive.push(peer),
+            }
+        }
         self.me.remember(&alive);
-        for peer in crashed {
-            let has_exited = crash_of(&peer, this, connected_since) == Some(CrashEvidence::Exited);
+        for (peer, evidence) in crashed {
+            let has_exited = evidence == CrashEvidence::Exited;
             if let Some(tasks) = store.remove_crashed(peer.id, has_exited).await? {
                 tracing::warn!(process = peer.name, tasks, "a process crashed; its tasks are free");
                 self.log.wake.notify_one();
@@ -391,6 +449,7 @@ mod tests {
             beats: 0,
             silent_for,
             lease: Duration::from_secs(10),
+            moves: false,
         }
     }
 
@@ -413,24 +472,47 @@ mod tests {
         let me = Incarnation::of_this_process();
         let this = me.to_string();
         let (fresh, silent) = (Duration::ZERO, Duration::from_secs(11));
-        let now = Some(Instant::now());
+        let working = |connected_since| Listener::Working { connected_since };
+        let (always, since_now) = (working(None), working(Some(Instant::now())));
         let table = [
-            (peer("elsewhere 7 x", fresh), None, None),
-            (peer("elsewhere 7 x", silent), None, Some(CrashEvidence::LeaseExpired)),
+            (peer("elsewhere 7 x", fresh), always, silent, None),
+            (peer("elsewhere 7 x", silent), always, silent, Some(CrashEvidence::LeaseExpired)),
+            // Its clock differs: it was heard a moment ago.
+            (peer("elsewhere 7 x", silent), always, fresh, None),
             // The store received no heartbeats until now.
-            (peer("elsewhere 7 x", silent), now, None),
-            (peer(&this, fresh), None, None),
+            (peer("elsewhere 7 x", silent), since_now, silent, None),
+            // No process has listened yet.
+            (peer("elsewhere 7 x", silent), Listener::Starting, fresh, Some(CrashEvidence::LeaseExpired)),
+            (peer(&this, fresh), always, silent, None),
             // A stopped process (`SIGSTOP`), for example.
-            (peer(&this, silent), None, Some(CrashEvidence::LeaseExpired)),
-            (peer("by hand", silent), None, Some(CrashEvidence::LeaseExpired)),
+            (peer(&this, silent), always, silent, Some(CrashEvidence::LeaseExpired)),
+            (peer("by hand", silent), always, silent, Some(CrashEvidence::LeaseExpired)),
         ];
-        for (peer, connected_since, expected) in table {
-            assert_eq!(crash_of(&peer, me, connected_since), expected, "{peer:?}");
+        for (peer, listener, unheard_for, expected) in table {
+            assert_eq!(crash_of(&peer, me, listener, unheard_for), expected, "{peer:?}, {listener:?}");
         }
         let mut words: Vec<&str> = this.split(' ').collect();
         if words.len() == 5 {
             (words[1], words[2]) = ("4294967295", "gone");
-            assert_eq!(crash_of(&peer(&words.join(" "), fresh), me, now), Some(CrashEvidence::Exited));
+            assert_eq!(
+                crash_of(&peer(&words.join(" "), fresh), me, since_now, fresh),
+                Some(CrashEvidence::Exited)
+            );
         }
+    }
+
+    #[test]
+    fn a_process_is_heard_when_its_number_of_heartbeats_changes() {
+        let me = Identities::default();
+        let peer = |beats| Peer { beats, ..peer("elsewhere 7 x", Duration::ZERO) };
+        me.listen(&[peer(1)]);
+        let first = me.state().beats[&peer(1).id].1;
+        me.listen(&[peer(1)]);
+        assert_eq!(me.state().beats[&peer(1).id], (1, first));
+        me.listen(&[peer(2)]);
+        let (beats, heard) = me.state().beats[&peer(1).id];
+        assert!(beats == 2 && heard >= first);
+        me.listen(&[]);
+        assert!(me.state().beats.is_empty(), "it has left");
     }
 }

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::inbox::stored::LogStore;
 use crate::observe::Observer;
 use crate::retention::{Retention, cutoff};
+use crate::store::PruneRange;
 
 /// The number of positions that one transaction examines.
 const POSITIONS: u32 = 5_000;
@@ -52,14 +53,7 @@ pub(crate) async fn prune<S: LogStore>(
     let (live, _now_ms) = store.live_time().await?;
     if let Some(before_ms) = cutoff(live.clone(), keep_messages) {
         for lane in 0..lanes {
-            // Each transaction covers a bounded range, so that a long lane does not cause a long transaction.
-            let mut behind = Some(0);
-            while let Some(from) = behind {
-                let pruned = store.prune(lane, from, POSITIONS, before_ms).await?;
-                report.messages += pruned.deleted;
-                observer.pruned(pruned.deleted);
-                behind = pruned.next;
-            }
+            report.messages += prune_lane(store, lane, Some(before_ms), observer).await?;
         }
     }
     if let Some(before_ms) = cutoff(live, retention.period) {
@@ -74,4 +68,32 @@ pub(crate) async fn prune<S: LogStore>(
     }
     tracing::debug!(messages = report.messages, markers = report.markers, "pruned the log");
     Ok(report)
+}
+
+/// Deletes sent messages that no handler reads, when their relays need not keep them any longer. Returns their number.
+pub(crate) async fn prune_sent<S: LogStore>(store: &S, lanes: u16, observer: Observer) -> Result<u64, Error> {
+    let mut messages = 0;
+    for lane in 0..lanes {
+        messages += prune_lane(store, lane, None, observer).await?;
+    }
+    Ok(messages)
+}
+
+async fn prune_lane<S: LogStore>(
+    store: &S,
+    lane: u16,
+    before_ms: Option<i64>,
+    observer: Observer,
+) -> Result<u64, Error> {
+    let mut messages = 0;
+    // Each transaction covers a bounded range, so that a long lane does not cause a long transaction.
+    let mut behind = Some(0);
+    while let Some(from) = behind {
+        let range = PruneRange { behind: from, positions: POSITIONS, before_ms };
+        let pruned = store.prune(lane, range).await?;
+        messages += pruned.deleted;
+        observer.pruned(pruned.deleted);
+        behind = pruned.next;
+    }
+    Ok(messages)
 }

@@ -208,6 +208,7 @@ mod tests {
             occurred_at: None,
             due_at: None,
             waited: Duration::ZERO,
+            message_id: None,
         };
         (queue.push(Pending { message, lane, promise }), answer)
     }

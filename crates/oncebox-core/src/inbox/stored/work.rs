@@ -305,6 +305,7 @@ impl<S: LogStore> LaneVisitor<S> {
             attempt: message.failures + 1,
             // Shortly after boot an `Instant` may not reach back that far.
             arrived: now.checked_sub(message.waited).unwrap_or(now),
+            message_id: message.message_id,
         };
         let prepared = self.engine.prepare(handler, &envelope)?;
         let effect_id = match &message.key {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::join;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -20,6 +22,7 @@ use crate::inbox::faults::Judgement;
 use crate::inbox::sessions::StaleSessions;
 use crate::inbox::stored::detached::DetachedRuns;
 use crate::inbox::stored::lanes::LaneVisitor;
+use crate::inbox::stored::relays::RelayRuns;
 use crate::inbox::stored::visit::{VisitResult, VisitTarget, WorkKind};
 use crate::inbox::stored::{LogShared, LogStore};
 use crate::store::Waiting;
@@ -122,11 +125,16 @@ impl VisitQueue {
 pub(crate) struct Workers<S: InboxStore> {
     lanes: Arc<LaneVisitor<S>>,
     detached: Arc<DetachedRuns<S>>,
+    relays: Arc<RelayRuns<S>>,
 }
 
 impl<S: InboxStore> Workers<S> {
-    pub(super) fn new(lanes: Arc<LaneVisitor<S>>, detached: Arc<DetachedRuns<S>>) -> Self {
-        Self { lanes, detached }
+    pub(super) fn new(
+        lanes: Arc<LaneVisitor<S>>,
+        detached: Arc<DetachedRuns<S>>,
+        relays: Arc<RelayRuns<S>>,
+    ) -> Self {
+        Self { lanes, detached, relays }
     }
 
     fn engine(&self) -> &Engine<S> {
@@ -242,6 +250,29 @@ impl<S: LogStore> Workers<S> {
         report += self.detached.idle().await;
         present.leave().await;
         Ok(report)
+    }
+
+    /// Keeps this process present while `other` runs. The store may respond later: `other` does not wait for it.
+    pub(crate) async fn present_while<T: Send>(&self, other: impl Future<Output = T> + Send) -> T {
+        let (ended, has_ended) = oneshot::channel::<()>();
+        let other = async move {
+            let ended_with = other.await;
+            drop(ended);
+            ended_with
+        };
+        let presence = async {
+            let mut has_ended = has_ended.map(drop);
+            match self.lanes.presence.join_with_retry(&mut has_ended).await {
+                Ok(Some(present)) => {
+                    has_ended.await;
+                    present.leave().await;
+                }
+                Ok(None) => {}
+                // It runs all the same: only operators do not see it.
+                Err(error) => tracing::warn!(error = chain(&error), "could not register this process"),
+            }
+        };
+        join(other, presence).await.0
     }
 
     /// Visits every lane that has work, once.
@@ -372,10 +403,13 @@ impl<S: LogStore> Workers<S> {
 
     /// Visits a lane once. A panic, which would be a bug, becomes an error, so that the lane can be visited again.
     fn visit(&self, target: VisitTarget) -> impl Future<Output = Result<VisitResult, Error>> + Send + use<S> {
-        let (lanes, detached) = (self.lanes.clone(), self.detached.clone());
+        let (lanes, detached, relays) = (self.lanes.clone(), self.detached.clone(), self.relays.clone());
         let visit = async move {
             let handler = &lanes.engine.handlers[target.handler];
             match &handler.detached {
+                Some(_) if handler.relay.is_some() && target.what == WorkKind::Messages => {
+                    relays.visit(handler, target).await
+                }
                 Some(slots) => {
                     detached.visit(handler, slots, lanes.taker(handler, target.lane), target).await
                 }

@@ -197,6 +197,7 @@ impl<S: InboxStore> Spilling<S> {
                 occurred_at: envelope.occurred_at,
                 due_at: envelope.due_at,
                 waited: envelope.arrived.elapsed(),
+                message_id: None,
             },
             lane,
             failures,

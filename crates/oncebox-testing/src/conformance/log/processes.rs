@@ -25,6 +25,7 @@ pub async fn a_process_is_known_while_it_is_at_work<F: Fixture<Store: LogStore>>
         beats: 0,
         silent_for: seen.silent_for,
         lease: LEASE,
+        moves: false,
     };
     assert_eq!(seen, expected);
     assert!(log.beat(one).await);

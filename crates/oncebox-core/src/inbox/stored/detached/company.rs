@@ -1,4 +1,4 @@
-//! Decides which messages run concurrently. A message that may have crashed a process runs alone.
+//! Decides which messages run concurrently. A message that was in flight in two crashes runs alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,8 +9,18 @@ use super::DetachedRuns;
 use crate::inbox::stored::LogStore;
 use crate::store::StoredMessage;
 
+/// The number of crashes after which a message is a suspect: it may be the one that crashes the process.
+// Not one: after a single `kill -9` from outside, all messages in flight would run one by one, and the next kill would find one
+// of them alone. Only a few are in flight twice.
+const SUSPECT_CRASHES: u32 = 2;
+
+/// Whether a message may be the one that crashes its processes.
+pub(super) fn is_suspect(message: &StoredMessage) -> bool {
+    message.crashes >= SUSPECT_CRASHES
+}
+
 /// Whether messages run with others or alone, from before their lease until their end is recorded. A crash counts against every
-/// message that runs at that time, so a message that may have crashed a process already runs alone.
+/// message that runs at that time, so a suspect runs alone.
 #[derive(Clone)]
 pub(super) enum Isolation {
     WithOthers(#[allow(dead_code, reason = "held")] Arc<OwnedRwLockReadGuard<()>>),
@@ -21,8 +31,8 @@ impl Isolation {
     /// Whether a message may run in this way.
     pub(super) fn allows(&self, message: &StoredMessage) -> bool {
         match self {
-            Self::WithOthers(_) => message.crashes == 0,
-            Self::Alone(_) => message.crashes > 0,
+            Self::WithOthers(_) => !is_suspect(message),
+            Self::Alone(_) => is_suspect(message),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::error::chain;
 use crate::inbox::registered::Registered;
 use crate::inbox::stored::LogStore;
 use crate::inbox::stored::account::{NextState, unfinished, unit_of_message};
+use crate::inbox::stored::relays::unconfirmed;
 use crate::inbox::stored::visit::{VisitTarget, WorkKind};
 use crate::inbox::stored::work::unstorable_text;
 use crate::inbox::stored::worker::WorkReport;
@@ -37,6 +38,11 @@ impl<S: LogStore> DetachedRuns<S> {
                 End::Done { marker: spilled_marker(handler, &message), result, published }
             }
             Err(outcome) => {
+                // Its verdict is unknown, which is not the message's fault.
+                if let Some(due_in) = unconfirmed(&outcome) {
+                    let end = End::Retry { failures: message.failures, due_in, error: None };
+                    return self.put_back(handler, &message, fence, end).await;
+                }
                 observer.count(observe::FAILED, name);
                 let next_state = match (fence, self.lanes.rules(handler).next_state(failures, &outcome)) {
                     // No fence means at-most-once: a retry is not allowed.
@@ -116,6 +122,31 @@ impl<S: LogStore> DetachedRuns<S> {
             self.lanes.report_dead_letter(handler, &message, failures, Some(error));
         }
         report
+    }
+
+    /// Returns a message to the tasks, without a failed attempt.
+    async fn put_back(
+        &self,
+        handler: &Registered<S>,
+        message: &StoredMessage,
+        fence: Option<Fence>,
+        end: End,
+    ) -> WorkReport {
+        let Some(fence) = fence else { return WorkReport::default() };
+        let handler_id = self.lanes.log.ids[handler.index];
+        let completion = Completion { handler: handler_id, place: message.place, fence, end };
+        match self.completer.complete(completion).await {
+            Ok(true) => WorkReport::default(),
+            Ok(false) => WorkReport { lease_lost: 1, ..WorkReport::default() },
+            Err(error) => {
+                tracing::error!(
+                    handler = &*handler.name,
+                    error = chain(&error),
+                    "could not put a message back"
+                );
+                WorkReport::default()
+            }
+        }
     }
 
     /// Writes a dead letter. It retries for the store timeout or the lease, whichever is longer.

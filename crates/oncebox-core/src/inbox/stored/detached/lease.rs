@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::company::{Isolation, SuspectGuard};
+use super::company::{Isolation, SuspectGuard, is_suspect};
 use super::{DetachedRuns, DetachedSlots};
 use crate::Error;
 use crate::error::chain;
@@ -59,13 +59,13 @@ impl<S: LogStore> DetachedRuns<S> {
             // Tasks of detached handlers count their crashes themselves, so the lane needs no care.
             self.lanes.engine.store.end_care(taker.handler, taker.lane).await?;
         }
-        // A message that may crash the process runs alone, or waits to run alone.
+        // A suspect runs alone in this process, or waits to run alone.
         let Ok(others) = self.lanes.alone.clone().try_read_owned() else { return Ok(VisitResult::Idle) };
         let isolation = Isolation::WithOthers(Arc::new(others));
         self.lease_while_present(handler, slots, taker, target, isolation).await
     }
 
-    /// Leases and starts one message that may have crashed a process, as soon as nothing else runs here.
+    /// Leases and starts one suspect, as soon as no other detached message runs here.
     fn lease_suspect(self: &Arc<Self>, handler: &Registered<S>, taker: Taker<'_>, target: VisitTarget) {
         if self.has_suspect.swap(true, Ordering::AcqRel) {
             return;
@@ -138,8 +138,8 @@ impl<S: LogStore> DetachedRuns<S> {
             taken.messages.iter_mut().for_each(|message| message.crashes = 0);
         }
         let (ran, leases) = self.choose_leases(handler, &taken, &isolation);
-        let is_suspect = |message: &StoredMessage| (1..CRASHES_MAX).contains(&message.crashes);
-        if matches!(isolation, Isolation::WithOthers(_)) && taken.messages.iter().any(is_suspect) {
+        let waits_alone = |message: &StoredMessage| is_suspect(message) && message.crashes < CRASHES_MAX;
+        if matches!(isolation, Isolation::WithOthers(_)) && taken.messages.iter().any(waits_alone) {
             self.lease_suspect(handler, taker, target);
         }
         if ran.ended.iter().all(|ended| matches!(ended, MessageEnd::Again)) && taken.progress.is_none() {
@@ -278,7 +278,7 @@ impl<S: LogStore> DetachedRuns<S> {
             } else if message.crashes >= CRASHES_MAX {
                 held_keys.hold(message);
                 MessageEnd::Failed(crashed_outcome(message.crashes))
-            } else if !isolation.allows(message) || (message.crashes > 0 && !leases.is_empty()) {
+            } else if !isolation.allows(message) || (is_suspect(message) && !leases.is_empty()) {
                 held_keys.hold(message);
                 MessageEnd::Again
             } else {

@@ -11,7 +11,7 @@ mod run;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use run::Bodies;
+pub(super) use run::Bodies;
 use tokio::sync::Semaphore;
 
 use crate::handler::Detachment;
@@ -43,9 +43,9 @@ pub(super) struct DetachedRuns<S: InboxStore> {
 }
 
 impl<S: InboxStore> DetachedRuns<S> {
-    pub(super) fn new(lanes: Arc<LaneVisitor<S>>) -> Self {
+    pub(super) fn new(lanes: Arc<LaneVisitor<S>>, bodies: Arc<Bodies>) -> Self {
         let completer = Arc::new(Completer::new(lanes.engine.clone(), lanes.presence.clone()));
-        Self { lanes, completer, bodies: Arc::default(), has_suspect: AtomicBool::new(false) }
+        Self { lanes, completer, bodies, has_suspect: AtomicBool::new(false) }
     }
 
     /// Waits until no body runs. Returns the report of all bodies that ended since the last call.

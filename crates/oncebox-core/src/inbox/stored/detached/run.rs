@@ -20,13 +20,13 @@ use crate::{Cancellation, Failure, Headers, observe};
 
 /// The number of running bodies, and the report of ended ones.
 #[derive(Debug, Default)]
-pub(super) struct Bodies {
+pub(in crate::inbox::stored) struct Bodies {
     state: Mutex<(usize, WorkReport)>,
     ended: Notify,
 }
 
 impl Bodies {
-    pub(super) fn begin(self: &Arc<Self>) -> Body {
+    pub(in crate::inbox::stored) fn begin(self: &Arc<Self>) -> Body {
         self.lock().0 += 1;
         Body { bodies: self.clone(), report: WorkReport::default() }
     }
@@ -54,9 +54,9 @@ impl Bodies {
 }
 
 /// A running body. Dropping it subtracts it, however it ended.
-pub(super) struct Body {
+pub(in crate::inbox::stored) struct Body {
     bodies: Arc<Bodies>,
-    report: WorkReport,
+    pub(in crate::inbox::stored) report: WorkReport,
 }
 
 impl Drop for Body {

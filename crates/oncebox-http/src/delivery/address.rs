@@ -1,13 +1,15 @@
-//! Permitted addresses: without `allow_private`, a URL must not reach services on this machine or in its private network.
+//! Permitted addresses: unless private ones are allowed, a URL must not reach services on this machine or in its private network.
 
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// Whether an address is reachable from the internet.
-pub(crate) fn is_public(ip: IpAddr) -> bool {
+pub fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
         IpAddr::V6(ip) => is_public_v6(ip),
@@ -49,33 +51,60 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// Resolves names as the system does, without private addresses: a public name may resolve to one.
-#[derive(Debug)]
-pub(super) struct PublicAddressResolver;
+/// Whether the host of a URL is a private address as it is written. Other names are resolved first.
+pub(super) fn is_private_host(host: &str) -> bool {
+    // An IPv6 host has brackets.
+    host.trim_matches(['[', ']']).parse().is_ok_and(|ip| !is_public(ip))
+}
 
-impl Resolve for PublicAddressResolver {
+/// Resolves names as the system does, without private addresses unless they are allowed: a public name may resolve to one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AddressResolver {
+    // Shared with the client, which is built before the program allows them.
+    allows_private: Arc<AtomicBool>,
+}
+
+impl AddressResolver {
+    pub(super) fn allow_private(&self) {
+        self.allows_private.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn allows_private(&self) -> bool {
+        self.allows_private.load(Ordering::Relaxed)
+    }
+}
+
+impl Resolve for AddressResolver {
     fn resolve(&self, name: Name) -> Resolving {
+        let allows_private = self.allows_private();
         Box::pin(async move {
             // At each connection, not once at the start: the owner of a name can point it to a private address later.
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let public: Vec<_> = found.into_iter().filter(|address| is_public(address.ip())).collect();
-            if public.is_empty() {
-                return Err(PrivateAddress(name.as_str().to_owned()).into());
+            let allowed: Vec<_> =
+                found.into_iter().filter(|address| allows_private || is_public(address.ip())).collect();
+            if allowed.is_empty() {
+                return Err(PrivateAddress::new(name.as_str()).into());
             }
-            let public: Addrs = Box::new(public.into_iter());
-            Ok(public)
+            let allowed: Addrs = Box::new(allowed.into_iter());
+            Ok(allowed)
         })
     }
 }
 
-/// The error of a name that resolves to private addresses only.
+/// The error of a host that has private addresses only.
 #[derive(Debug)]
 pub(super) struct PrivateAddress(String);
 
+impl PrivateAddress {
+    pub(super) fn new(host: &str) -> Self {
+        Self(host.to_owned())
+    }
+}
+
 impl fmt::Display for PrivateAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(name) = self;
-        write!(f, "{name} is on this machine or in a private network: set allow_private = true to allow it")
+        let Self(host) = self;
+        write!(f, "{host} is on this machine or in a private network: set allow_private to allow it")
     }
 }
 
@@ -87,12 +116,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_of_this_machine_is_refused() {
-        let error = PublicAddressResolver
-            .resolve("localhost".parse().unwrap())
-            .await
-            .err()
-            .expect("it is this machine");
-        assert!(error.to_string().contains("allow_private = true"), "{error}");
+        let resolver = AddressResolver::default();
+        let error = resolver.resolve("localhost".parse().unwrap()).await.err().expect("it is this machine");
+        assert!(error.to_string().contains("set allow_private"), "{error}");
+        resolver.allow_private();
+        assert!(resolver.resolve("localhost".parse().unwrap()).await.is_ok());
     }
 
     #[test]
