@@ -53,6 +53,11 @@ pub enum TortureEvent {
         /// The worker.
         worker: usize,
     },
+    /// No message has reached a handler since a fault was over.
+    IdleHandler {
+        /// The handler.
+        handler: String,
+    },
     /// No worker has made progress for so long that the run was aborted.
     Stalled {
         /// The number of faults that had not happened yet.

@@ -16,10 +16,21 @@ pub enum KillPoint {
     AfterCommit,
     /// The inbox has reported the outcome; the source does not know it yet.
     BeforeAnswer,
+    /// The mover has moved messages, or the relay has an outcome of a range; nothing is committed.
+    BeforeOutboxCommit,
+    /// The commit of the mover or the relay has happened; the outbox does not know it yet.
+    AfterOutboxCommit,
+    /// The sink has a message; the receiver has not.
+    BeforeSend,
+    /// The receiver has stored the message; the relay does not know it yet.
+    BeforeConfirm,
 }
 
 impl KillPoint {
-    /// All points.
-    pub const ALL: [Self; 5] =
+    /// The points in every mode.
+    pub const OF_INBOX: [Self; 5] =
         [Self::BeforeClaim, Self::InBody, Self::BeforeCommit, Self::AfterCommit, Self::BeforeAnswer];
+    /// The points in the mode with an outbox only.
+    pub const OF_OUTBOX: [Self; 4] =
+        [Self::BeforeOutboxCommit, Self::AfterOutboxCommit, Self::BeforeSend, Self::BeforeConfirm];
 }

@@ -23,6 +23,8 @@ pub enum WorkerCommand {
     KillAt(KillPoint),
     /// Lose the results of that many commits.
     LoseCommitResults(u32),
+    /// Lose the results of that many commits of the mover and the relay, and report each.
+    LoseOutboxResults(u32),
     /// Cancel the next calls of the inbox, that many, before they are complete.
     CancelCalls(u64),
     /// Drop the prepared statements of the session in the next handler calls, that many, and report each.
@@ -33,6 +35,8 @@ pub enum WorkerCommand {
     RetryDeadLetters,
     /// Report the backlog.
     ReportBacklog,
+    /// Report how many messages are on their way through the outbox, the relay and the logs.
+    ReportLag,
     /// Report the time of this process's clock.
     ReportClock,
 }
@@ -56,8 +60,12 @@ pub enum WorkerReport {
     Event(TortureEvent),
     /// The prepared statements of a session were dropped.
     Deallocated,
+    /// The result of a commit of the mover or the relay was lost.
+    OutboxResultLost,
     /// The backlog of all handlers together.
     Backlog(Backlog),
+    /// How many messages are on their way.
+    Lag(u64),
     /// The time of the process's clock, in seconds since 1970.
     Clock(u64),
 }

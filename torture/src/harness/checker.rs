@@ -1,10 +1,10 @@
 //! Reads the history and the effects, and counts every promise that was broken: pure.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 use oncebox_torture::event::TortureEvent;
-use oncebox_torture::scenario::{MAIL, MessageKind, STATEMENT, Scenario, TortureMode};
+use oncebox_torture::scenario::{AUDIT, MAIL, MessageKind, STATEMENT, Scenario, TortureMode};
 use oncebox_workload::deliverer::DeliveryResult;
 use oncebox_workload::history::DeliveryCounts;
 use oncebox_workload::ledger::LedgerDiff;
@@ -20,11 +20,23 @@ const DESCRIPTIONS_MAX: usize = 50;
 /// The rows that are in the database at the end.
 #[derive(Debug)]
 pub(crate) struct EffectRows {
-    /// Handler and message of each effect, in the order in which they were written.
-    pub(crate) rows: Vec<(String, u64)>,
+    /// Each effect, in the order in which they were written. With an outbox first those of the sender.
+    pub(crate) rows: Vec<EffectRow>,
     /// The number of markers that are done.
     pub(crate) markers: u64,
 }
+
+/// An effect of a handler on a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EffectRow {
+    pub(crate) handler: String,
+    pub(crate) message: u64,
+    /// With an outbox: the sender's transaction, in its own row and in those of its message.
+    pub(crate) token: Option<i64>,
+}
+
+/// The sender's transactions that have committed, by their message: the place of each in the order of commits, and its token.
+type Committed = HashMap<u64, (usize, Option<i64>)>;
 
 /// Checks a run by its history and effects alone. Returns the verdict, and a description of each violation.
 pub(crate) fn check(
@@ -40,7 +52,9 @@ pub(crate) fn check(
     checker.check_effects(effects);
     checker.check_markers(effects);
     checker.check_overlap();
-    checker.check_order(effects);
+    let committed = checker.committed(effects);
+    checker.check_transactions(effects, &committed);
+    checker.check_order(effects, &committed);
     Ok((checker.verdict, checker.descriptions))
 }
 
@@ -120,6 +134,9 @@ impl Checker {
             TortureEvent::Idle { worker } => {
                 self.stuck(1, format!("worker {worker} made no progress after a fault"));
             }
+            TortureEvent::IdleHandler { handler } => {
+                self.stuck(1, format!("no message reached {handler} after a fault"));
+            }
             TortureEvent::Stalled { faults } => {
                 self.stuck(1, format!("no worker made progress, with {faults} faults still to come"));
             }
@@ -178,7 +195,7 @@ impl Checker {
             |message: u64| scenario.handlers(message).iter().map(move |handler| (*handler, message));
         // Also messages without an acknowledgement: their effects are allowed, so they are no ghosts.
         let expected = self.counts.sent.keys().flat_map(|message| of_message(*message));
-        let rows = effects.rows.iter().map(|(handler, message)| ((handler.as_str(), *message), 1));
+        let rows = effects.rows.iter().map(|row| ((row.handler.as_str(), row.message), 1));
         let diff = LedgerDiff::new(expected, rows);
         self.verdict.effects = diff.rows;
         self.verdict.duplicated += diff.duplicate_rows();
@@ -199,10 +216,52 @@ impl Checker {
 
     /// In stored mode the handlers' progress takes the place of markers.
     fn check_markers(&mut self, effects: &EffectRows) {
-        let rows = effects.rows.len() as u64;
+        let has_marker = |row: &&EffectRow| self.scenario.has_markers(&row.handler);
+        let rows = effects.rows.iter().filter(has_marker).count() as u64;
         if self.scenario.mode != TortureMode::Stored && effects.markers != rows {
             self.verdict.ghost += effects.markers.abs_diff(rows);
             self.describe(format!("{} done markers for {rows} effects", effects.markers));
+        }
+    }
+
+    /// The sender's transactions that have committed. The order of their rows is that of the commits, for each account: all of
+    /// them lock its row first.
+    fn committed(&self, effects: &EffectRows) -> Committed {
+        let mut committed = Committed::new();
+        let is_of_sender = |row: &EffectRow| {
+            self.scenario.mode == TortureMode::Outbox && row.handler == self.scenario.sender(row.message)
+        };
+        for (place, row) in effects.rows.iter().enumerate().filter(|(_, row)| is_of_sender(row)) {
+            committed.entry(row.message).or_insert((place, row.token));
+        }
+        committed
+    }
+
+    /// What a receiver has must come from a transaction of the sender that has committed; and what that has published must arrive,
+    /// even if the source never got an acknowledgement.
+    fn check_transactions(&mut self, effects: &EffectRows, committed: &Committed) {
+        if self.scenario.mode != TortureMode::Outbox {
+            return;
+        }
+        let mut received: HashSet<(&str, u64)> = HashSet::new();
+        for row in &effects.rows {
+            received.insert((&row.handler, row.message));
+            let token = committed.get(&row.message).map(|(_, token)| *token);
+            if token != Some(row.token) {
+                self.verdict.ghost += 1;
+                let EffectRow { handler, message, token: of_row } = row;
+                self.describe(format!(
+                    "{handler} has message {message} of transaction {of_row:?}, and the sender has committed {token:?}"
+                ));
+            }
+        }
+        for message in committed.keys().filter(|message| !self.is_acknowledged(**message)).collect::<Vec<_>>()
+        {
+            for handler in self.scenario.handlers(*message) {
+                if !received.contains(&(*handler, *message)) {
+                    self.lost(format!("message {message} was committed and has no effect of {handler}"));
+                }
+            }
         }
     }
 
@@ -218,18 +277,27 @@ impl Checker {
         }
     }
 
-    fn check_order(&mut self, effects: &EffectRows) {
+    fn check_order(&mut self, effects: &EffectRows, committed: &Committed) {
         let plan = self.scenario.plan();
-        let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
-        // The source sends the messages of an account in the order of their numbers.
-        for (_, message) in effects.rows.iter().filter(|(handler, _)| handler == STATEMENT) {
-            let newest = newest.entry(plan.account(*message)).or_default();
-            if *newest > *message {
-                self.verdict.inversion += 1;
-                self.describe(format!("{STATEMENT} took effect on message {message} after {newest}"));
+        // With an outbox the order is that of the sender's commits. In stored mode the source sends the messages of an account in
+        // the order of their numbers.
+        let place = |message: u64| match self.scenario.mode {
+            TortureMode::Outbox => committed.get(&message).map_or(0, |(place, _)| *place as u64),
+            _ => message,
+        };
+        let mut newest: HashMap<(&str, u64), (u64, u64)> = HashMap::new();
+        let mut inversions = Vec::new();
+        let is_ordered = |row: &&EffectRow| [STATEMENT, AUDIT].contains(&row.handler.as_str());
+        for EffectRow { handler, message, .. } in effects.rows.iter().filter(is_ordered) {
+            let this = (place(*message), *message);
+            let newest = newest.entry((handler, plan.account(*message))).or_default();
+            if *newest > this {
+                inversions.push(format!("{handler} took effect on message {message} after {}", newest.1));
             }
-            *newest = (*newest).max(*message);
+            *newest = (*newest).max(this);
         }
+        self.verdict.inversion += inversions.len() as u64;
+        inversions.into_iter().for_each(|inversion| self.describe(inversion));
     }
 }
 
@@ -241,6 +309,7 @@ mod tests {
     use super::*;
 
     const INLINE: Scenario = Scenario { mode: TortureMode::Inline, seed: 1 };
+    const OUTBOX: Scenario = Scenario { mode: TortureMode::Outbox, seed: 1 };
     const STORED: Scenario = Scenario { mode: TortureMode::Stored, seed: 1 };
 
     fn sent(message: u64) -> Event {
@@ -260,8 +329,35 @@ mod tests {
     }
 
     fn effects(list: &[(&str, u64)]) -> EffectRows {
-        let rows: Vec<_> = list.iter().map(|(handler, message)| ((*handler).to_owned(), *message)).collect();
-        EffectRows { markers: rows.len() as u64, rows }
+        let row = |(handler, message): &(&str, u64)| EffectRow {
+            handler: (*handler).to_owned(),
+            message: *message,
+            token: None,
+        };
+        EffectRows { markers: list.len() as u64, rows: list.iter().map(row).collect() }
+    }
+
+    /// Effects with an outbox, with the transactions that they come from.
+    fn effects_of(list: &[(&str, u64, i64)]) -> EffectRows {
+        let row = |(handler, message, token): &(&str, u64, i64)| EffectRow {
+            handler: (*handler).to_owned(),
+            message: *message,
+            token: Some(*token),
+        };
+        let rows: Vec<EffectRow> = list.iter().map(row).collect();
+        EffectRows {
+            markers: rows.iter().filter(|row| OUTBOX.has_markers(&row.handler)).count() as u64,
+            rows,
+        }
+    }
+
+    /// All effects of a sale, from one transaction.
+    fn carried(message: u64, token: i64) -> Vec<(&'static str, u64, i64)> {
+        OUTBOX.handlers(message).iter().map(|handler| (*handler, message, token)).collect()
+    }
+
+    fn sales() -> impl Iterator<Item = u64> {
+        (1..).filter(|message| !OUTBOX.is_note(*message))
     }
 
     fn verdict_of(scenario: Scenario, events: Vec<Event>, effects: &EffectRows) -> Verdict {
@@ -321,6 +417,51 @@ mod tests {
     }
 
     #[test]
+    fn what_the_receiver_has_comes_from_a_committed_transaction() {
+        let message = sales().next().unwrap();
+        let good = carried(message, 7);
+        let verdict_of_rows =
+            |rows: &[(&str, u64, i64)]| verdict_of(OUTBOX, acknowledged([message]), &effects_of(rows));
+        assert_eq!(verdict_of_rows(&good).violations(), 0);
+        for place in 1..good.len() {
+            let (mut other, mut missing, mut twice) = (good.clone(), good.clone(), good.clone());
+            other[place].2 = 8;
+            missing.remove(place);
+            twice.push(good[place]);
+            assert_eq!(verdict_of_rows(&other).ghost, 1, "of a transaction that has rolled back");
+            assert_eq!(verdict_of_rows(&missing).lost, 1);
+            assert_eq!(verdict_of_rows(&twice).duplicated, 1);
+        }
+        let ghosts = verdict_of_rows(&good[1..]);
+        assert_eq!((ghosts.ghost, ghosts.lost), (3, 1), "{ghosts:?}");
+    }
+
+    #[test]
+    fn what_was_committed_arrives_even_without_an_acknowledgement() {
+        let message = sales().next().unwrap();
+        let rows = carried(message, 7);
+        let verdict = |rows: &[(&str, u64, i64)]| verdict_of(OUTBOX, vec![sent(message)], &effects_of(rows));
+        assert_eq!((verdict(&rows).lost, verdict(&rows).stuck), (0, 1));
+        assert_eq!(verdict(&rows[..1]).lost, 3);
+        assert_eq!(verdict(&[]).lost, 0);
+    }
+
+    #[test]
+    fn ordered_handlers_follow_the_order_of_the_sender_s_commits() {
+        let of_account = |message: &u64| OUTBOX.plan().account(*message) == 3;
+        let two: Vec<u64> = sales().filter(of_account).take(2).collect();
+        let (first, second) = (carried(two[0], 1), carried(two[1], 2));
+        // The sender has committed the second one first.
+        let mut rows = vec![second[0], first[0]];
+        rows.extend(second[1..].iter().chain(&first[1..]));
+        assert_eq!(verdict_of(OUTBOX, acknowledged(two.clone()), &effects_of(&rows)).violations(), 0);
+        rows.truncate(2);
+        rows.extend(first[1..].iter().chain(&second[1..]));
+        let verdict = verdict_of(OUTBOX, acknowledged(two), &effects_of(&rows));
+        assert_eq!((verdict.inversion, verdict.violations()), (2, 2), "of both ordered handlers");
+    }
+
+    #[test]
     fn a_letter_must_be_posted_at_least_once() {
         let message = (1..).find(|message| STORED.kind(*message) == MessageKind::Letter).unwrap();
         let body = || TortureEvent::Body { message, handler: MAIL.into(), enter: 1, leave: 2 }.into();
@@ -335,11 +476,12 @@ mod tests {
             let status = "ended with exit code 1".into();
             TortureEvent::WorkerEnded { worker: 1, status, is_expected }.into()
         };
-        let table: [(Vec<Event>, u64); 9] = [
+        let table: [(Vec<Event>, u64); 10] = [
             (vec![sent(1)], 1),
             (vec![sent(1), settled(1, DeliveryResult::Retry)], 1),
             (vec![sent(1), settled(1, DeliveryResult::Reject)], 2),
             (vec![TortureEvent::Idle { worker: 2 }.into()], 1),
+            (vec![TortureEvent::IdleHandler { handler: LEDGER.into() }.into()], 1),
             (vec![TortureEvent::Stalled { faults: 0 }.into()], 1),
             (vec![TortureEvent::BacklogLeft(Backlog { lag: 1, tasks: 2, dead: 0 }).into()], 3),
             (vec![ended(false)], 1),

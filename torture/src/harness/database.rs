@@ -6,13 +6,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use oncebox_servers::postgres::{PostgresOptions, PostgresServer};
 use oncebox_servers::proxy::FaultyProxy;
+use oncebox_torture::scenario::{Scenario, TortureMode};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
-use crate::checker::EffectRows;
+use crate::checker::{EffectRow, EffectRows};
 use crate::disk::Disk;
 
 /// The schema of the inbox.
 const SCHEMA: &str = "oncebox";
+/// The accounts, whose rows order the messages of the sender, and an index for its question whether a message is known. It is not
+/// unique, so that a second effect would not be hidden.
+const SENDER_TABLES: &str = "create table account (id bigint primary key, version bigint not null default 0);
+    create index effect_id on effect (id)";
 /// The maximum time that a schema change waits for the handlers' transactions, while they wait for it.
 const ALTER_LOCK_TIMEOUT: &str = "set lock_timeout = '1s'";
 /// The maximum time for a server to recover by itself.
@@ -39,17 +44,43 @@ impl StoreName {
     }
 }
 
-/// A database that only this run uses.
+/// One of the two databases of a run with an outbox. Other runs have the first one only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Where messages are published.
+    Sender,
+    /// Where the relay carries them.
+    Receiver,
+}
+
+impl Side {
+    fn database(self) -> &'static str {
+        match self {
+            Self::Sender => "postgres",
+            Self::Receiver => "receiver",
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Self::Sender => "torture.db",
+            Self::Receiver => "receiver.db",
+        }
+    }
+}
+
+/// The databases that only this run uses.
 #[derive(Debug)]
 pub(crate) struct Database {
     kind: Kind,
+    sides: &'static [Side],
     // Dropped last: the server writes to it until it has ended.
     disk: Disk,
 }
 
 #[derive(Debug)]
 enum Kind {
-    Sqlite { file: PathBuf },
+    Sqlite { folder: PathBuf },
     Postgres { server: Box<PostgresServer>, proxy: FaultyProxy },
 }
 
@@ -62,10 +93,10 @@ pub(crate) enum HeldConnection {
 }
 
 impl Database {
-    /// Starts it on a disk, with the table of effects.
-    pub(crate) async fn start(store: StoreName, disk: Disk) -> Result<Self> {
+    /// Starts it on a disk, with the tables of the scenario.
+    pub(crate) async fn start(store: StoreName, scenario: Scenario, disk: Disk) -> Result<Self> {
         let kind = match store {
-            StoreName::Sqlite => Kind::Sqlite { file: disk.path().join("torture.db") },
+            StoreName::Sqlite => Kind::Sqlite { folder: disk.path().to_owned() },
             StoreName::Postgres => {
                 let options = PostgresOptions::default()
                     .inside(disk.path())
@@ -77,31 +108,76 @@ impl Database {
                 Kind::Postgres { server: Box::new(server), proxy }
             }
         };
-        let database = Self { kind, disk };
-        database.create_effects().await?;
+        let sides: &[Side] = match scenario.mode {
+            TortureMode::Outbox => &[Side::Sender, Side::Receiver],
+            _ => &[Side::Sender],
+        };
+        let database = Self { kind, sides, disk };
+        for side in sides {
+            database.create_effects(*side).await?;
+        }
+        if sides.contains(&Side::Receiver) {
+            database.create_accounts(scenario.plan().accounts).await?;
+        }
         Ok(database)
     }
 
-    async fn create_effects(&self) -> Result<()> {
+    async fn create_effects(&self, side: Side) -> Result<()> {
+        if let Kind::Sqlite { .. } = &self.kind {
+            return create_sqlite_effects(&self.file(side)?).await;
+        }
+        if side == Side::Receiver {
+            self.postgres(Side::Sender).await?.execute("create database receiver").await?;
+        }
+        let table =
+            "create table effect (seq bigserial, handler text not null, id bigint not null, token bigint)";
+        self.postgres(side).await?.execute(table).await.context("creating the table of effects")?;
+        Ok(())
+    }
+
+    /// Creates what the transactions of the sender use.
+    async fn create_accounts(&self, accounts: u64) -> Result<()> {
+        let tables = sqlx::raw_sql(SENDER_TABLES);
+        let insert = "with recursive a (id) as (select 1 union all select id + 1 from a where id < $1)
+            insert into account (id) select id - 1 from a";
+        let insert = (insert, i64::try_from(accounts)?);
         match &self.kind {
-            Kind::Sqlite { file } => create_sqlite_effects(file).await,
+            Kind::Sqlite { .. } => {
+                let mut conn = sqlite(&self.file(Side::Sender)?).await?;
+                tables.execute(&mut conn).await.context("creating the tables of the sender")?;
+                sqlx::query(insert.0).bind(insert.1).execute(&mut conn).await?;
+                conn.close().await?;
+            }
             Kind::Postgres { .. } => {
-                let table = "create table effect (seq bigserial, handler text not null, id bigint not null)";
-                self.postgres().await?.execute(table).await.context("creating the table of effects")?;
-                Ok(())
+                let mut conn = self.postgres(Side::Sender).await?;
+                tables.execute(&mut conn).await.context("creating the tables of the sender")?;
+                sqlx::query(insert.0).bind(insert.1).execute(&mut conn).await?;
+                conn.close().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The databases of this run.
+    pub(crate) fn sides(&self) -> &'static [Side] {
+        self.sides
+    }
+
+    /// The URL for workers.
+    pub(crate) fn url(&self, side: Side) -> String {
+        match &self.kind {
+            Kind::Sqlite { folder } => folder.join(side.file()).display().to_string(),
+            Kind::Postgres { proxy, .. } => {
+                // Without TLS, because the proxy reads the messages that it passes on.
+                let (port, database) = (proxy.port(), side.database());
+                format!("postgres://postgres@127.0.0.1:{port}/{database}?sslmode=disable")
             }
         }
     }
 
-    /// The URL for workers.
-    pub(crate) fn url(&self) -> String {
-        match &self.kind {
-            Kind::Sqlite { file } => file.display().to_string(),
-            Kind::Postgres { proxy, .. } => {
-                // Without TLS, because the proxy reads the messages that it passes on.
-                format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port())
-            }
-        }
+    /// The URL of the second database for workers, if there is one.
+    pub(crate) fn receiver_url(&self) -> Option<String> {
+        self.sides.contains(&Side::Receiver).then(|| self.url(Side::Receiver))
     }
 
     /// The schema of the inbox under torture.
@@ -117,7 +193,7 @@ impl Database {
                 create_sqlite_effects(&file).await?;
                 Ok((file.display().to_string(), SCHEMA.into()))
             }
-            Kind::Postgres { .. } => Ok((self.url(), format!("starters_{number}"))),
+            Kind::Postgres { .. } => Ok((self.url(Side::Sender), format!("starters_{number}"))),
         }
     }
 
@@ -140,7 +216,7 @@ impl Database {
                 Ok(count)
             }
             Kind::Postgres { .. } => {
-                let mut conn = self.postgres().await?;
+                let mut conn = self.postgres(Side::Sender).await?;
                 let count =
                     sqlx::query_scalar("select count(*) from effect where handler = 'books' and id = $1")
                         .bind(id);
@@ -156,61 +232,85 @@ impl Database {
         }
     }
 
-    async fn postgres(&self) -> Result<PgConnection> {
+    async fn postgres(&self, side: Side) -> Result<PgConnection> {
         let Kind::Postgres { server, .. } = &self.kind else { bail!("SQLite has no server") };
         // Past the proxy: its faults are for the workers only.
-        PgConnection::connect(&server.url()).await.context("connecting to the server")
+        let url = format!("postgres://postgres@127.0.0.1:{}/{}", server.port(), side.database());
+        PgConnection::connect(&url).await.context("connecting to the server")
     }
 
-    /// All effects and markers.
+    fn file(&self, side: Side) -> Result<PathBuf> {
+        let Kind::Sqlite { folder } = &self.kind else { bail!("PostgreSQL has no single file") };
+        Ok(folder.join(side.file()))
+    }
+
+    /// All effects and markers: those of the sender first.
     pub(crate) async fn effects(&self) -> Result<EffectRows> {
-        let (rows, markers): (Vec<(String, i64)>, i64) = match &self.kind {
-            Kind::Sqlite { file } => {
-                let mut conn = sqlite(file).await?;
-                let rows = sqlx::query_as("select handler, id from effect order by rowid");
-                let markers = "select count(*) from oncebox_marker where state = 'done'";
-                (rows.fetch_all(&mut conn).await?, sqlx::query_scalar(markers).fetch_one(&mut conn).await?)
+        let mut effects = EffectRows { rows: Vec::new(), markers: 0 };
+        for side in self.sides {
+            let (rows, markers): (Vec<(String, i64, Option<i64>)>, i64) = match &self.kind {
+                Kind::Sqlite { .. } => {
+                    let mut conn = sqlite(&self.file(*side)?).await?;
+                    let rows = sqlx::query_as("select handler, id, token from effect order by rowid");
+                    let markers = "select count(*) from oncebox_marker where state = 'done'";
+                    (
+                        rows.fetch_all(&mut conn).await?,
+                        sqlx::query_scalar(markers).fetch_one(&mut conn).await?,
+                    )
+                }
+                Kind::Postgres { .. } => {
+                    let mut conn = self.postgres(*side).await?;
+                    // In the order of the writes, which the check for inversions needs.
+                    let rows = sqlx::query_as("select handler, id, token from effect order by seq");
+                    let markers = "select count(*) from oncebox.marker where state = 'done'";
+                    (
+                        rows.fetch_all(&mut conn).await?,
+                        sqlx::query_scalar(markers).fetch_one(&mut conn).await?,
+                    )
+                }
+            };
+            for (handler, message, token) in rows {
+                effects.rows.push(EffectRow { handler, message: u64::try_from(message)?, token });
             }
-            Kind::Postgres { .. } => {
-                let mut conn = self.postgres().await?;
-                // In the order of the writes, which the check for inversions needs.
-                let rows = sqlx::query_as("select handler, id from effect order by seq");
-                let markers = "select count(*) from oncebox.marker where state = 'done'";
-                (rows.fetch_all(&mut conn).await?, sqlx::query_scalar(markers).fetch_one(&mut conn).await?)
-            }
-        };
-        let rows = rows.into_iter().map(|(handler, id)| Ok((handler, u64::try_from(id)?)));
-        Ok(EffectRows { rows: rows.collect::<Result<_>>()?, markers: u64::try_from(markers)? })
+            effects.markers += u64::try_from(markers)?;
+        }
+        Ok(effects)
     }
 
     /// Whether messages run one by one, or alone, because processes have crashed.
     pub(crate) async fn needs_crash_care(&self) -> Result<bool> {
-        Ok(match &self.kind {
-            Kind::Sqlite { file } => {
-                let needed = "select exists (select 1 from oncebox_careful where messages_left > 0)
-                    or exists (select 1 from oncebox_task where crashes > 0)";
-                sqlx::query_scalar(needed).fetch_one(&mut sqlite(file).await?).await?
+        for side in self.sides {
+            let needed: bool = match &self.kind {
+                Kind::Sqlite { .. } => {
+                    let needed = "select exists (select 1 from oncebox_careful where messages_left > 0)
+                        or exists (select 1 from oncebox_task where crashes > 0)";
+                    sqlx::query_scalar(needed).fetch_one(&mut sqlite(&self.file(*side)?).await?).await?
+                }
+                Kind::Postgres { .. } => {
+                    let needed = "select exists (select from oncebox.careful where messages_left > 0)
+                        or exists (select from oncebox.task where crashes > 0)";
+                    sqlx::query_scalar(needed).fetch_one(&mut self.postgres(*side).await?).await?
+                }
+            };
+            if needed {
+                return Ok(true);
             }
-            Kind::Postgres { .. } => {
-                let needed = "select exists (select from oncebox.careful where messages_left > 0)
-                    or exists (select from oncebox.task where crashes > 0)";
-                sqlx::query_scalar(needed).fetch_one(&mut self.postgres().await?).await?
-            }
-        })
+        }
+        Ok(false)
     }
 
     /// Holds a snapshot.
-    pub(crate) async fn hold_snapshot(&self) -> Result<HeldConnection> {
+    pub(crate) async fn hold_snapshot(&self, side: Side) -> Result<HeldConnection> {
         match &self.kind {
-            Kind::Sqlite { file } => {
-                let mut conn = sqlite(file).await?;
+            Kind::Sqlite { .. } => {
+                let mut conn = sqlite(&self.file(side)?).await?;
                 conn.execute("begin").await?;
                 // The first read takes the snapshot, `begin` does not.
                 conn.execute("select count(*) from effect").await?;
                 Ok(HeldConnection::Sqlite(conn))
             }
             Kind::Postgres { .. } => {
-                let mut conn = self.postgres().await?;
+                let mut conn = self.postgres(side).await?;
                 conn.execute("begin isolation level repeatable read").await?;
                 conn.execute("select count(*) from effect").await?;
                 Ok(HeldConnection::Postgres(conn))
@@ -219,23 +319,27 @@ impl Database {
     }
 
     /// Makes every write need new disk space at once. SQLite would overwrite its old log first.
-    pub(crate) async fn use_up_log(&self) -> Result<Option<HeldConnection>> {
-        let Kind::Sqlite { file } = &self.kind else { return Ok(None) };
-        sqlite(file).await?.execute("pragma wal_checkpoint(truncate)").await?;
-        self.hold_snapshot().await.map(Some)
+    pub(crate) async fn use_up_log(&self) -> Result<Vec<HeldConnection>> {
+        let mut held = Vec::new();
+        if let Kind::Sqlite { .. } = &self.kind {
+            for side in self.sides {
+                sqlite(&self.file(*side)?).await?.execute("pragma wal_checkpoint(truncate)").await?;
+                held.push(self.hold_snapshot(*side).await?);
+            }
+        }
+        Ok(held)
     }
 
     /// Holds the write lock of SQLite.
-    pub(crate) async fn hold_write_lock(&self) -> Result<HeldConnection> {
-        let Kind::Sqlite { file } = &self.kind else { bail!("PostgreSQL has no single write lock") };
-        let mut conn = sqlite(file).await?;
+    pub(crate) async fn hold_write_lock(&self, side: Side) -> Result<HeldConnection> {
+        let mut conn = sqlite(&self.file(side)?).await?;
         conn.execute("begin immediate").await?;
         Ok(HeldConnection::Sqlite(conn))
     }
 
     /// Terminates one session, preferably an active one. Returns whether there was one.
     pub(crate) async fn terminate_backend(&self, number: usize) -> Result<bool> {
-        let mut conn = self.postgres().await?;
+        let mut conn = self.postgres(Side::Sender).await?;
         // The hash makes the choice vary with the number. Otherwise the same session would be hit each time.
         let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
             where backend_type = 'client backend' and pid <> pg_backend_pid()
@@ -245,17 +349,17 @@ impl Database {
     }
 
     /// Adds a column to the table of effects. Returns whether it got the lock in time.
-    pub(crate) async fn add_column(&self, number: usize) -> Result<bool> {
+    pub(crate) async fn add_column(&self, side: Side, number: usize) -> Result<bool> {
         let column = AssertSqlSafe(format!("alter table effect add column extra_{number} text"));
         match &self.kind {
-            Kind::Sqlite { file } => {
-                let mut conn = sqlite(file).await?;
+            Kind::Sqlite { .. } => {
+                let mut conn = sqlite(&self.file(side)?).await?;
                 sqlx::raw_sql(column).execute(&mut conn).await?;
                 conn.close().await?;
                 Ok(true)
             }
             Kind::Postgres { .. } => {
-                let mut conn = self.postgres().await?;
+                let mut conn = self.postgres(side).await?;
                 conn.execute(ALTER_LOCK_TIMEOUT).await?;
                 let added = sqlx::raw_sql(column).execute(&mut conn).await;
                 conn.close().await?;
@@ -288,7 +392,7 @@ impl Database {
         }
         while Instant::now() < deadline {
             // A server in recovery accepts connections only to refuse them.
-            if let Ok(mut conn) = self.postgres().await
+            if let Ok(mut conn) = self.postgres(Side::Sender).await
                 && conn.execute("select 1").await.is_ok()
             {
                 return Ok(());
@@ -330,7 +434,7 @@ async fn sqlite(file: &Path) -> Result<SqliteConnection> {
 
 async fn create_sqlite_effects(file: &Path) -> Result<()> {
     let mut conn = sqlite(file).await?;
-    let table = "pragma journal_mode = wal; create table effect (handler text not null, id integer not null)";
+    let table = "pragma journal_mode = wal; create table effect (handler text not null, id integer not null, token integer)";
     conn.execute(sqlx::raw_sql(table)).await.context("creating the table of effects")?;
     Ok(conn.close().await?)
 }

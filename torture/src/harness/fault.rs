@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use oncebox_torture::kill_point::KillPoint;
+use oncebox_torture::scenario::TortureMode;
 use oncebox_workload::random::Random;
 
 use crate::database::StoreName;
@@ -44,12 +45,16 @@ pub(crate) enum TortureFault {
     AlterTable,
     /// Sessions lose their prepared statements.
     DeallocateAll,
+    /// Commits of the mover and the relay succeed, and their results are lost.
+    LoseOutboxResults,
 }
 
 impl TortureFault {
-    /// The faults that are possible with a store.
-    pub(crate) fn of(store: StoreName) -> Vec<Self> {
-        let kills = KillPoint::ALL.into_iter().map(Self::KillAt);
+    /// The faults that are possible with a store, in a mode.
+    pub(crate) fn of(store: StoreName, mode: TortureMode) -> Vec<Self> {
+        let has_outbox = mode == TortureMode::Outbox;
+        let of_outbox = KillPoint::OF_OUTBOX.into_iter().map(Self::KillAt).chain([Self::LoseOutboxResults]);
+        let kills = KillPoint::OF_INBOX.into_iter().map(Self::KillAt);
         let others = [
             Self::KillRandom,
             Self::KillDatabase,
@@ -73,12 +78,18 @@ impl TortureFault {
             Self::HoldWriteLock => store == StoreName::Sqlite,
             _ => true,
         };
-        kills.chain(others).filter(is_possible).collect()
+        kills.chain(others).chain(of_outbox.filter(|_| has_outbox)).filter(is_possible).collect()
+    }
+
+    /// All faults of a store, whatever the mode.
+    pub(crate) fn all(store: StoreName) -> Vec<Self> {
+        // The mode with an outbox has the faults of all others.
+        Self::of(store, TortureMode::Outbox)
     }
 
     /// The fault with that id.
     pub(crate) fn named(id: &str) -> Result<Self, String> {
-        let all: Vec<Self> = StoreName::ALL.into_iter().flat_map(Self::of).collect();
+        let all: Vec<Self> = StoreName::ALL.into_iter().flat_map(Self::all).collect();
         let named = all.iter().find(|fault| fault.id() == id).copied();
         named.ok_or_else(|| {
             let ids: BTreeSet<&str> = all.iter().map(|fault| fault.id()).collect();
@@ -110,6 +121,11 @@ impl TortureFault {
             Self::RollingRestart => "rolling_restart",
             Self::AlterTable => "alter_table",
             Self::DeallocateAll => "deallocate_all",
+            Self::KillAt(KillPoint::BeforeOutboxCommit) => "kill_before_outbox_commit",
+            Self::KillAt(KillPoint::AfterOutboxCommit) => "kill_after_outbox_commit",
+            Self::KillAt(KillPoint::BeforeSend) => "kill_before_send",
+            Self::KillAt(KillPoint::BeforeConfirm) => "kill_before_confirm",
+            Self::LoseOutboxResults => "lose_outbox_results",
         }
     }
 }
@@ -154,7 +170,7 @@ mod tests {
     use super::*;
 
     fn all(seed: u64, faults: usize) -> Vec<&'static str> {
-        let mut schedule = Schedule::new(seed, faults, 1_000, &TortureFault::of(StoreName::Postgres));
+        let mut schedule = Schedule::new(seed, faults, 1_000, &TortureFault::all(StoreName::Postgres));
         let ids: Vec<&str> = std::iter::from_fn(|| schedule.due(u64::MAX)).map(TortureFault::id).collect();
         assert_eq!(schedule.left(), 0);
         ids
@@ -178,7 +194,7 @@ mod tests {
 
     #[test]
     fn no_fault_happens_before_it_is_due() {
-        let mut schedule = Schedule::new(1, 4, 1_000, &TortureFault::of(StoreName::Sqlite));
+        let mut schedule = Schedule::new(1, 4, 1_000, &TortureFault::all(StoreName::Sqlite));
         assert_eq!(schedule.due(199), None);
         assert!(schedule.due(300).is_some());
         assert_eq!(schedule.due(300), None);
@@ -187,10 +203,22 @@ mod tests {
     #[test]
     fn every_fault_is_found_by_its_id() {
         for store in StoreName::ALL {
-            let faults = TortureFault::of(store);
+            let faults = TortureFault::all(store);
             let ids: BTreeSet<&str> = faults.iter().map(|fault| fault.id()).collect();
             assert_eq!(ids.len(), faults.len());
             assert!(faults.iter().all(|fault| TortureFault::named(fault.id()) == Ok(*fault)));
         }
+    }
+
+    #[test]
+    fn the_mode_with_an_outbox_has_the_faults_of_all_modes() {
+        for (store, mode) in
+            StoreName::ALL.into_iter().flat_map(|store| TortureMode::ALL.map(|mode| (store, mode)))
+        {
+            let all = TortureFault::all(store);
+            assert!(TortureFault::of(store, mode).iter().all(|fault| all.contains(fault)));
+        }
+        let of_inline = TortureFault::of(StoreName::Sqlite, TortureMode::Inline);
+        assert!(!of_inline.contains(&TortureFault::LoseOutboxResults));
     }
 }

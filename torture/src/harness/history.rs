@@ -70,6 +70,7 @@ mod tests {
             TortureEvent::TortureFault { id: "disk_full".into() }.into(),
             TortureEvent::Starters { ready: 20, effects: 1 }.into(),
             TortureEvent::Idle { worker: 2 }.into(),
+            TortureEvent::IdleHandler { handler: handler() }.into(),
             TortureEvent::Stalled { faults: 4 }.into(),
             TortureEvent::BacklogLeft(Backlog { lag: 1, tasks: 2, dead: 3 }).into(),
             TortureEvent::WorkerEnded { worker: 3, status: "signal 9".into(), is_expected: true }.into(),

@@ -7,7 +7,7 @@ use oncebox_servers::process::Signal;
 use oncebox_torture::protocol::WorkerCommand;
 use oncebox_torture::scenario::LEASE;
 
-use crate::database::HeldConnection;
+use crate::database::{HeldConnection, Side};
 use crate::fault::TortureFault;
 use crate::run::{Run, WITH_CLOCK, WITH_SMALL_POOL, WorkerState};
 use crate::starters;
@@ -36,6 +36,9 @@ const CANCELLED_CALLS: u64 = 20;
 const AFFECTED_CALLS: u64 = 500;
 /// The maximum time to wait for them: the next fault comes even if no handler makes progress.
 const AFFECTED_LIMIT: Duration = Duration::from_secs(10);
+/// The maximum number of commits of a mover and a relay whose results are lost. More than one, because many commits of an idle
+/// mover change nothing.
+const LOST_OUTBOX_RESULTS: usize = 20;
 /// The maximum number of handler calls that drop the prepared statements of their session.
 const DEALLOCATIONS: usize = 8;
 
@@ -58,7 +61,7 @@ enum InjectionState {
     /// A lock is held until that time.
     Locked { until: Instant, held: HeldConnection },
     /// The disk is full until all workers are affected.
-    Full { _held: Option<HeldConnection> },
+    Full { _held: Vec<HeldConnection> },
     /// A worker is stopped until that time.
     Stopped { worker: usize, until: Instant },
     /// A snapshot is held until that many messages are acknowledged.
@@ -69,6 +72,8 @@ enum InjectionState {
     Silencing { before: u32 },
     /// Results of commits will be lost; that many were before.
     LosingResults { before: u64 },
+    /// Results of commits of movers and relays will be lost; that many were before.
+    LosingOutboxResults { before: u64 },
     /// Calls will be cancelled; that many were before.
     Cancelling { before: u64 },
     /// Sessions will lose their prepared statements; that many had lost them before.
@@ -111,6 +116,7 @@ impl ActiveFault {
                 run.database.proxy().is_some_and(|proxy| proxy.silences() > *before)
             }
             InjectionState::LosingResults { before } => run.commits_unknown > *before,
+            InjectionState::LosingOutboxResults { before } => run.outbox_results_lost > *before,
             InjectionState::Cancelling { before } => run.cancelled > *before,
             InjectionState::Deallocating { before } => {
                 if run.deallocated > *before {
@@ -149,6 +155,7 @@ impl ActiveFault {
                 | InjectionState::Cutting { .. }
                 | InjectionState::Silencing { .. }
                 | InjectionState::LosingResults { .. }
+                | InjectionState::LosingOutboxResults { .. }
                 | InjectionState::Cancelling { .. }
                 | InjectionState::Deallocating { .. }
         )
@@ -205,7 +212,8 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
             }
         }
         TortureFault::HoldWriteLock => {
-            let held = run.database.hold_write_lock().await?;
+            let side = random_side(run);
+            let held = run.database.hold_write_lock(side).await?;
             InjectionState::Locked { until: now + random_ms(run, LOCKED_MS), held }
         }
         TortureFault::StopBeyondLease => {
@@ -249,7 +257,8 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
             if copies.is_empty() { InjectionState::NotYet } else { InjectionState::Over }
         }
         TortureFault::HeldSnapshot => {
-            let held = run.database.hold_snapshot().await?;
+            let side = random_side(run);
+            let held = run.database.hold_snapshot(side).await?;
             InjectionState::Snapshot { until: run.deliverer.acknowledged() + SNAPSHOT_MESSAGES, held }
         }
         TortureFault::CancelCallers => {
@@ -274,7 +283,8 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
         }
         TortureFault::AlterTable => {
             run.columns += 1;
-            match run.database.add_column(run.columns).await? {
+            let side = random_side(run);
+            match run.database.add_column(side, run.columns).await? {
                 true => InjectionState::Changed { until: run.bodies + AFFECTED_CALLS },
                 false => InjectionState::NotYet,
             }
@@ -283,6 +293,11 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
             let calls = 1 + u32::try_from(run.random.below(DEALLOCATIONS))?;
             run.send(worker, WorkerCommand::Deallocate(calls))?;
             InjectionState::Deallocating { before: run.deallocated }
+        }
+        TortureFault::LoseOutboxResults => {
+            let commits = 1 + u32::try_from(run.random.below(LOST_OUTBOX_RESULTS))?;
+            run.send(worker, WorkerCommand::LoseOutboxResults(commits))?;
+            InjectionState::LosingOutboxResults { before: run.outbox_results_lost }
         }
     })
 }
@@ -298,6 +313,14 @@ fn restart_next(worker: &mut usize, run: &mut Run) -> bool {
         run.terminate(*worker);
     }
     is_over
+}
+
+/// One of the databases. Nothing is drawn if there is only one.
+fn random_side(run: &mut Run) -> Side {
+    match run.database.sides() {
+        [only] => *only,
+        sides => run.random.choose(sides).unwrap_or(Side::Sender),
+    }
 }
 
 fn random_ms(run: &mut Run, limit: usize) -> Duration {

@@ -7,14 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::checker::EffectRows;
+use crate::checker::{EffectRow, EffectRows};
 use crate::seed::SeedSettings;
 use crate::verdict::Verdict;
 
 const README: &str = "\
 history.jsonl  every event, one JSON object per line, in the order of time
-effects.csv    the table of effects, in the order in which they were written
-database       the files of the database: torture.db, or a PostgreSQL data folder
+effects.csv    the table of effects, in the order in which they were written; with an outbox first the sender's
+database       the files of the database: torture.db and receiver.db, or a PostgreSQL data folder
 workers.log    the standard error of the workers
 verdict.json   the result of the check
 
@@ -46,7 +46,7 @@ pub(crate) fn keep(
     fs::copy(history, folder.join("history.jsonl")).with_context(doing)?;
     fs::copy(log, folder.join("workers.log")).with_context(doing)?;
     let mut csv = String::new();
-    for (handler, message) in &effects.rows {
+    for EffectRow { handler, message, .. } in &effects.rows {
         writeln!(csv, "{handler},{message}")?;
     }
     fs::write(folder.join("effects.csv"), csv).with_context(doing)?;

@@ -7,37 +7,51 @@ const CARE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum time from a fault to the next one because of crash care.
 const CARE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The workers that have not made progress since the last fault.
+/// The workers that have not made progress since the last fault, and the handlers at a receiver that have not run.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    waiting_for: BTreeSet<usize>,
+    waiting_for: Waiting,
     /// Whether crash care is over.
     is_careless: bool,
     care_checked: Instant,
     since: Instant,
 }
 
+/// Workers and handlers without progress.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) workers: BTreeSet<usize>,
+    pub(crate) handlers: BTreeSet<&'static str>,
+}
+
 impl Recovery {
     /// All workers have made progress.
     pub(crate) fn complete() -> Self {
         let now = Instant::now();
-        Self { waiting_for: BTreeSet::new(), is_careless: true, care_checked: now, since: now }
+        Self { waiting_for: Waiting::default(), is_careless: true, care_checked: now, since: now }
     }
 
-    /// A fault is over: all workers must make progress.
-    pub(crate) fn of(workers: usize, now: Instant) -> Self {
-        Self { waiting_for: (0..workers).collect(), is_careless: false, care_checked: now, since: now }
+    /// A fault is over: all workers must make progress, and messages must reach these handlers.
+    pub(crate) fn of(workers: usize, handlers: &[&'static str], now: Instant) -> Self {
+        let waiting_for =
+            Waiting { workers: (0..workers).collect(), handlers: handlers.iter().copied().collect() };
+        Self { waiting_for, is_careless: false, care_checked: now, since: now }
+    }
+
+    /// A handler has run, in any worker: the lanes of a relay may all be leased by other processes.
+    pub(crate) fn ran(&mut self, handler: &str) {
+        self.waiting_for.handlers.remove(handler);
     }
 
     /// A worker has acknowledged a message, with these outcomes. Duplicates do not show that it can write.
     pub(crate) fn acknowledged(&mut self, worker: usize, outcomes: &str) {
         if outcomes.split('+').any(|outcome| matches!(outcome, "done" | "accepted")) {
-            self.waiting_for.remove(&worker);
+            self.waiting_for.workers.remove(&worker);
         }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.waiting_for.is_empty()
+        self.waiting_for == Waiting::default()
     }
 
     /// Whether it is time to ask the database again whether crash care is needed.
@@ -60,12 +74,12 @@ impl Recovery {
         self.is_careless || now.duration_since(self.since) >= CARE_LIMIT
     }
 
-    /// Removes and returns the workers without progress for longer than `limit`.
-    pub(crate) fn take_overdue(&mut self, limit: Duration, now: Instant) -> BTreeSet<usize> {
+    /// Removes and returns what is without progress for longer than `limit`.
+    pub(crate) fn take_overdue(&mut self, limit: Duration, now: Instant) -> Waiting {
         match now.duration_since(self.since) > limit {
-            // Taken, so that each worker is reported once per fault.
+            // Taken, so that each is reported once per fault.
             true => std::mem::take(&mut self.waiting_for),
-            false => BTreeSet::new(),
+            false => Waiting::default(),
         }
     }
 }
@@ -80,7 +94,7 @@ mod tests {
     fn the_next_fault_waits_for_the_end_of_crash_care() {
         let now = Instant::now();
         assert!(Recovery::complete().is_care_over(now));
-        let mut recovery = Recovery::of(1, now);
+        let mut recovery = Recovery::of(1, &[], now);
         assert!(!recovery.is_care_unknown(now), "not more often than every 100 ms");
         assert!(recovery.is_care_unknown(now + CARE_CHECK_INTERVAL));
         assert!(!recovery.is_care_over(now + CARE_CHECK_INTERVAL));
@@ -92,15 +106,27 @@ mod tests {
     #[test]
     fn every_worker_must_handle_or_accept_a_new_message() {
         let now = Instant::now();
-        let mut recovery = Recovery::of(3, now);
+        let mut recovery = Recovery::of(3, &[], now);
         recovery.acknowledged(0, "accepted");
         recovery.acknowledged(1, "duplicate+done");
         for outcomes in ["known", "duplicate+duplicate", "queued"] {
             recovery.acknowledged(2, outcomes);
         }
         assert!(!recovery.is_complete());
-        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT), BTreeSet::new());
-        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT * 2), BTreeSet::from([2]));
+        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT), Waiting::default());
+        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT * 2).workers, BTreeSet::from([2]));
+        assert!(recovery.is_complete());
+    }
+
+    #[test]
+    fn messages_must_reach_the_handlers_of_a_receiver() {
+        let now = Instant::now();
+        let mut recovery = Recovery::of(0, &["ledger", "notes"], now);
+        for handler in ["books", "notes"] {
+            recovery.ran(handler);
+        }
+        assert!(!recovery.is_complete());
+        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT * 2).handlers, BTreeSet::from(["ledger"]));
         assert!(recovery.is_complete());
     }
 }

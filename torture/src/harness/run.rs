@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::checker::check;
 use crate::clock::FakeClock;
-use crate::database::Database;
+use crate::database::{Database, Side};
 use crate::disk::Disk;
 use crate::fault::{Schedule, TortureFault};
 use crate::history::{Event, History, read};
@@ -45,6 +45,13 @@ const FAILED_STARTS_MAX: u32 = 100;
 /// Messages that are added while faults are still to come: they must happen under load.
 const MORE_MESSAGES: u64 = 1_000;
 const MEBIBYTE: u64 = 1 << 20;
+/// With more messages on their way to the receiver the source pauses. Otherwise a relay, which is slower than the source, would lag
+/// further and further behind, and faults would meet the source only.
+const LAG_MAX: u64 = 2_000;
+/// The same during a fault, which must happen under load.
+const LAG_IN_FAULT_MAX: u64 = 4 * LAG_MAX;
+/// The time between two questions for the lag.
+const LAG_PAUSE: Duration = Duration::from_millis(200);
 
 /// Whether a worker takes deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +111,15 @@ pub(crate) struct Run {
     pub(crate) bodies: u64,
     /// Commits whose result was lost.
     pub(crate) commits_unknown: u64,
+    /// Commits of movers and relays whose result was lost.
+    pub(crate) outbox_results_lost: u64,
     /// How often many processes have started at once.
     pub(crate) starters: usize,
+    /// How many messages are on their way to the receiver, and when a worker was asked last.
+    lag: u64,
+    lag_asked: Instant,
+    /// The worker that is asked next.
+    lag_worker: usize,
     /// Columns that were added to the table of effects.
     pub(crate) columns: usize,
     failed_starts: u32,
@@ -123,12 +137,13 @@ pub(crate) struct Run {
 pub(crate) async fn run(settings: &SeedSettings) -> Result<SeedResult> {
     let folder = tempfile::Builder::new().prefix("oncebox-torture-").tempdir()?;
     // Twice the space of the messages: more are sent while faults are still to come.
-    let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + settings.messages * 8 * 1024)?;
+    let bytes_each = if settings.mode == TortureMode::Outbox { 16 * 1024 } else { 8 * 1024 };
+    let (disk, no_small_disk) = Disk::create(1024 * MEBIBYTE + settings.messages * bytes_each)?;
     let clock = FakeClock::create(folder.path(), settings.may_install);
     let no_clock = clock.as_ref().err().map(|error| format!("{error:#}"));
     let unavailable = [(TortureFault::DiskFull, no_small_disk), (TortureFault::ClockJump, no_clock)];
     let (possible, left_out) = possible_faults(settings, unavailable);
-    let database = Database::start(settings.store, disk).await?;
+    let database = Database::start(settings.store, settings.scenario(), disk).await?;
     let mut run = Run::new(settings, database, clock.ok(), folder.path(), &possible)?;
     for number in 0..WORKERS {
         let slot = run.start_worker(number)?;
@@ -156,8 +171,7 @@ fn possible_faults(
     settings: &SeedSettings,
     unavailable: [(TortureFault, Option<String>); 2],
 ) -> (Vec<TortureFault>, Vec<String>) {
-    let mut possible = TortureFault::of(settings.store);
-    possible.retain(|fault| settings.only.is_empty() || settings.only.contains(fault));
+    let mut possible = settings.possible_faults();
     let mut left_out = Vec::new();
     for (fault, reason) in unavailable {
         if let Some(reason) = reason.filter(|_| possible.contains(&fault)) {
@@ -192,7 +206,11 @@ impl Run {
             deallocated: 0,
             bodies: 0,
             commits_unknown: 0,
+            outbox_results_lost: 0,
             starters: 0,
+            lag: 0,
+            lag_asked: Instant::now(),
+            lag_worker: 0,
             columns: 0,
             failed_starts: 0,
             backlog: None,
@@ -212,8 +230,9 @@ impl Run {
             _ => Vec::new(),
         };
         let settings = WorkerSettings {
-            url: self.database.url(),
+            url: self.database.url(Side::Sender),
             schema: self.database.schema().into(),
+            receiver: self.database.receiver_url(),
             scenario: self.scenario,
             connections: if number == WITH_SMALL_POOL { self.small_pool() } else { CONNECTIONS },
             environment,
@@ -280,8 +299,12 @@ impl Run {
             if self.deliverer.is_done() && faults_are_over {
                 return Ok(());
             }
-            for worker in self.recovery.take_overdue(STALL_LIMIT, Instant::now()) {
+            let overdue = self.recovery.take_overdue(STALL_LIMIT, Instant::now());
+            for worker in overdue.workers {
                 self.history.add(TortureEvent::Idle { worker })?;
+            }
+            for handler in overdue.handlers {
+                self.history.add(TortureEvent::IdleHandler { handler: handler.into() })?;
             }
             if self.time_without_progress() > STALL_LIMIT {
                 // No error: the checker counts it as a violation, and still examines the database.
@@ -292,9 +315,25 @@ impl Run {
     }
 
     fn deliver(&mut self) -> Result<()> {
+        self.ask_for_lag()?;
         let open = self.open();
-        let deliveries = self.deliverer.deliveries(&open, u64::MAX, Instant::now());
+        let lag_max = if self.active_fault.is_some() { LAG_IN_FAULT_MAX } else { LAG_MAX };
+        let most = if self.lag > lag_max { self.deliverer.sent() } else { u64::MAX };
+        let deliveries = self.deliverer.deliveries(&open, most, Instant::now());
         self.send_deliveries(&deliveries)
+    }
+
+    /// Asks one worker after the other, because some may be stopped.
+    fn ask_for_lag(&mut self) -> Result<()> {
+        if self.scenario.mode != TortureMode::Outbox || self.lag_asked.elapsed() < LAG_PAUSE {
+            return Ok(());
+        }
+        self.lag_asked = Instant::now();
+        self.lag_worker = (self.lag_worker + 1) % self.slots.len();
+        if self.slots[self.lag_worker].state.is_open() {
+            self.send(self.lag_worker, WorkerCommand::ReportLag)?;
+        }
+        Ok(())
     }
 
     /// Sends copies of messages to workers.
@@ -313,7 +352,8 @@ impl Run {
             if active.is_over(self).await? {
                 self.print("end", active.fault());
                 self.history.add(TortureEvent::TortureFault { id: active.fault().id().into() })?;
-                self.recovery = Recovery::of(self.slots.len(), Instant::now());
+                self.recovery =
+                    Recovery::of(self.slots.len(), self.scenario.receiver_handlers(), Instant::now());
             } else {
                 self.active_fault = Some(active);
             }
@@ -369,15 +409,20 @@ impl Run {
                 self.settle(worker, delivery, result, outcome)?;
             }
             WorkerReport::Event(event) => {
-                match event {
-                    TortureEvent::Body { .. } => self.bodies += 1,
+                match &event {
+                    TortureEvent::Body { handler, .. } => {
+                        self.bodies += 1;
+                        self.recovery.ran(handler);
+                    }
                     TortureEvent::CommitsUnknown { commits } => self.commits_unknown += commits,
                     _ => {}
                 }
                 self.history.add(event)?;
             }
             WorkerReport::Deallocated => self.deallocated += 1,
+            WorkerReport::OutboxResultLost => self.outbox_results_lost += 1,
             WorkerReport::Backlog(backlog) => self.backlog = Some(backlog),
+            WorkerReport::Lag(lag) => self.lag = lag,
             WorkerReport::Clock(seconds) => self.clock_seconds = Some(seconds),
         }
         Ok(())

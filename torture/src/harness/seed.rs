@@ -40,6 +40,13 @@ impl SeedSettings {
         Scenario { mode: self.mode, seed: self.seed }
     }
 
+    /// The faults that can happen in this mode.
+    pub(crate) fn possible_faults(&self) -> Vec<TortureFault> {
+        let mut faults = TortureFault::of(self.store, self.mode);
+        faults.retain(|fault| self.only.is_empty() || self.only.contains(fault));
+        faults
+    }
+
     /// Its name in reports and folders.
     pub(crate) fn name(&self) -> String {
         format!("{}-{}-{}", self.store.name(), self.mode.name(), self.seed)

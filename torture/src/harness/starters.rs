@@ -28,6 +28,7 @@ pub(crate) async fn start(run: &mut Run) -> Result<()> {
     let settings = WorkerSettings {
         url,
         schema,
+        receiver: None,
         scenario: Scenario { mode: TortureMode::Inline, ..run.scenario },
         connections: 2,
         environment: Vec::new(),

@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 pub(crate) struct WorkerSettings {
     pub(crate) url: String,
     pub(crate) schema: String,
+    /// The URL of the second database, if the mode has one.
+    pub(crate) receiver: Option<String>,
     pub(crate) scenario: Scenario,
     pub(crate) connections: u32,
     pub(crate) environment: Vec<(&'static str, String)>,
@@ -47,10 +49,11 @@ impl Worker {
         settings: &WorkerSettings,
         output: mpsc::UnboundedSender<WorkerOutput>,
     ) -> Result<Self> {
-        let WorkerSettings { url, schema, scenario, connections, environment, log } = settings;
+        let WorkerSettings { url, schema, receiver, scenario, connections, environment, log } = settings;
         let log = File::options().create(true).append(true).open(log).context("opening the workers' log")?;
         let mut child = Command::new(program()?)
             .args([url, scenario.mode.name(), &scenario.seed.to_string(), &connections.to_string(), schema])
+            .args(receiver)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .env("RUST_BACKTRACE", "0")

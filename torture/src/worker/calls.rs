@@ -8,7 +8,7 @@ use anyhow::Result;
 use oncebox::{Envelope, Error, Inbox, Report, Settlement};
 use oncebox_torture::kill_point::KillPoint;
 use oncebox_torture::protocol::WorkerReport;
-use oncebox_torture::scenario::{MessageKind, Scenario, TortureMode};
+use oncebox_torture::scenario::{MessageKind, Scenario, TILL, TortureMode};
 use oncebox_workload::deliverer::DeliveryResult;
 use oncebox_workload::random::draw;
 use tokio::task::JoinSet;
@@ -18,6 +18,8 @@ use crate::effects::EffectStore;
 use crate::handlers::{Letter, Order};
 use crate::points::Points;
 use crate::report::report;
+use crate::sender::Till;
+use crate::services::Services;
 
 /// The maximum number of polls of a call that is cancelled.
 const POLLS_MAX: u64 = 6;
@@ -25,6 +27,7 @@ const POLLS_MAX: u64 = 6;
 /// The deliveries in flight of this process.
 pub(crate) struct Calls<S: EffectStore> {
     inbox: Inbox<Store<S>>,
+    till: Option<Till<S>>,
     scenario: Scenario,
     points: Points,
     to_cancel: u64,
@@ -32,8 +35,9 @@ pub(crate) struct Calls<S: EffectStore> {
 }
 
 impl<S: EffectStore> Calls<S> {
-    pub(crate) fn new(inbox: Inbox<Store<S>>, scenario: Scenario, points: Points) -> Self {
-        Self { inbox, scenario, points, to_cancel: 0, running: JoinSet::new() }
+    pub(crate) fn new(services: &Services<S>, scenario: Scenario, points: Points) -> Self {
+        let (inbox, till) = (services.inbox.clone(), services.till.clone());
+        Self { inbox, till, scenario, points, to_cancel: 0, running: JoinSet::new() }
     }
 
     /// Cancels that many of the next calls before they are complete.
@@ -43,17 +47,23 @@ impl<S: EffectStore> Calls<S> {
 
     /// Passes a delivery to the inbox, and reports its result.
     pub(crate) fn begin(&mut self, delivery: u64, message: u64, copy: u32) -> Result<()> {
+        let order = Order { id: message, account: self.scenario.plan().account(message) };
         let envelope = match self.scenario.kind(message) {
-            MessageKind::Order => {
-                Envelope::of(&Order { id: message, account: self.scenario.plan().account(message) })?
-            }
+            MessageKind::Order => Envelope::of(&order)?,
             MessageKind::Letter => Envelope::of(&Letter { id: message })?,
         };
         let envelope = envelope.with_attempt(copy);
         let polls = self.polls(message);
         let (inbox, mode, points) = (self.inbox.clone(), self.scenario.mode, self.points.clone());
+        let till = self.till.clone().filter(|_| self.scenario.sender(message) == TILL);
         self.running.spawn(async move {
-            let (result, outcome) = match polled(polls, handle(&inbox, mode, envelope)).await {
+            let handled = async {
+                match till {
+                    Some(till) => Ok(till.handle(&order, copy).await),
+                    None => handle(&inbox, mode, envelope).await,
+                }
+            };
+            let (result, outcome) = match polled(polls, handled).await {
                 Some(Ok(handled)) => handled,
                 Some(Err(error)) => (DeliveryResult::Retry, format!("{:?}", error.kind())),
                 None => (DeliveryResult::Retry, "cancelled".to_owned()),
@@ -88,7 +98,9 @@ async fn handle<S: EffectStore>(
     envelope: Envelope,
 ) -> Result<(DeliveryResult, String), Error> {
     match mode {
-        TortureMode::Inline | TortureMode::Spill => Ok(result_of(&inbox.process(envelope).await?)),
+        TortureMode::Inline | TortureMode::Spill | TortureMode::Outbox => {
+            Ok(result_of(&inbox.process(envelope).await?))
+        }
         TortureMode::Stored => {
             let outcome = if inbox.accept(envelope).await?.is_new() { "accepted" } else { "known" };
             Ok((DeliveryResult::Ack, outcome.to_owned()))

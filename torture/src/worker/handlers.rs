@@ -8,7 +8,9 @@ use oncebox::{Attempt, BoxError, Failure, InboxBuilder, Message};
 use oncebox_torture::event::TortureEvent;
 use oncebox_torture::kill_point::KillPoint;
 use oncebox_torture::protocol::WorkerReport;
-use oncebox_torture::scenario::{BOOKS, LEDGER, MAIL, PlannedFailure, STATEMENT, Scenario, TortureMode};
+use oncebox_torture::scenario::{
+    BOOKS, LEDGER, MAIL, PlannedFailure, STATEMENT, Scenario, SinkFailure, TortureMode,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -32,11 +34,32 @@ pub(crate) struct Letter {
     pub(crate) id: u64,
 }
 
+/// What every kind of message has.
+#[derive(Deserialize)]
+struct Numbered {
+    id: u64,
+}
+
+/// The number of an encoded message.
+pub(crate) fn message_number(body: &[u8]) -> Option<u64> {
+    serde_json::from_slice(body).ok().map(|Numbered { id }| id)
+}
+
+/// The effect of one run of a handler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effect {
+    /// The number of the message.
+    pub(crate) id: u64,
+    pub(crate) attempt: u32,
+    /// With an outbox: the transaction of the sender that the effect comes from.
+    pub(crate) token: Option<i64>,
+}
+
 /// The state that all handlers share.
 #[derive(Clone, Debug)]
 pub(crate) struct HandlerContext {
-    scenario: Scenario,
-    points: Points,
+    pub(crate) scenario: Scenario,
+    pub(crate) points: Points,
     is_permanent_stopped: Arc<AtomicBool>,
 }
 
@@ -50,11 +73,16 @@ impl HandlerContext {
         self.is_permanent_stopped.store(true, Ordering::SeqCst);
     }
 
-    async fn write<S: EffectStore>(
+    /// Whether and how the sink fails with a message.
+    pub(crate) fn sink_failure(&self, message: u64, sending: u32) -> Option<SinkFailure> {
+        let is_permanent_stopped = self.is_permanent_stopped.load(Ordering::SeqCst);
+        self.scenario.sink_failure(message, sending, is_permanent_stopped)
+    }
+
+    pub(crate) async fn write<S: EffectStore>(
         &self,
         handler: &'static str,
-        id: u64,
-        attempt: u32,
+        Effect { id, attempt, token }: Effect,
         conn: &mut <S as oncebox::store::Store>::Conn,
     ) -> Result<(), Failure> {
         let enter = monotonic_nanos();
@@ -63,7 +91,7 @@ impl HandlerContext {
         if deallocates && id.is_multiple_of(2) {
             deallocate::<S>(conn).await?;
         }
-        S::effect(conn, handler, i64::try_from(id)?).await?;
+        S::effect(conn, handler, i64::try_from(id)?, token).await?;
         S::read_back(conn).await?;
         self.points.pass(KillPoint::InBody);
         if self.scenario.is_slow(handler, id) {
@@ -107,7 +135,7 @@ async fn deallocate<S: EffectStore>(conn: &mut <S as oncebox::store::Store>::Con
     Ok(())
 }
 
-/// Adds the handlers of the scenario's mode.
+/// Adds the handlers of a mode without an outbox.
 pub(crate) fn with_handlers<S: EffectStore>(
     builder: InboxBuilder<Store<S>>,
     context: &HandlerContext,
@@ -118,7 +146,7 @@ pub(crate) fn with_handlers<S: EffectStore>(
                     Attempt(attempt): Attempt,
                     conn: &mut <S as oncebox::store::Store>::Conn|
                     -> Result<(), Failure> {
-            context.write::<S>(handler, order.id, attempt, conn).await
+            context.write::<S>(handler, Effect { id: order.id, attempt, token: None }, conn).await
         }
     };
     let builder = builder.on(BOOKS, writing(BOOKS));

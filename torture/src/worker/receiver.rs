@@ -1,0 +1,132 @@
+//! The receiver: inboxes on a second database, and the sink that carries messages to them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use oncebox::{Attempt, BoxError, Envelope, Failure, Inbox, Outgoing, Settlement, Sink, Verdict};
+use oncebox_torture::kill_point::KillPoint;
+use oncebox_torture::scenario::{EVENTS, LEDGER, NOTES, PlannedFailure, STATEMENT, SinkFailure};
+
+use crate::Store;
+use crate::effects::EffectStore;
+use crate::handlers::{Effect, HandlerContext, message_number};
+use crate::sender::{Note, Sale};
+use crate::services::{inline, stored};
+
+/// How long the sink takes for a slow message.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// The inboxes of the receiver.
+pub(crate) struct Receiver<S: EffectStore> {
+    /// Sales are stored there.
+    pub(crate) stored: Inbox<Store<S>>,
+    /// Notes are handled there at once.
+    pub(crate) inline: Inbox<Store<S>>,
+}
+
+impl<S: EffectStore> Receiver<S> {
+    pub(crate) async fn build(store: Store<S>, context: &HandlerContext) -> Result<Self, oncebox::Error> {
+        let writing = |handler: &'static str| {
+            let context = context.clone();
+            async move |Sale { id, token, .. }: Sale,
+                        Attempt(attempt): Attempt,
+                        conn: &mut <S as oncebox::store::Store>::Conn|
+                        -> Result<(), Failure> {
+                context.write::<S>(handler, Effect { id, attempt, token: Some(token) }, conn).await
+            }
+        };
+        let of_notes = context.clone();
+        let note = async move |Note { id, token }: Note,
+                               Attempt(attempt): Attempt,
+                               conn: &mut <S as oncebox::store::Store>::Conn|
+                    -> Result<(), Failure> {
+            of_notes.write::<S>(NOTES, Effect { id, attempt, token: Some(token) }, conn).await
+        };
+        let stored = stored(Inbox::builder(store.clone())).on(LEDGER, writing(LEDGER)).on_with(
+            STATEMENT,
+            writing(STATEMENT),
+            |options| options.ordered(),
+        );
+        let inline = inline(Inbox::builder(store)).on(NOTES, note);
+        Ok(Self { stored: stored.build().await?, inline: inline.build().await? })
+    }
+}
+
+/// Carries messages to the receiver. It confirms what the receiver has committed.
+pub(crate) struct Carrier<S: EffectStore> {
+    stored: Inbox<Store<S>>,
+    inline: Inbox<Store<S>>,
+    context: HandlerContext,
+    /// How often this process has sent each message. It knows nothing about the other processes.
+    sendings: Arc<Mutex<HashMap<u64, u32>>>,
+}
+
+impl<S: EffectStore> Carrier<S> {
+    pub(crate) fn new(receiver: &Receiver<S>, context: HandlerContext) -> Self {
+        let Receiver { stored, inline } = receiver;
+        Self { stored: stored.clone(), inline: inline.clone(), context, sendings: Arc::default() }
+    }
+
+    fn count(&self, number: u64) -> u32 {
+        let mut sendings = self.sendings.lock().unwrap_or_else(PoisonError::into_inner);
+        let sending = sendings.entry(number).or_default();
+        *sending += 1;
+        *sending
+    }
+
+    async fn carry(&self, message: &Outgoing) -> Verdict {
+        let Some(number) = message_number(&message.body) else {
+            return Verdict::Refused(Failure::permanent("a message without a number"));
+        };
+        let sending = self.count(number);
+        self.context.points.pass(KillPoint::BeforeSend);
+        if self.context.scenario.is_slow(EVENTS, number) {
+            tokio::time::sleep(SLOW).await;
+        }
+        let planned = self.context.sink_failure(number, sending);
+        match planned {
+            Some(SinkFailure::Refuse(PlannedFailure::Transient)) => {
+                return Verdict::Refused(BoxError::from("a planned transient refusal").into());
+            }
+            Some(SinkFailure::Refuse(PlannedFailure::Permanent)) => {
+                return Verdict::Refused(Failure::permanent("a planned permanent refusal"));
+            }
+            Some(SinkFailure::LoseConfirm) | None => {}
+        }
+        let received = self.receive(message, sending).await;
+        self.context.points.pass(KillPoint::BeforeConfirm);
+        match received {
+            Ok(()) if planned.is_some() => Verdict::Unknown("a planned loss of a confirm".into()),
+            Ok(()) => Verdict::Confirmed,
+            Err(error) => Verdict::Unknown(error),
+        }
+    }
+
+    /// Hands the message to the receiver, under its id as the key.
+    async fn receive(&self, message: &Outgoing, sending: u32) -> Result<(), BoxError> {
+        let envelope =
+            Envelope::new(message.kind.clone(), message.body.clone()).with_key(message.id.to_string());
+        match message.order_by.clone() {
+            Some(order_by) => {
+                self.stored.accept(envelope.with_order_by(order_by)).await?;
+            }
+            None => {
+                let report = self.inline.process(envelope.with_attempt(sending)).await?;
+                if !matches!(report.settlement(), Settlement::Ack) {
+                    return Err("the receiver has not handled it".into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: EffectStore> Sink for Carrier<S> {
+    const WAVE: usize = 64;
+
+    async fn publish(&self, wave: &[Outgoing]) -> Vec<Verdict> {
+        join_all(wave.iter().map(|message| self.carry(message))).await
+    }
+}
