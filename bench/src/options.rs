@@ -15,7 +15,7 @@ pub(crate) enum Command {
     Inline(Asked<InlineScenario>),
     /// Measure messages that are accepted now and worked through later
     Stored(Asked<StoredScenario>),
-    /// Measure the outbox: publishing, moving to the log, and the way to a handler of the same database
+    /// Measure the outbox: publishing, moving to the log, and the way to a handler of the same database or to a sink
     Outbox(Asked<OutboxScenario>),
     /// Measure the program: messages that come over HTTP, or a great many for a slow receiver
     Gateway(gateway::GatewayOptions),
@@ -138,6 +138,12 @@ pub(crate) enum OutboxScenario {
     /// From business transactions to the handler of another module
     #[value(name = "outbox-local")]
     Local,
+    /// From the outbox to a sink that confirms at once
+    #[value(name = "outbox-relay")]
+    Relay,
+    /// The same while another transaction holds an old snapshot
+    #[value(name = "outbox-relay-held")]
+    RelayHeld,
 }
 
 impl MeasureOptions {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use oncebox::{Outbox, OutboxStore, PostgresStore, SqliteStore};
+use oncebox::{Envelope, Outbox, OutboxStore, PostgresStore, SqliteStore};
 use sqlx::{PgConnection, Postgres, Sqlite, SqliteConnection};
 
 use crate::message::OrderPaid;
@@ -28,19 +28,47 @@ pub(crate) trait OutboxDatabaseKind: StoredDatabaseKind<Store: OutboxStore> {
         messages: &'a [OrderPaid],
     ) -> BoxFuture<'a, Result<()>>;
 
+    /// Publishes messages in a transaction, with their customers as ordering keys.
+    fn publish_in_order<'a>(
+        outbox: &'a Outbox<Self::Store>,
+        conn: &'a mut Self::Connection,
+        messages: &'a [OrderPaid],
+    ) -> BoxFuture<'a, Result<()>>;
+
+    /// Takes up to 500 rows out of the outbox that is polled, the oldest first.
+    fn take_batch(conn: &mut Self::Connection) -> BoxFuture<'_, Result<Vec<PolledRow>, sqlx::Error>>;
+
     /// The next hundred unsent rows of the outbox that is polled, the oldest first.
     fn poll(conn: &mut Self::Connection) -> BoxFuture<'_, Result<Vec<PolledRow>, sqlx::Error>>;
 }
 
 /// Writes what differs in types only.
 macro_rules! publish_and_poll {
-    ($connection:ty, $store:ty, $poll:literal) => {
+    ($connection:ty, $store:ty, $poll:literal, $take_batch:literal) => {
         fn publish<'a>(
             outbox: &'a Outbox<$store>,
             conn: &'a mut $connection,
             messages: &'a [OrderPaid],
         ) -> BoxFuture<'a, Result<()>> {
             async move { Ok(outbox.publish_all(conn, messages).await.map(drop)?) }.boxed()
+        }
+
+        fn publish_in_order<'a>(
+            outbox: &'a Outbox<$store>,
+            conn: &'a mut $connection,
+            messages: &'a [OrderPaid],
+        ) -> BoxFuture<'a, Result<()>> {
+            async move {
+                let envelope =
+                    |paid: &OrderPaid| Envelope::of(paid).map(|it| it.with_order_by(paid.customer.as_str()));
+                let envelopes = messages.iter().map(envelope).collect::<Result<Vec<_>, _>>()?;
+                Ok(outbox.publish_envelopes(conn, envelopes).await.map(drop)?)
+            }
+            .boxed()
+        }
+
+        fn take_batch(conn: &mut $connection) -> BoxFuture<'_, Result<Vec<PolledRow>, sqlx::Error>> {
+            sqlx::query_as($take_batch).fetch_all(conn).boxed()
         }
 
         fn poll(conn: &mut $connection) -> BoxFuture<'_, Result<Vec<PolledRow>, sqlx::Error>> {
@@ -61,7 +89,8 @@ impl OutboxDatabaseKind for Postgres {
     publish_and_poll!(
         PgConnection,
         PostgresStore,
-        "SELECT id, content FROM polled_outbox WHERE sent_at IS NULL ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED"
+        "SELECT id, content FROM polled_outbox WHERE sent_at IS NULL ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED",
+        "DELETE FROM polled_outbox WHERE id IN (SELECT id FROM polled_outbox ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED) RETURNING id, content"
     );
 }
 
@@ -77,6 +106,7 @@ impl OutboxDatabaseKind for Sqlite {
     publish_and_poll!(
         SqliteConnection,
         SqliteStore,
-        "SELECT id, content FROM polled_outbox WHERE sent_at IS NULL ORDER BY id LIMIT 100"
+        "SELECT id, content FROM polled_outbox WHERE sent_at IS NULL ORDER BY id LIMIT 100",
+        "DELETE FROM polled_outbox WHERE id IN (SELECT id FROM polled_outbox ORDER BY id LIMIT 500) RETURNING id, content"
     );
 }

@@ -1,11 +1,12 @@
 //! The outbox: what publishing costs a business transaction, how fast messages move to the log, and the way from one module to
-//! another.
+//! another or to a sink.
 
 mod capture;
 mod engine;
 mod local;
 mod moving;
 mod publishers;
+mod relaying;
 
 use anyhow::Result;
 
@@ -31,6 +32,13 @@ pub(crate) async fn run<E: OutboxDatabaseKind>(asked: &Asked<OutboxScenario>) ->
     }
     if asked.wants(OutboxScenario::Local) {
         all.push(local::run(&mut arena).await?);
+    }
+    for (scenario, comparison) in
+        [(OutboxScenario::Relay, relaying::FREE), (OutboxScenario::RelayHeld, relaying::HELD)]
+    {
+        if asked.wants(scenario) {
+            all.push(relaying::run(&arena, &comparison).await?);
+        }
     }
     Ok(all)
 }
