@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::interrupt::Interrupted;
 use crate::postgres::{Provision, provide};
-use crate::python;
+use crate::python::{self, TEST_PYTHON};
 use crate::quickstart;
 use crate::steps::Steps;
 use crate::torture;
@@ -29,7 +29,7 @@ const SELF_TEST: &str = "ONCEBOX_EXAMPLE_SELF_TEST";
 const NO_FAIL_FAST: &str = "--no-fail-fast";
 
 /// The programs of the package `oncebox-examples`.
-const EXAMPLES: [&str; 5] = ["webhook", "consumer", "stored", "monolith", "outbox"];
+const EXAMPLES: [&str; 6] = ["webhook", "consumer", "stored", "monolith", "outbox", "two-services"];
 
 /// The time limit for building and running a program that ends by itself within seconds.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -56,7 +56,7 @@ pub(crate) async fn run(
     options: &TestOptions,
     steps: &mut Steps,
 ) -> Result<(), Interrupted> {
-    python::provide(!options.no_install, steps);
+    let python = python::provide(workspace, !options.no_install, steps);
     let mut server = match provide(!options.no_install, steps).await? {
         Provision::Running(server) => Some(server),
         Provision::Missing => None,
@@ -64,7 +64,7 @@ pub(crate) async fn run(
     };
     let url = server.as_ref().map(PostgresServer::url);
     // No `?` here: the server has to be stopped after an interrupt too.
-    let result = match TestRun::new(workspace, options, url) {
+    let result = match TestRun::new(workspace, options, url, python) {
         Ok(tests) => tests.run(steps).await,
         Err(error) => {
             steps.fail("tests", format!("{error:#}"));
@@ -82,6 +82,8 @@ struct TestRun<'a> {
     workspace: &'a Workspace,
     options: &'a TestOptions,
     postgres_url: Option<String>,
+    /// A Python with a driver for PostgreSQL.
+    python: Option<PathBuf>,
     scratch: TempDir,
 }
 
@@ -90,10 +92,11 @@ impl TestRun<'_> {
         workspace: &'a Workspace,
         options: &'a TestOptions,
         postgres_url: Option<String>,
+        python: Option<PathBuf>,
     ) -> Result<TestRun<'a>> {
         let scratch = tempfile::Builder::new().prefix("oncebox-xtask-").tempdir();
         let scratch = scratch.context("creating a temporary folder")?;
-        Ok(TestRun { workspace, options, postgres_url, scratch })
+        Ok(TestRun { workspace, options, postgres_url, python, scratch })
     }
 
     async fn run(&self, steps: &mut Steps) -> Result<(), Interrupted> {
@@ -167,6 +170,9 @@ impl TestRun<'_> {
             // Without its own server, the run must not use one from the caller's environment.
             None => command.env_remove(TEST_POSTGRES),
         };
+        if let Some(python) = &self.python {
+            command.env(TEST_PYTHON, python);
+        }
         if self.options.full {
             command.env(FULL, "1");
         }

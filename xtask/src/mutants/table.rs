@@ -1,12 +1,8 @@
 //! All mutants, with the fault of each and the tests that must fail.
 //!
-//! Three mistakes that are known from other systems have no mutant yet:
-//!
-//! - Acknowledging the highest offset instead of the contiguous one, or a whole batch of which a part failed: there are no
-//!   brokers. In a lane the equivalents are `progress_past_the_unreached` and `whole_batch_ack`.
-//! - A relay that starts at a floor and never checks below it: there is no relay. The mover's equivalents are
-//!   `mover_forgets_open_transactions` and `window_advances_unanswered`.
-//! - A publish that returned counts as confirmed: there is no relay.
+//! One mistake that is known from other systems has no mutant yet: acknowledging the highest offset instead of the contiguous one, or
+//! a whole batch of which a part failed. There are no sources with offsets. In a lane the equivalents are `progress_past_the_unreached`,
+//! `whole_batch_ack` and `relay_skips_past_unconfirmed`.
 
 /// One way to break the protocol.
 #[derive(Debug)]
@@ -252,6 +248,61 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "window_advances_unanswered",
         breaks: "The mover passes over messages after a move without an answer.",
         tests: &["test(=as_owner::a_move_whose_answer_was_lost_loses_and_doubles_nothing)"],
+    },
+    Mutant {
+        name: "relay_settles_without_fence",
+        breaks: "A relay writes its progress although its lease has ended.",
+        tests: &[
+            "test(=in_a_file::a_lane_has_one_lease_and_its_fence_decides)",
+            "test(=as_owner::a_lane_has_one_lease_and_its_fence_decides)",
+            "test(=outbox_stopped::on_sqlite::a_relay_that_was_stopped_past_its_lease_changes_nothing)",
+            "test(=outbox_stopped::on_postgres::a_relay_that_was_stopped_past_its_lease_changes_nothing)",
+        ],
+    },
+    Mutant {
+        name: "relay_sends_two_of_a_key",
+        breaks: "A relay sends a message although an earlier one of its ordering key is not confirmed.",
+        tests: conformance!("a_relay_keeps_the_order_of_each_ordering_key"),
+    },
+    Mutant {
+        name: "unknown_verdict_counts_as_confirmed",
+        breaks: "A relay takes a message as sent although its confirmation was lost.",
+        tests: conformance!("planned_publishing_agrees_with_the_model"),
+    },
+    Mutant {
+        name: "unknown_verdict_spends_attempt",
+        breaks: "A lost confirmation counts as a failed attempt.",
+        tests: conformance!("planned_publishing_agrees_with_the_model"),
+    },
+    Mutant {
+        name: "relay_skips_past_unconfirmed",
+        breaks: "The progress of a relay passes messages without a verdict.",
+        tests: conformance!("planned_publishing_agrees_with_the_model"),
+    },
+    Mutant {
+        name: "relay_keeps_sending_without_heartbeat",
+        breaks: "A relay sends although its last heartbeat is so old that others may have its lanes.",
+        tests: on_every_store!("outbox_outage", "a_relay_without_heartbeats_stops_sending"),
+    },
+    Mutant {
+        name: "confirmed_memory_survives_replay",
+        breaks: "A replay does not send messages that were confirmed behind one without a verdict.",
+        tests: on_every_store!("outbox_outage", "a_replay_sends_what_was_confirmed_behind_a_missing_verdict"),
+    },
+    Mutant {
+        name: "leased_lane_is_not_released_after_error",
+        breaks: "A relay keeps the lease of a lane whose progress it could not write.",
+        tests: on_every_store!("outbox_outage", "a_lane_whose_progress_cannot_be_written_is_released"),
+    },
+    Mutant {
+        name: "prune_ignores_keep_sent_sqlite",
+        breaks: "Sent messages are deleted although their relay keeps them for a replay, on SQLite.",
+        tests: &["test(=in_a_file::sent_messages_can_be_replayed_while_they_are_kept)"],
+    },
+    Mutant {
+        name: "prune_ignores_keep_sent_postgres",
+        breaks: "Sent messages are deleted although their relay keeps them for a replay, on PostgreSQL.",
+        tests: &["test(=as_owner::sent_messages_can_be_replayed_while_they_are_kept)"],
     },
     Mutant {
         name: "downtime_counts",
