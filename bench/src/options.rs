@@ -144,6 +144,9 @@ pub(crate) enum OutboxScenario {
     /// The same while another transaction holds an old snapshot
     #[value(name = "outbox-relay-held")]
     RelayHeld,
+    /// Publishing beside a million messages that no process moves, a hundred thousand with --quick; then moving and sending them
+    #[value(name = "outbox-backlog")]
+    Backlog,
 }
 
 impl MeasureOptions {

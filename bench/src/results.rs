@@ -55,6 +55,39 @@ impl Comparison {
     }
 }
 
+const TENTHS: [&str; 10] = [
+    "tenth-1", "tenth-2", "tenth-3", "tenth-4", "tenth-5", "tenth-6", "tenth-7", "tenth-8", "tenth-9",
+    "tenth-10",
+];
+
+/// The rates in each tenth of a backlog, over all rounds.
+pub(crate) struct Tenths([Series; 10]);
+
+impl Tenths {
+    pub(crate) fn new() -> Self {
+        Self(TENTHS.map(|contender| Series { contender, figures: Vec::new() }))
+    }
+
+    /// Adds the rates of one round.
+    pub(crate) fn add(&mut self, rates: &[f64]) {
+        for (series, rate) in self.0.iter_mut().zip(rates) {
+            series.figures.push(*rate);
+        }
+    }
+
+    /// All tenths, compared with the first one.
+    pub(crate) fn compare(
+        self,
+        bench: &'static str,
+        store: &'static str,
+        callers: usize,
+        unit: &'static str,
+    ) -> Comparison {
+        let series = self.0.into_iter().filter(|tenth| !tenth.figures.is_empty()).collect();
+        Comparison { bench, store, callers, unit, series, baselines: vec![TENTHS[0]] }
+    }
+}
+
 /// A baseline below this share of the naive consumer was not given a fair chance.
 const FAIR_SHARES: [(&str, f64); 2] = [("vulthil", 0.3), ("modulus", 0.2)];
 

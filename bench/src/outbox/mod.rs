@@ -1,6 +1,7 @@
 //! The outbox: what publishing costs a business transaction, how fast messages move to the log, and the way from one module to
 //! another or to a sink.
 
+mod backlog;
 mod capture;
 mod engine;
 mod local;
@@ -39,6 +40,9 @@ pub(crate) async fn run<E: OutboxDatabaseKind>(asked: &Asked<OutboxScenario>) ->
         if asked.wants(scenario) {
             all.push(relaying::run(&arena, &comparison).await?);
         }
+    }
+    if asked.wants(OutboxScenario::Backlog) {
+        all.extend(backlog::run(&arena).await?);
     }
     Ok(all)
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use futures_util::future::BoxFuture;
 use oncebox::{Outbox, Outgoing, Relay, Sink, Verdict};
-use sqlx::{Connection, Pool};
+use sqlx::{Connection, Database, Pool};
 use tokio::sync::watch;
 
 use super::RATE;
@@ -18,7 +19,7 @@ use super::publishers::make_tables;
 use crate::message::OrderPaid;
 use crate::results::Comparison;
 use crate::scenarios::rounds::interleave;
-use crate::store::{Ground, Value};
+use crate::store::{DatabaseKind, Ground, Value};
 use crate::stored::arena::{LONGEST, StoredArena};
 use crate::stored::per_second;
 
@@ -117,15 +118,8 @@ async fn oncebox<E: OutboxDatabaseKind>(
     let (counter, mut confirmed) = watch::channel(0);
     let sink = CountingSink(Arc::new(counter));
     let outbox = Outbox::builder(store.clone()).relay(Relay::new("events", sink)).build().await?;
-    let orders: Vec<OrderPaid> = (0..messages).map(OrderPaid::numbered).collect();
-    for some in orders.chunks(usize::try_from(EACH)?) {
-        let mut tx = pool.begin_with(E::BEGIN).await?;
-        match label {
-            "oncebox-in-order" => E::publish_in_order(&outbox, &mut tx, some).await?,
-            _ => E::publish(&outbox, &mut tx, some).await?,
-        }
-        tx.commit().await?;
-    }
+    let publish = if label == "oncebox-in-order" { E::publish_in_order } else { E::publish };
+    fill::<E>(&outbox, pool, messages, publish).await?;
     if label != "oncebox-from-outbox" {
         // Without relays it only moves.
         Outbox::builder(store).build().await?.flush().await?;
@@ -138,6 +132,29 @@ async fn oncebox<E: OutboxDatabaseKind>(
     let took = begin.elapsed();
     ensure!(*confirmed.borrow() == messages, "{} of {messages} messages were sent", *confirmed.borrow());
     Ok(per_second(messages, took))
+}
+
+/// Publishes messages in one transaction.
+type Publish<E> = for<'a> fn(
+    &'a Outbox<<E as DatabaseKind>::Store>,
+    &'a mut <E as Database>::Connection,
+    &'a [OrderPaid],
+) -> BoxFuture<'a, Result<()>>;
+
+/// Fills an outbox, in transactions of many messages.
+pub(super) async fn fill<E: OutboxDatabaseKind>(
+    outbox: &Outbox<E::Store>,
+    pool: &Pool<E>,
+    messages: u64,
+    publish: Publish<E>,
+) -> Result<()> {
+    for first in (0..messages).step_by(usize::try_from(EACH)?) {
+        let orders: Vec<OrderPaid> = (first..messages.min(first + EACH)).map(OrderPaid::numbered).collect();
+        let mut tx = pool.begin_with(E::BEGIN).await?;
+        publish(outbox, &mut tx, &orders).await?;
+        tx.commit().await?;
+    }
+    Ok(())
 }
 
 /// How an outbox is polled.

@@ -4,7 +4,7 @@ pub(crate) mod arena;
 pub(crate) mod engine;
 pub(crate) mod keepers;
 mod ledger;
-mod meter;
+pub(crate) mod meter;
 mod postgres;
 mod scenarios;
 mod sqlite;

@@ -21,6 +21,8 @@ pub struct Envelope {
     // An `Instant`: a waiting time must not jump with the system clock.
     pub(crate) arrived: Instant,
     pub(crate) message_id: Option<MessageId>,
+    /// The key of a message that has none of its own: what its source knows it by.
+    pub(crate) fallback_key: Option<Key>,
 }
 
 impl Envelope {
@@ -37,6 +39,7 @@ impl Envelope {
             attempt: 1,
             arrived: Instant::now(),
             message_id: None,
+            fallback_key: None,
         }
     }
 

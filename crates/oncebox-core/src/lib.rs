@@ -35,6 +35,7 @@ mod policy;
 mod report;
 mod retention;
 mod retry;
+pub mod source;
 pub mod store;
 mod utc;
 

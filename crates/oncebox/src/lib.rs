@@ -14,7 +14,7 @@ pub use oncebox_core::{
     KeyPart, KeyReuse, LogStore, MemoryStore, Message, MessageId, MissingKey, Mode, Once, One, Operator,
     Operators, Outbox, OutboxBuilder, OutboxStore, Outcome, Outgoing, PruneReport, Publish, Rejection, Relay,
     Replay, Reply, Report, Requirement, Retention, Retry, Returned, Set, Settlement, Sink, Start, State,
-    StoredKey, SweepReport, Verdict, WorkReport, content_key, lease, observe, store,
+    StoredKey, SweepReport, Verdict, WorkReport, content_key, lease, observe, source, store,
 };
 /// Derives [`Message`](trait@Message); see its attribute `#[message(...)]`.
 #[cfg(feature = "derive")]

@@ -7,15 +7,10 @@ use super::super::engine::StoredDatabaseKind;
 use super::super::keepers::KeeperName;
 use super::RATE;
 use crate::report::figure;
-use crate::results::{Comparison, Series};
+use crate::results::{Comparison, Tenths};
 use crate::scenarios::rounds::interleave;
 
 const BENCH: &str = "backlog";
-const TENTHS: [&str; 10] = [
-    "tenth-1", "tenth-2", "tenth-3", "tenth-4", "tenth-5", "tenth-6", "tenth-7", "tenth-8", "tenth-9",
-    "tenth-10",
-];
-
 /// A contender, its baseline, and where its tenths are reported.
 const CONTESTS: [(KeeperName, [&str; 2], &str); 2] = [
     (KeeperName::OnceboxSet, ["oncebox-set", "oncebox-set-small"], "backlog-tenths-oncebox-set"),
@@ -28,14 +23,12 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
         let (large, small) = (arena.options.large_backlog(), arena.options.waiting_messages());
         let title = format!("{}: {BENCH} of {large}", E::STORE);
         let rounds = arena.options.large_rounds();
-        let mut tenths = TENTHS.map(|contender| Series { contender, figures: Vec::new() });
+        let mut tenths = Tenths::new();
         let measure = async |n: usize| {
             let worked = arena.drains(name, 1, if n == 0 { large } else { small }).await?;
             if n == 0 {
                 show::<E>(name, &worked.tenths);
-                for (series, rate) in tenths.iter_mut().zip(&worked.tenths) {
-                    series.figures.push(*rate);
-                }
+                tenths.add(&worked.tenths);
             }
             Ok(worked.rate)
         };
@@ -43,16 +36,7 @@ pub(super) async fn run<E: StoredDatabaseKind>(arena: &mut StoredArena<'_, E>) -
         let (store, callers) = (E::STORE, E::INBOX_WORKERS);
         let baselines = labels[1..].to_vec();
         all.push(Comparison { bench: BENCH, store, callers, unit: RATE, series, baselines });
-        let tenths: Vec<Series> = tenths.into_iter().filter(|tenth| !tenth.figures.is_empty()).collect();
-        let baselines = vec![TENTHS[0]];
-        all.push(Comparison {
-            bench: bench_of_tenths,
-            store,
-            callers,
-            unit: RATE,
-            series: tenths,
-            baselines,
-        });
+        all.push(tenths.compare(bench_of_tenths, store, callers, RATE));
     }
     Ok(all)
 }

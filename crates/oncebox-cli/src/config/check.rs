@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use oncebox::source::{FieldLocation, SourceRules};
 use oncebox::{DeadHead, Retry, Start};
 use oncebox_http::delivery::{header_problem, is_public};
 use reqwest::Url;
@@ -13,7 +14,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use crate::config::text::ConfigText;
 use crate::config::{Destination, EndpointConfig, HandlerConfig, HttpConfig, exposed, file};
 use crate::exit::Usage;
-use crate::source::{FieldLocation, MessageSource, invalid_pointer, is_left_out, not_stored};
+use crate::source::{invalid_pointer, is_left_out, not_stored};
 use crate::times::rough;
 
 /// The only default of this file. The library has those of the engine.
@@ -78,7 +79,7 @@ pub(super) fn check_source(
     name: &toml::Spanned<String>,
     source: &file::SourceSection,
     text: &ConfigText<'_>,
-) -> Result<(String, MessageSource), Usage> {
+) -> Result<(String, SourceRules), Usage> {
     if !is_source_name(name.get_ref()) {
         return Err(text.at(
             name,
@@ -110,17 +111,14 @@ pub(super) fn check_source(
         (None, Some(pointer)) => Ok(Some(FieldLocation::Pointer(pointer.get_ref().clone()))),
         (None, None) => Ok(None),
     };
-    let checked = MessageSource {
-        kind: location("kind", &source.kind_header, &source.kind_pointer)?,
-        key: location("key", &source.key_header, &source.key_pointer)?,
-        order: location("order", &source.order_header, &source.order_pointer)?,
-        default_kind: source
-            .kind
-            .as_ref()
-            .map_or_else(|| name.get_ref().clone(), |kind| kind.get_ref().clone()),
-        ..MessageSource::named(name.get_ref())
-    };
-    Ok((name.get_ref().clone(), checked))
+    let mut rules = SourceRules::new(name.get_ref());
+    rules.kind = location("kind", &source.kind_header, &source.kind_pointer)?;
+    rules.key = location("key", &source.key_header, &source.key_pointer)?;
+    rules.order = location("order", &source.order_header, &source.order_pointer)?;
+    if let Some(kind) = &source.kind {
+        rules.default_kind.clone_from(kind.get_ref());
+    }
+    Ok((name.get_ref().clone(), rules))
 }
 
 pub(super) fn check_handler(

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use oncebox::source::SourceRules;
 use oncebox::{DeadHead, Retention, Retry, Start};
 use reqwest::Url;
 use reqwest::header::HeaderMap;
@@ -22,7 +23,6 @@ use crate::config::check::{
 use crate::config::check_relay::check_relay;
 use crate::config::text::ConfigText;
 use crate::exit::Usage;
-use crate::source::MessageSource;
 use crate::store::{DEFAULT_URL, DatabaseTarget, IN_MEMORY};
 use crate::times::rough;
 
@@ -76,15 +76,15 @@ pub(crate) struct HttpConfig {
 /// The sources of messages.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    known: BTreeMap<String, MessageSource>,
+    known: BTreeMap<String, SourceRules>,
     /// Whether every valid name is a source, because none is configured.
     open: bool,
 }
 
 impl Sources {
     /// The source of that name.
-    pub(crate) fn find(&self, name: &str) -> Option<MessageSource> {
-        let unknown = || (self.open && is_source_name(name)).then(|| MessageSource::named(name));
+    pub(crate) fn find(&self, name: &str) -> Option<SourceRules> {
+        let unknown = || (self.open && is_source_name(name)).then(|| SourceRules::new(name));
         self.known.get(name).cloned().or_else(unknown)
     }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
+use oncebox::source::{FieldLocation, InvalidMessage, SourceRules};
 use oncebox::{Accept, Error, ErrorKind, Headers, Inbox, LogStore};
 use serde::Serialize;
 use tokio::fs::File;
@@ -20,7 +21,6 @@ use crate::operate::lines::{
 };
 use crate::output::CommandOutput;
 use crate::serve::stop_signals;
-use crate::source::{FieldLocation, InvalidMessage, MessageSource};
 use crate::store::{OpenPurpose, with_store};
 
 /// Options of `accept`.
@@ -96,7 +96,7 @@ fn report(out: CommandOutput, counts: &AcceptCounts) -> Result<ExitCode> {
     Ok(if *refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn source(config: &Config, options: &AcceptArgs) -> Result<MessageSource> {
+fn source(config: &Config, options: &AcceptArgs) -> Result<SourceRules> {
     let Some(mut source) = config.sources.find(&options.source) else {
         let problem = config.sources.unknown(&options.source);
         return Err(Usage(problem).into());
@@ -117,7 +117,7 @@ fn source(config: &Config, options: &AcceptArgs) -> Result<MessageSource> {
 /// Accepts the lines of an input.
 struct AcceptRun<S: LogStore> {
     inbox: Inbox<S>,
-    source: MessageSource,
+    source: SourceRules,
     headers: Headers,
     bar: ProgressBar,
 }
@@ -132,7 +132,7 @@ impl<S: LogStore> AcceptRun<S> {
     ) -> Result<()> {
         let mut reader = MessageReader::new(input, self.inbox.max_body_bytes(), self.report());
         let envelope = |body| {
-            let envelope = self.source.envelope(self.headers.clone(), body);
+            let envelope = self.source.request(self.headers.clone(), body);
             envelope.map_err(|invalid| self.error_text(&invalid))
         };
         let mut after = AfterBatch::More;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
+use oncebox::source::text_at;
 use oncebox::store::{Fault, Limits};
 use oncebox::{Envelope, Error, ErrorKind, Headers, MessageId, Outbox, OutboxStore};
 use serde::Serialize;
@@ -22,7 +23,6 @@ use crate::operate::lines::{
 };
 use crate::output::CommandOutput;
 use crate::serve::stop_signals;
-use crate::source::text_at;
 use crate::store::{OpenPurpose, with_store};
 
 /// The maximum size of a line without a configuration, as for the library.

@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
+use oncebox::source::{ReceivedHeaders, SourceRules};
 use oncebox::{Error, ErrorKind, Inbox, LogStore};
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
@@ -22,7 +23,7 @@ use crate::config::Config;
 use crate::exit::chain_text;
 use crate::serve::accept_health::AcceptHealth;
 use crate::serve::response::{AcceptStatus, AcceptedResponse, ErrorResponse};
-use crate::source::{MessageSource, RequestHeaders, is_left_out};
+use crate::source::is_left_out;
 use crate::times::rough;
 
 /// The time limit for the body of a request.
@@ -136,7 +137,7 @@ async fn accept<S: LogStore>(
         return Err(too_large(max_body_bytes));
     }
     let body = read(body, max_body_bytes).await?;
-    let envelope = source.envelope(headers_to_store(&parts.headers), body)?;
+    let envelope = source.request(headers_to_store(&parts.headers), body)?;
     // The inbox takes the envelope; the response needs its kind and key.
     let (kind, key) = (envelope.kind().to_owned(), envelope.key().cloned());
     // The message may be stored even after a timeout. Then the next copy is a duplicate.
@@ -159,7 +160,7 @@ async fn accept<S: LogStore>(
 }
 
 /// The key as the sender wrote it.
-fn sent_key(source: &MessageSource, stored: &[u8]) -> String {
+fn sent_key(source: &SourceRules, stored: &[u8]) -> String {
     let stored = String::from_utf8_lossy(stored);
     stored.strip_prefix(&source.stored_key("")).unwrap_or(&stored).to_owned()
 }
@@ -212,8 +213,8 @@ async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Erro
 }
 
 /// The headers that are stored with the body.
-fn headers_to_store(headers: &HeaderMap) -> RequestHeaders {
-    let mut stored = RequestHeaders::default();
+fn headers_to_store(headers: &HeaderMap) -> ReceivedHeaders {
+    let mut stored = ReceivedHeaders::default();
     let hop_by_hop = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let hop_by_hop: Vec<&str> = hop_by_hop.flat_map(|value| value.split(',')).map(str::trim).collect();
     for (name, value) in headers {

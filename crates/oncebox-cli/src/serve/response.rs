@@ -2,11 +2,11 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use oncebox::source::InvalidMessage;
 use oncebox::{Error, ErrorKind};
 use serde::Serialize;
 
 use crate::exit::chain_text;
-use crate::source::InvalidMessage;
 
 /// `Retry-After` when the store is unavailable and its error does not name a time.
 const RETRY_AFTER_SECONDS: u64 = 2;

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use oncebox::Guarantee;
+use oncebox::source::{FieldLocation, SourceRules};
 use serde_json::{Value, json};
 
 use crate::config::{Config, DEFAULT_FILE, Destination, EndpointConfig, HandlerConfig, RelayConfig};
 use crate::output::CommandOutput;
-use crate::source::{FieldLocation, MessageSource};
 
 pub(super) fn print(
     config: &Config,
@@ -81,7 +81,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 /// A request that fits the configuration: a kind with a handler, and the key at the source's location.
 fn curl(config: &Config, address: SocketAddr) -> String {
     let name = config.sources.names().first().map_or("shop", |name| *name).to_owned();
-    let source = config.sources.find(&name).unwrap_or_else(|| MessageSource::named(&name));
+    let source = config.sources.find(&name).unwrap_or_else(|| SourceRules::new(&name));
     let kind = config.handlers.first().and_then(|handler| handler.kinds.first());
     let (mut headers, mut body) = (String::new(), json!({ "order": 1 }));
     let mut add = |part: &FieldLocation, value: &str| match part {

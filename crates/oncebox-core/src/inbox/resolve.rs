@@ -13,6 +13,7 @@ pub(crate) fn resolve(prepared: &Prepared, envelope: &Envelope) -> Option<Key> {
         prepared.selected.clone(),
         envelope.key().cloned(),
         prepared.own.clone(),
+        envelope.fallback_key.clone(),
         delivery_key(envelope.headers()),
     ]
     .into_iter()
@@ -24,11 +25,10 @@ pub(crate) fn resolve(prepared: &Prepared, envelope: &Envelope) -> Option<Key> {
 pub(crate) fn resolve_stored(prepared: Option<&Prepared>, envelope: &Envelope) -> Option<Key> {
     match prepared {
         Some(prepared) => resolve(prepared, envelope),
-        None => envelope
-            .key()
-            .filter(|key| !key.is_empty())
-            .cloned()
-            .or_else(|| delivery_key(envelope.headers()).filter(|key| !key.is_empty())),
+        None => [envelope.key().cloned(), envelope.fallback_key.clone(), delivery_key(envelope.headers())]
+            .into_iter()
+            .flatten()
+            .find(|key| !key.is_empty()),
     }
 }
 

@@ -306,6 +306,8 @@ impl<S: LogStore> LaneVisitor<S> {
             // Shortly after boot an `Instant` may not reach back that far.
             arrived: now.checked_sub(message.waited).unwrap_or(now),
             message_id: message.message_id,
+            // The key is that of the message in the log.
+            fallback_key: None,
         };
         let prepared = self.engine.prepare(handler, &envelope)?;
         let effect_id = match &message.key {
