@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::{Id, JoinSet};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::timeout;
 
 use crate::consume::ConsumeReport;
@@ -119,29 +119,42 @@ impl<R> Flights<R> {
         self.ids.insert(task.id(), id);
     }
 
-    /// Waits for the next decided delivery, and starts the one that waits for it. Never returns while none runs. Can be dropped at any
-    /// time.
-    pub(super) async fn next_decided<S: InboxStore>(&mut self, deliverer: &Arc<Deliverer<S>>) -> Decided {
-        loop {
-            let (task, verdict) = match self.running.join_next_with_id().await {
-                None => std::future::pending().await,
-                Some(Ok((task, verdict))) => (task, verdict),
-                Some(Err(error)) => {
-                    tracing::error!(%error, "internal error: the task of a delivery failed; it is delivered again");
-                    let retry = Settlement::Retry { after: None };
-                    (error.id(), Some(Verdict { settlement: retry, reason: None }))
-                }
-            };
-            let Some(id) = self.ids.remove(&task) else { continue };
-            let order_by = self.held.get_mut(&id).and_then(|held| held.order_by.take());
-            if let Some(key) = order_by {
-                match self.turns.get_mut(&key).and_then(VecDeque::pop_front) {
-                    Some((id, prepared)) => self.run(deliverer, id, prepared),
-                    None => _ = self.turns.remove(&key),
-                }
-            }
-            return Decided { id, verdict };
+    /// Waits for decided deliveries, and starts those that wait for them. Never returns while none runs. Can be dropped at any time.
+    pub(super) async fn next_decided<S: InboxStore>(
+        &mut self,
+        deliverer: &Arc<Deliverer<S>>,
+    ) -> Vec<Decided> {
+        let Some(first) = self.running.join_next_with_id().await else {
+            return std::future::pending().await;
+        };
+        let mut all = Vec::new();
+        let mut next = Some(first);
+        while let Some(ended) = next {
+            all.extend(self.decided(deliverer, ended));
+            next = self.running.try_join_next_with_id();
         }
+        all
+    }
+
+    fn decided<S: InboxStore>(
+        &mut self,
+        deliverer: &Arc<Deliverer<S>>,
+        ended: Result<(Id, Option<Verdict>), JoinError>,
+    ) -> Option<Decided> {
+        let (task, verdict) = ended.unwrap_or_else(|error| {
+            tracing::error!(%error, "internal error: the task of a delivery failed; it is delivered again");
+            let retry = Settlement::Retry { after: None };
+            (error.id(), Some(Verdict { settlement: retry, reason: None }))
+        });
+        let id = self.ids.remove(&task)?;
+        let order_by = self.held.get_mut(&id).and_then(|held| held.order_by.take());
+        if let Some(key) = order_by {
+            match self.turns.get_mut(&key).and_then(VecDeque::pop_front) {
+                Some((id, prepared)) => self.run(deliverer, id, prepared),
+                None => _ = self.turns.remove(&key),
+            }
+        }
+        Some(Decided { id, verdict })
     }
 
     /// The decision about a delivery, to be sent to its source. `None` if its session has ended.

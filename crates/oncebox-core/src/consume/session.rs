@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::consume::ConsumeReport;
 use crate::consume::deliver::Deliverer;
-use crate::consume::flights::{FlightId, Flights};
+use crate::consume::flights::{Decided, FlightId, Flights};
 use crate::error::chain;
 use crate::inbox::InboxStore;
 use crate::source::{Decision, Session, Settled, Settler};
@@ -87,14 +87,15 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
                     is_settling = false;
                     self.record(settled);
                 }
-                decision = self.flights.next_decided(&deliverer) => match decision.verdict {
-                    Some(verdict) => match self.flights.decision(decision.id, verdict) {
-                        Some(it) => decided.push((decision.id, it)),
-                        // Of an earlier session: its source delivers it again.
-                        None => self.leave_unsettled(decision.id),
-                    },
-                    None => self.leave_unsettled(decision.id),
-                },
+                ended = self.flights.next_decided(&deliverer) => {
+                    for Decided { id, verdict } in ended {
+                        // Without a receipt it is of an earlier session: its source delivers it again.
+                        match verdict.and_then(|verdict| self.flights.decision(id, verdict)) {
+                            Some(decision) => decided.push((id, decision)),
+                            None => self.leave_unsettled(id),
+                        }
+                    }
+                }
                 received = session.next(room), if takes => match received {
                     Ok(received) => {
                         has_worked |= !received.is_empty();
