@@ -86,7 +86,7 @@ impl<S: InboxStore> Inbox<S> {
     pub fn consume<C: Source>(&self, source: C) -> Consumer<S, C> {
         let rules = SourceRules::new(source.name());
         Consumer {
-            board: Arc::new(StatusBoard::new(source.name())),
+            board: Arc::new(StatusBoard::new(source.name(), self.observer())),
             inbox: self.clone(),
             source,
             rules,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::chain;
+use crate::observe::{self, Observer};
 use crate::{Error, ErrorKind, Settlement};
 
 /// The state of a consumer.
@@ -100,6 +101,7 @@ impl ConsumerWatch {
 #[derive(Debug)]
 pub(super) struct StatusBoard {
     source: String,
+    observer: Observer,
     notes: Mutex<Notes>,
 }
 
@@ -126,7 +128,7 @@ struct Notes {
 pub(super) struct StoreWait<'a>(&'a StatusBoard);
 
 impl StatusBoard {
-    pub(super) fn new(source: &str) -> Self {
+    pub(super) fn new(source: &str, observer: Observer) -> Self {
         let notes = Notes {
             state: ConsumerState::Closed,
             since: Instant::now(),
@@ -142,7 +144,7 @@ impl StatusBoard {
             waiting: 0,
             warnings: Vec::new(),
         };
-        Self { source: source.to_owned(), notes: Mutex::new(notes) }
+        Self { source: source.to_owned(), observer, notes: Mutex::new(notes) }
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
@@ -157,6 +159,7 @@ impl StatusBoard {
         let mut notes = self.notes();
         notes.enter(ConsumerState::Running);
         notes.sessions += 1;
+        self.observer.gauge_source(observe::SOURCE_CONNECTED, &self.source, 1);
         // Each session finds the same ones.
         for warning in warnings.iter().filter(|warning| !notes.warnings.contains(warning)) {
             tracing::warn!(source = self.source, "{warning}");
@@ -180,6 +183,7 @@ impl StatusBoard {
         }
         notes.source_error = Some(text);
         notes.enter(ConsumerState::Connecting);
+        self.observer.gauge_source(observe::SOURCE_CONNECTED, &self.source, 0);
     }
 
     pub(super) fn draining(&self) {
@@ -189,24 +193,32 @@ impl StatusBoard {
     pub(super) fn closed(&self) {
         let mut notes = self.notes();
         notes.enter(ConsumerState::Closed);
+        self.observer.gauge_source(observe::SOURCE_CONNECTED, &self.source, 0);
+        self.observer.gauge_source(observe::SOURCE_IN_FLIGHT, &self.source, 0);
         (notes.in_flight, notes.oldest, notes.source_error) = (0, None, None);
     }
 
     pub(super) fn received(&self, deliveries: usize) {
         self.notes().received += deliveries as u64;
+        self.observer.count_source(observe::SOURCE_RECEIVED, &self.source, deliveries as u64);
     }
 
     pub(super) fn settled(&self, settlement: Settlement) {
         let mut notes = self.notes();
-        match settlement {
-            Settlement::Ack => notes.acknowledged += 1,
-            Settlement::Retry { .. } => notes.retried += 1,
-            Settlement::Reject => notes.rejected += 1,
-        }
+        let (count, metric) = match settlement {
+            Settlement::Ack => (&mut notes.acknowledged, observe::SOURCE_ACKNOWLEDGED),
+            Settlement::Retry { .. } => (&mut notes.retried, observe::SOURCE_RETRIED),
+            Settlement::Reject => (&mut notes.rejected, observe::SOURCE_REJECTED),
+        };
+        *count += 1;
+        self.observer.count_source(metric, &self.source, 1);
     }
 
     pub(super) fn flies(&self, (in_flight, oldest): (usize, Option<Duration>)) {
         let mut notes = self.notes();
+        if notes.in_flight != in_flight {
+            self.observer.gauge_source(observe::SOURCE_IN_FLIGHT, &self.source, in_flight);
+        }
         notes.in_flight = in_flight;
         notes.oldest = oldest.and_then(|age| Instant::now().checked_sub(age));
     }

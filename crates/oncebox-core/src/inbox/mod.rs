@@ -37,6 +37,7 @@ use tokio::sync::oneshot;
 pub use units::Once;
 use units::Units;
 
+use crate::observe::Observer;
 use crate::outbox::AnyOutbox;
 use crate::report::Report;
 use crate::retention::SweepReport;
@@ -247,6 +248,10 @@ impl<S: InboxStore> Inbox<S> {
                 "this inbox is for operators, and takes and handles no messages: build one without for_operators()",
             )),
         }
+    }
+
+    pub(crate) fn observer(&self) -> Observer {
+        self.parts.engine.observer
     }
 
     /// Waits until [`close`](Self::close) is called.
