@@ -55,6 +55,24 @@ pub struct Outgoing {
     pub is_replay: bool,
 }
 
+impl Outgoing {
+    /// A message with a new id, which is its key too, and nothing else. For tests of sinks: a relay makes its own.
+    pub fn new(kind: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
+        let id = MessageId::new();
+        Self {
+            id,
+            kind: kind.into(),
+            key: Key::from(id.to_string()),
+            order_by: None,
+            headers: Headers::new(),
+            body: body.into(),
+            occurred_at: None,
+            relay: Arc::from(""),
+            is_replay: false,
+        }
+    }
+}
+
 /// What became of a message that was sent.
 #[derive(Debug)]
 pub enum Verdict {
