@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod broker;
 mod memory;
 mod minimal_store;
 mod time_travel;
