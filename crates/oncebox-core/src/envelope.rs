@@ -97,6 +97,12 @@ impl Envelope {
         self
     }
 
+    /// The same message, delivered once more.
+    pub(crate) fn next_attempt(mut self) -> Self {
+        self.attempt = self.attempt.saturating_add(1);
+        self
+    }
+
     /// Sets the ordering key. It takes precedence over the message's own ordering key.
     ///
     /// In the log, messages with equal ordering keys share a lane, and [ordered](crate::HandlerOptions::ordered) handlers take

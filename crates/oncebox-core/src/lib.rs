@@ -11,6 +11,7 @@
 pub mod mutant;
 
 mod backoff;
+mod consume;
 mod content;
 mod envelope;
 mod error;
@@ -39,6 +40,7 @@ pub mod source;
 pub mod store;
 mod utc;
 
+pub use consume::{ConsumeReport, Consumer, ConsumerState, ConsumerStatus, ConsumerWatch};
 pub use content::content_key;
 pub use envelope::Envelope;
 pub use error::{BoxError, Error, ErrorKind};

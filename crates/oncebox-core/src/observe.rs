@@ -46,6 +46,18 @@ pub const SPILLED: &str = "oncebox_spilled_total";
 pub const UNHANDLED: &str = "oncebox_unhandled_total";
 /// Markers removed by sweeps.
 pub const SWEPT: &str = "oncebox_swept_total";
+/// Deliveries that have arrived from a source.
+pub const SOURCE_RECEIVED: &str = "oncebox_source_received_total";
+/// Deliveries that were acknowledged at their source.
+pub const SOURCE_ACKNOWLEDGED: &str = "oncebox_source_acknowledged_total";
+/// Deliveries that a source delivers again later.
+pub const SOURCE_RETRIED: &str = "oncebox_source_retried_total";
+/// Deliveries that were rejected at their source.
+pub const SOURCE_REJECTED: &str = "oncebox_source_rejected_total";
+/// Deliveries of a source that are not settled.
+pub const SOURCE_IN_FLIGHT: &str = "oncebox_source_in_flight";
+/// Whether a source is connected: 1 or 0.
+pub const SOURCE_CONNECTED: &str = "oncebox_source_connected";
 /// Seconds from a message's arrival to its commit.
 pub const WAIT_SECONDS: &str = "oncebox_wait_seconds";
 /// Messages per shared transaction.
@@ -90,6 +102,12 @@ pub const METRICS: &[(&str, &str, &str, &str)] = &[
         "handler",
         "waiting time in seconds of the oldest message ahead of a handler's progress",
     ),
+    (SOURCE_RECEIVED, "counter", "source", "deliveries that have arrived from a source"),
+    (SOURCE_ACKNOWLEDGED, "counter", "source", "deliveries that were acknowledged at their source"),
+    (SOURCE_RETRIED, "counter", "source", "deliveries that a source delivers again later"),
+    (SOURCE_REJECTED, "counter", "source", "deliveries that were rejected at their source"),
+    (SOURCE_IN_FLIGHT, "gauge", "source", "deliveries of a source that are not settled"),
+    (SOURCE_CONNECTED, "gauge", "source", "whether a source is connected: 1 or 0"),
     (WAIT_SECONDS, "histogram", "handler", "seconds from a message's arrival to its commit"),
     (HANDLE_SECONDS, "histogram", "handler", "seconds per handler run"),
     (BATCH_SIZE, "histogram", "handler", "messages per shared transaction"),
@@ -211,6 +229,19 @@ impl Observer {
             // Set to 0 without a backlog: a gauge keeps its last value until the next one.
             let seconds = oldest.unwrap_or_default().as_secs_f64();
             metrics::gauge!(LAG_SECONDS, "handler" => handler.to_owned()).set(seconds);
+        }
+    }
+
+    pub(crate) fn count_source(self, name: &'static str, source: &str, deliveries: u64) {
+        if self.enabled {
+            metrics::counter!(name, "source" => source.to_owned()).increment(deliveries);
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+    pub(crate) fn gauge_source(self, name: &'static str, source: &str, value: usize) {
+        if self.enabled {
+            metrics::gauge!(name, "source" => source.to_owned()).set(value as f64);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::outcome::{Outcome, Settlement};
+use crate::outcome::{Cause, Outcome, Settlement, cause};
 
 /// The outcomes of one delivery: one for each handler of its kind.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +28,24 @@ impl Report {
     /// Whether any handler is registered for the message's kind.
     pub fn is_handled(&self) -> bool {
         !self.units.is_empty()
+    }
+
+    /// The error behind the settlement: that of a handler that must run again, else that of one that rejected the message.
+    pub fn reason(&self) -> Option<Cause> {
+        if !self.is_handled() {
+            return Some(cause("unhandled kind: no handler of this program takes it"));
+        }
+        let retry = self.units.iter().find_map(|(_, outcome)| match outcome {
+            Outcome::Retry { cause, .. } => Some(cause.clone()),
+            _ => None,
+        });
+        let rejection = || {
+            self.units.iter().find_map(|(_, outcome)| match outcome {
+                Outcome::Rejected(rejection) => Some(cause(rejection.to_error())),
+                _ => None,
+            })
+        };
+        retry.or_else(rejection)
     }
 
     /// The response to the source.
@@ -63,7 +81,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::outcome::{Rejection, cause};
+    use crate::outcome::Rejection;
 
     fn settlement(outcomes: &[Outcome]) -> Settlement {
         Report::new(outcomes.iter().map(|outcome| ("h".into(), outcome.clone())).collect()).settlement()

@@ -8,13 +8,14 @@ pub use oncebox_core::store::{
     StoredMessage, Task, UnhandledKind, WaitingMessage,
 };
 pub use oncebox_core::{
-    Accept, AsyncFunc, Attempt, BoxError, Cancellation, Cause, Codec, DeadHead, Delivery, Detached, EffectId,
-    Envelope, Error, ErrorKind, Failure, Fingerprint, FromBatch, FromDelivery, Guarantee, Handler,
-    HandlerOptions, Headers, InFlight, Inbox, InboxBuilder, InboxStore, Input, IntoReturned, Json, Key,
-    KeyPart, KeyReuse, LogStore, MemoryStore, Message, MessageId, MissingKey, Mode, Once, One, Operator,
-    Operators, Outbox, OutboxBuilder, OutboxStore, Outcome, Outgoing, PruneReport, Publish, Rejection, Relay,
-    Replay, Reply, Report, Requirement, Retention, Retry, Returned, Set, Settlement, Sink, Start, State,
-    StoredKey, SweepReport, Verdict, WorkReport, content_key, lease, observe, source, store,
+    Accept, AsyncFunc, Attempt, BoxError, Cancellation, Cause, Codec, ConsumeReport, Consumer, ConsumerState,
+    ConsumerStatus, ConsumerWatch, DeadHead, Delivery, Detached, EffectId, Envelope, Error, ErrorKind,
+    Failure, Fingerprint, FromBatch, FromDelivery, Guarantee, Handler, HandlerOptions, Headers, InFlight,
+    Inbox, InboxBuilder, InboxStore, Input, IntoReturned, Json, Key, KeyPart, KeyReuse, LogStore,
+    MemoryStore, Message, MessageId, MissingKey, Mode, Once, One, Operator, Operators, Outbox, OutboxBuilder,
+    OutboxStore, Outcome, Outgoing, PruneReport, Publish, Rejection, Relay, Replay, Reply, Report,
+    Requirement, Retention, Retry, Returned, Set, Settlement, Sink, Start, State, StoredKey, SweepReport,
+    Verdict, WorkReport, content_key, lease, observe, source, store,
 };
 /// Derives [`Message`](trait@Message); see its attribute `#[message(...)]`.
 #[cfg(feature = "derive")]

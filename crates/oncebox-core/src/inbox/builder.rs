@@ -398,7 +398,8 @@ impl<S: InboxStore> InboxBuilder<S> {
         let units = Units::new(engine.clone(), spilling);
         let appenders = capacity.saturating_sub(workers + SPARE_CONNECTIONS);
         let log = shared.map(|(_, shared)| LogParts::new(&engine, shared, appenders));
-        let parts = Parts { engine, units, log, sweeper, for_operators: self.for_operators };
+        let accept = self.log.map(|log| log.accept);
+        let parts = Parts { engine, units, log, sweeper, accept, for_operators: self.for_operators };
         Ok(Inbox { parts: Arc::new(parts) })
     }
 

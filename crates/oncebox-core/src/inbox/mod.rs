@@ -26,7 +26,7 @@ use std::time::Duration;
 pub(crate) use body::panic_text;
 pub use builder::InboxBuilder;
 use engine::Engine;
-use futures_util::future::{join, join_all};
+use futures_util::future::{BoxFuture, join, join_all};
 pub(crate) use stored::lane_of;
 pub use stored::{Accept, LogStore, Operators, PruneReport, WorkReport};
 use stored::{LogParts, not_stored};
@@ -37,6 +37,7 @@ use tokio::sync::oneshot;
 pub use units::Once;
 use units::Units;
 
+use crate::observe::Observer;
 use crate::outbox::AnyOutbox;
 use crate::report::Report;
 use crate::retention::SweepReport;
@@ -58,8 +59,20 @@ pub(crate) struct Parts<S: InboxStore> {
     log: Option<LogParts<S>>,
     /// Sends heartbeats and deletes expired markers.
     sweeper: Sweeper,
+    /// Takes a message into the log, if the mode says so.
+    accept: Option<AcceptFn<S>>,
     /// Whether the inbox is for operators and handles no messages.
     for_operators: bool,
+}
+
+/// [`Inbox::accept`] as a function pointer, because not every store has a log.
+pub(crate) type AcceptFn<S> = for<'a> fn(&'a Inbox<S>, Envelope) -> BoxFuture<'a, Result<Accept, Error>>;
+
+pub(crate) fn accept_boxed<S: LogStore>(
+    inbox: &Inbox<S>,
+    envelope: Envelope,
+) -> BoxFuture<'_, Result<Accept, Error>> {
+    Box::pin(inbox.accept(envelope))
 }
 
 /// The inbox. Clones are cheap and share one inbox.
@@ -214,6 +227,37 @@ impl<S: InboxStore> Inbox<S> {
         // The sweeper stops last, so that live time counts until all calls have ended.
         self.parts.engine.doors.close().await;
         self.parts.sweeper.stop();
+    }
+
+    /// Takes a message into the log. `None` if the inbox handles messages inline.
+    pub(crate) fn accept_fn(&self) -> Option<AcceptFn<S>> {
+        self.parts.accept.filter(|_| !self.parts.engine.mode.is_inline())
+    }
+
+    /// Refuses a source, if this inbox can take none of its messages.
+    pub(crate) fn check_consumes(&self) -> Result<(), Error> {
+        self.parts.engine.refuse_nested()?;
+        self.refuse_operators()
+    }
+
+    /// Refuses messages in an inbox for operators, which does not know the number of lanes.
+    fn refuse_operators(&self) -> Result<(), Error> {
+        match self.parts.for_operators {
+            false => Ok(()),
+            true => Err(Error::configuration(
+                "this inbox is for operators, and takes and handles no messages: build one without for_operators()",
+            )),
+        }
+    }
+
+    pub(crate) fn observer(&self) -> Observer {
+        self.parts.engine.observer
+    }
+
+    /// Waits until [`close`](Self::close) is called.
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + use<S> {
+        let engine = self.parts.engine.clone();
+        async move { engine.doors.closed().await }
     }
 
     /// The store underneath.
@@ -373,16 +417,6 @@ impl<S: LogStore> Inbox<S> {
 
     fn log(&self) -> Result<&LogParts<S>, Error> {
         self.parts.log.as_ref().ok_or_else(not_stored)
-    }
-
-    /// Refuses messages in an inbox for operators, which does not know the number of lanes.
-    fn refuse_operators(&self) -> Result<(), Error> {
-        match self.parts.for_operators {
-            false => Ok(()),
-            true => Err(Error::configuration(
-                "this inbox is for operators, and takes and handles no messages: build one without for_operators()",
-            )),
-        }
     }
 }
 

@@ -54,9 +54,9 @@ pub(crate) use work::unstorable_text;
 pub use worker::WorkReport;
 use worker::Workers;
 
-use crate::inbox::InboxStore;
 use crate::inbox::engine::Engine;
 use crate::inbox::units::{SpillInto, spill_boxed};
+use crate::inbox::{AcceptFn, InboxStore, accept_boxed};
 use crate::store::{
     Care, DeadLetter, DeadLetters, HandlerId, LaneCount, Log, Operate, Processes, Ranges, Survey, Work,
 };
@@ -88,22 +88,23 @@ pub(crate) struct StoredSettings {
 }
 
 /// The functions of an inbox that need a log. Function pointers, because not every store has a log.
-pub(crate) struct LogAccess<S> {
+pub(crate) struct LogAccess<S: InboxStore> {
     pub(crate) prune: Prune<S>,
     pub(crate) spill: SpillInto<S>,
+    pub(crate) accept: AcceptFn<S>,
 }
 
-impl<S> Clone for LogAccess<S> {
+impl<S: InboxStore> Clone for LogAccess<S> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<S> Copy for LogAccess<S> {}
+impl<S: InboxStore> Copy for LogAccess<S> {}
 
 impl<S: LogStore> LogAccess<S> {
     fn new() -> Self {
-        Self { prune: prune_boxed::<S>, spill: spill_boxed::<S> }
+        Self { prune: prune_boxed::<S>, spill: spill_boxed::<S>, accept: accept_boxed::<S> }
     }
 }
 
