@@ -3,7 +3,8 @@
 //! - [`Harness`]: does a handler take effect once, with copies and crashes?
 //! - [`conformance!`]: does a store keep its promises?
 //! - [`MemoryBroker`]: a broker in memory, for tests of consumers and relays.
-//! - [`source_conformance!`]: does a source keep its promises?
+//! - [`source_conformance!`], [`sink_conformance!`]: does a source or a sink keep its promises?
+//! - [`consume_conformance!`]: do a source and a store keep them together, in a consumer?
 //! - [`Faulty`]: a real store with faults at named points.
 //! - [`one_handler`]: a handler on a log, driven through a store's roles without the engine.
 
@@ -11,10 +12,12 @@
 
 mod broker;
 pub mod conformance;
+pub mod consume_conformance;
 mod faulty;
 mod harness;
 mod model;
 pub mod one_handler;
+pub mod sink_conformance;
 pub mod source_conformance;
 mod time;
 
@@ -26,6 +29,7 @@ pub use conformance::{Capabilities, Fixture, MigratingFixture, SqlFixture};
 pub use faulty::{Faults, Faulty, Point, crash, is_crash};
 pub use harness::{Crashes, Deliver, Delivered, Harness};
 pub use oncebox_core::store::TestTime;
+pub use sink_conformance::SinkFixture;
 pub use source_conformance::BrokerFixture;
 pub use time::travel;
 

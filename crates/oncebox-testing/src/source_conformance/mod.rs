@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use oncebox_core::source::{Abilities, ReceivedMessage, Source};
 
 pub use arrival::*;
-pub use cancellation::*;
+pub use cancellation::next_can_be_dropped_at_any_await;
+pub(crate) use cancellation::polled;
 pub use deadlines::*;
 pub use positions::*;
 pub use redelivery::*;

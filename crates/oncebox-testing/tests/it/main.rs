@@ -5,6 +5,7 @@
 mod broker;
 mod memory;
 mod minimal_store;
+mod sqlite;
 mod time_travel;
 mod without_crash_care;
 

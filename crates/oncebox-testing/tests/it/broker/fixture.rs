@@ -14,6 +14,16 @@ pub(crate) struct Memory<K: QueueKind> {
     source: MemorySource<K>,
     create: fn(&MemoryBroker) -> MemorySource<K>,
     started: Instant,
+    clock: Clock,
+}
+
+/// How time passes.
+#[derive(Clone, Copy)]
+pub(crate) enum Clock {
+    /// The suite moves the broker's clock.
+    Moved,
+    /// It runs with tokio's clock, as the timers of a consumer do.
+    Tokio,
 }
 
 pub(crate) const QUEUE: &str = "orders";
@@ -21,7 +31,7 @@ pub(crate) const QUEUE: &str = "orders";
 impl<K: QueueKind> Memory<K> {
     fn new(create: fn(&MemoryBroker) -> MemorySource<K>) -> Self {
         let broker = MemoryBroker::new();
-        Self { source: create(&broker), broker, create, started: Instant::now() }
+        Self { source: create(&broker), broker, create, started: Instant::now(), clock: Clock::Moved }
     }
 }
 
@@ -43,6 +53,30 @@ pub(crate) async fn lease_queue(_test: &str) -> Option<Memory<LeaseQueue>> {
 
 pub(crate) async fn stream(_test: &str) -> Option<Memory<Stream>> {
     Some(Memory::new(|broker| broker.stream(QUEUE)))
+}
+
+/// The same, with tokio's clock.
+pub(crate) mod on_tokio_clock {
+    use super::*;
+
+    macro_rules! on_tokio_clock {
+        ($($shape:ident: $kind:ident)*) => {
+            $(
+                pub(crate) async fn $shape(test: &str) -> Option<Memory<$kind>> {
+                    let fixture = super::$shape(test).await?;
+                    Some(Memory { clock: Clock::Tokio, ..fixture })
+                }
+            )*
+        };
+    }
+
+    on_tokio_clock! {
+        work_queue: WorkQueue
+        work_queue_with_a_deadline: WorkQueue
+        plain_queue: PlainQueue
+        lease_queue: LeaseQueue
+        stream: Stream
+    }
 }
 
 impl<K: QueueKind> BrokerFixture for Memory<K> {
@@ -94,7 +128,12 @@ impl<K: QueueKind> BrokerFixture for Memory<K> {
     }
 
     async fn pass(&self, time: Duration) {
-        self.broker.advance(time);
-        tokio::task::yield_now().await;
+        match self.clock {
+            Clock::Moved => {
+                self.broker.advance(time);
+                tokio::task::yield_now().await;
+            }
+            Clock::Tokio => tokio::time::sleep(time).await,
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! The broker in memory passes the suites, in each of its shapes.
 
+mod consumers;
 mod defects;
 mod fixture;
+mod sinks;
 
 mod work_queue {
     oncebox_testing::source_conformance!(super::fixture::work_queue);
