@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod broker;
 mod memory;
 mod minimal_store;
+mod sqlite;
 mod time_travel;
 mod without_crash_care;
 
