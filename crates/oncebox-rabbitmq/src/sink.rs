@@ -11,9 +11,10 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use oncebox_core::{Error, Failure, Key, Outgoing, Sink, Verdict};
 
+use crate::link::Link;
 use crate::message::sent_name;
 use crate::publisher::{Post, Posted, Publisher};
-use crate::topology::short;
+use crate::topology::{check_exchange, short};
 
 const PERSISTENT: u8 = 2;
 
@@ -87,6 +88,20 @@ impl RabbitSink {
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// Connects, and checks that the exchange exists. An error says what keeps the sink from working.
+    pub async fn check(&self) -> Result<(), Error> {
+        let settings = self.publisher.settings();
+        let link = Link::open(settings, &format!("check of {}", self.exchange)).await?;
+        match self.exchange.is_empty() {
+            // The default exchange always exists.
+            true => Ok(()),
+            false => {
+                let doing = format!("checking the exchange {:?}", self.exchange);
+                check_exchange(&link, settings, &doing, &self.exchange).await
+            }
+        }
     }
 
     /// The message in the form of the broker. An error is one of the message: another attempt has it too.

@@ -163,6 +163,20 @@ impl RabbitSource {
     }
 }
 
+impl RabbitSource {
+    /// Connects, and checks the queues without consuming or declaring any. Returns what is risky, each with the remedy. An error says
+    /// what keeps the source from working.
+    pub async fn check(&self) -> Result<Vec<String>, Error> {
+        let link = Link::open(&self.settings, &format!("check of {}", self.options.queue)).await?;
+        let declare = match self.options.declare {
+            Declare::Create | Declare::Check => Declare::Check,
+            Declare::Nothing => Declare::Nothing,
+        };
+        let options = QueueOptions { declare, ..self.options.clone() };
+        Ok(topology::prepare(&link, &self.settings, &options).await?.warnings)
+    }
+}
+
 impl QueueOptions {
     /// What is risky, whatever the broker says.
     pub(crate) fn warnings(&self) -> Vec<String> {

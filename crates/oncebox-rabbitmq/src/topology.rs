@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::broker::Settings;
 use crate::errors::{failed, is_not_found, is_refused, mismatch, no_response};
-use crate::link::Link;
+use crate::link::{Link, within};
 use crate::source::{Declare, QueueOptions, QueueType};
 
 /// The delays of the retry queues, and the ends of their names.
@@ -65,6 +65,21 @@ pub(crate) async fn prepare(
     Ok(found)
 }
 
+/// Checks that an exchange exists.
+pub(crate) async fn check_exchange(
+    link: &Link,
+    settings: &Settings,
+    doing: &str,
+    exchange: &str,
+) -> Result<(), Error> {
+    let channel = link.channel().await?;
+    let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+    // A passive declaration ignores the type.
+    let asking =
+        channel.exchange_declare(short(exchange)?, ExchangeKind::Fanout, options, FieldTable::default());
+    within(settings, doing, asking).await
+}
+
 struct Topology<'a> {
     link: &'a Link,
     settings: &'a Settings,
@@ -95,7 +110,8 @@ impl Topology<'_> {
             )));
         }
         if let Some(exchange) = &self.options.fault_exchange {
-            self.check_exchange(exchange).await?;
+            let doing = format!("checking the fault exchange {exchange:?}");
+            check_exchange(self.link, self.settings, &doing, exchange).await?;
         }
         let mut warnings = Vec::new();
         if self.options.declare == Declare::Check {
@@ -214,15 +230,6 @@ impl Topology<'_> {
              {vhost} 'oncebox-{queue}' '^{pattern}$' '{}' --apply-to queues; and set `declare` = check",
             Value::Object(policy)
         )
-    }
-
-    async fn check_exchange(&self, exchange: &str) -> Result<(), Error> {
-        let doing = format!("checking the fault exchange {exchange:?}");
-        let channel = self.link.channel().await?;
-        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let asking =
-            channel.exchange_declare(short(exchange)?, ExchangeKind::Fanout, options, FieldTable::default());
-        crate::link::within(self.settings, &doing, asking).await
     }
 
     /// Declares a queue on a channel of its own, because an error closes the channel.
