@@ -34,6 +34,11 @@ pub struct RabbitSession {
     phase: Phase,
 }
 
+/// The names of the two subscriptions. When a connection is lost, a quorum queue takes back the messages of its consumers in the order of
+/// these names: so the message that ended the first subscription stays ahead of those of the second.
+pub(crate) const ONE_BY_ONE: &str = "oncebox-1";
+const FULL: &str = "oncebox-2";
+
 /// How messages are delivered.
 enum Phase {
     /// One at a time.
@@ -137,7 +142,7 @@ async fn resubscribe(
     within(&settings, &doing, channel.basic_cancel(old.tag(), BasicCancelOptions::default())).await?;
     within(&settings, &doing, channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
     let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-    within(&settings, &doing, channel.basic_consume(short(&queue)?, "".into(), options, arguments)).await
+    within(&settings, &doing, channel.basic_consume(short(&queue)?, FULL.into(), options, arguments)).await
 }
 
 impl Session for RabbitSession {

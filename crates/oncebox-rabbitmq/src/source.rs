@@ -13,7 +13,7 @@ use crate::broker::Settings;
 use crate::link::{Link, within};
 use crate::publisher::Publisher;
 use crate::requeues::Requeues;
-use crate::session::RabbitSession;
+use crate::session::{ONE_BY_ONE, RabbitSession};
 use crate::settler::{Plan, RabbitSettler};
 use crate::topology::{self, short};
 
@@ -219,7 +219,7 @@ impl Source for RabbitSource {
         within(settings, "setting the prefetch", channel.basic_qos(1, BasicQosOptions::default())).await?;
         let consuming = channel.basic_consume(
             short(queue)?,
-            "".into(),
+            ONE_BY_ONE.into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
