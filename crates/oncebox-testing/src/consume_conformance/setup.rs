@@ -11,13 +11,14 @@ use oncebox_core::{
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::conformance::Sample;
+use crate::conformance::{BoxFuture, Sample};
 use crate::faulty::{Faults, Faulty, Point, cut};
 use crate::source_conformance::{LIMIT, until};
 use crate::{BrokerFixture, Fixture};
 
 type Conn<F> = <<F as Fixture>::Store as Store>::Conn;
-pub(super) type TestStore<B, F> = Faulty<<F as Fixture>::Store, Script<B>>;
+pub(super) type TestStore<F> = Faulty<<F as Fixture>::Store, Script>;
+type ReadBacklog = dyn Fn() -> BoxFuture<'static, usize> + Send + Sync;
 type Plan = dyn Fn(&str, usize) -> Result<(), Failure> + Send + Sync;
 
 /// A place at which work stops until it may go on.
@@ -28,10 +29,12 @@ pub(super) enum Stop {
 }
 
 /// What the handler and the store do, and what they have done. Clones share it.
-pub(super) struct Script<B>(Arc<Shared<B>>);
+// Not generic over the broker: each of them would compile the whole inbox again.
+#[derive(Clone)]
+pub(super) struct Script(Arc<Shared>);
 
-struct Shared<B> {
-    broker: Arc<B>,
+struct Shared {
+    read_backlog: Box<ReadBacklog>,
     plan: Box<Plan>,
     runs: Mutex<Vec<String>>,
     /// The backlog of the broker before and after commits that follow a run.
@@ -40,19 +43,17 @@ struct Shared<B> {
     is_store_away: watch::Sender<bool>,
 }
 
-impl<B> Clone for Script<B> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<B: BrokerFixture> Script<B> {
-    fn new(
+impl Script {
+    fn new<B: BrokerFixture>(
         broker: Arc<B>,
         plan: impl Fn(&str, usize) -> Result<(), Failure> + Send + Sync + 'static,
     ) -> Self {
+        let read_backlog = move || -> BoxFuture<'static, usize> {
+            let broker = broker.clone();
+            Box::pin(async move { broker.backlog().await })
+        };
         Self(Arc::new(Shared {
-            broker,
+            read_backlog: Box::new(read_backlog),
             plan: Box::new(plan),
             runs: Mutex::default(),
             backlogs: Mutex::default(),
@@ -76,13 +77,13 @@ impl<B: BrokerFixture> Script<B> {
     async fn note_backlog(&self, point: Point) {
         let is_watched = self.0.backlogs.lock().unwrap().is_some() && !self.0.runs.lock().unwrap().is_empty();
         if is_watched {
-            let backlog = self.0.broker.backlog().await;
+            let backlog = (self.0.read_backlog)().await;
             self.0.backlogs.lock().unwrap().as_mut().unwrap().push((point, backlog));
         }
     }
 }
 
-impl<B: BrokerFixture> Faults for Script<B> {
+impl Faults for Script {
     async fn at(&self, point: Point) -> Result<(), Error> {
         if *self.0.is_store_away.borrow() {
             return Err(cut());
@@ -103,8 +104,8 @@ impl<B: BrokerFixture> Faults for Script<B> {
 pub(super) struct Setup<B: BrokerFixture, F: Fixture> {
     pub(super) broker: Arc<B>,
     pub(super) store: F,
-    pub(super) inbox: Inbox<TestStore<B, F>>,
-    script: Script<B>,
+    pub(super) inbox: Inbox<TestStore<F>>,
+    script: Script,
 }
 
 impl<B: BrokerFixture, F: Fixture> Setup<B, F> {
@@ -125,7 +126,7 @@ impl<B: BrokerFixture, F: Fixture> Setup<B, F> {
         broker: B,
         store: F,
         plan: impl Fn(&str, usize) -> Result<(), Failure> + Send + Sync + 'static,
-        options: impl FnOnce(InboxBuilder<TestStore<B, F>>) -> InboxBuilder<TestStore<B, F>>,
+        options: impl FnOnce(InboxBuilder<TestStore<F>>) -> InboxBuilder<TestStore<F>>,
     ) -> Self {
         let broker = Arc::new(broker);
         let script = Script::new(broker.clone(), plan);
@@ -157,7 +158,7 @@ impl<B: BrokerFixture, F: Fixture> Setup<B, F> {
     /// Starts a consumer with these options.
     pub(super) fn consume_with(
         &self,
-        options: impl FnOnce(Consumer<TestStore<B, F>, B::Source>) -> Consumer<TestStore<B, F>, B::Source>,
+        options: impl FnOnce(Consumer<TestStore<F>, B::Source>) -> Consumer<TestStore<F>, B::Source>,
     ) -> Running {
         let source = self.broker.source();
         let rules = SourceRules::new(source.name())

@@ -3,6 +3,7 @@
 mod consumers;
 mod defects;
 mod fixture;
+mod memory_broker;
 mod sinks;
 
 mod work_queue {
