@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use oncebox_servers::database::TEST_POSTGRES;
 use oncebox_servers::postgres::PostgresServer;
-use oncebox_servers::rabbitmq::{RabbitServer, TEST_RABBITMQ};
+use oncebox_servers::rabbitmq::{RabbitServer, TEST_RABBITMQ, TestVhost};
 use oncebox_servers::skip::SKIPPED;
 use tempfile::TempDir;
 
@@ -137,6 +137,13 @@ impl TestRun<'_> {
                 Err(error) => steps.fail(&step, format!("{error:#}")),
             }
         }
+        // Without the server, the step for it says so.
+        if let Some(url) = &self.servers.rabbitmq {
+            match self.example_over_rabbitmq(url).await {
+                Ok(command) => _ = steps.run_within("example over RabbitMQ", command, PROGRAM_LIMIT).await?,
+                Err(error) => steps.fail("example over RabbitMQ", format!("{error:#}")),
+            }
+        }
         if steps.run("building the torture", torture::build_for_tests(self.workspace)).await? {
             let torture = torture::short(self.workspace, !self.options.no_install);
             steps.run_within("torture", torture, TORTURE_LIMIT).await?;
@@ -166,6 +173,14 @@ impl TestRun<'_> {
         let mut command = self.cargo(&["run", "-q", "-p", "oncebox-examples", "--bin", name]);
         command.arg("--manifest-path").arg(self.workspace.root().join("Cargo.toml"));
         command.env(SELF_TEST, "1").current_dir(folder);
+        Ok(command)
+    }
+
+    /// Two services over RabbitMQ instead of HTTP, in a virtual host of their own.
+    async fn example_over_rabbitmq(&self, url: &str) -> Result<Command> {
+        let vhost = TestVhost::create_at(url).await?;
+        let mut command = self.cargo(&["run", "-q", "-p", "oncebox-examples", "--bin", "two-services"]);
+        command.args(["--", &vhost.url()]).env(SELF_TEST, "1").current_dir(self.workspace.root());
         Ok(command)
     }
 
