@@ -14,11 +14,14 @@ use crate::inbox::faults::Meaning;
 use crate::inbox::registered::Registered;
 use crate::outcome::Outcome;
 use crate::store::Store;
-use crate::{Error, ErrorKind, Failure};
+use crate::{Envelope, Error, ErrorKind, Failure, Headers};
 
 /// Time between the server's timeout and the process's own. The server ends a statement first, so that the handler sees
 /// the reason.
 const TIMEOUT_GRACE: Duration = Duration::from_millis(250);
+
+/// The header beside `traceparent`, for a tracing system's own data.
+const TRACESTATE: &str = "tracestate";
 
 /// Why the body of a handler failed, or a statement of the inbox after it.
 #[derive(Debug)]
@@ -104,6 +107,7 @@ impl<S: InboxStore> Engine<S> {
             }
         }
         let mut returned = judge::<S>(&handler.settings, ran, deliveries.len(), limit)?;
+        continue_traces(deliveries, &mut returned);
         if !S::is_lent(S::connection(tx)) {
             return Err(BodyFailure::Broken(not_lent()));
         }
@@ -133,7 +137,10 @@ impl<S: InboxStore> Engine<S> {
         let limit = self.handler_timeout(handler);
         let body = handler.handler.call(messages, deliveries, None);
         // No grace: there is no statement that a server could end first.
-        judge::<S>(&handler.settings, self.within(limit, body).await, deliveries.len(), limit)
+        let ran = self.within(limit, body).await;
+        let mut returned = judge::<S>(&handler.settings, ran, deliveries.len(), limit)?;
+        continue_traces(deliveries, &mut returned);
+        Ok(returned)
     }
 
     /// Runs the closure of `once` on the connection of its transaction.
@@ -148,6 +155,21 @@ impl<S: InboxStore> Engine<S> {
             Ok(Ok(ended)) => Ok(ended),
             Ok(Err(panic)) => Err(BodyStopped::Panicked(panic)),
             Err(_elapsed) => Err(BodyStopped::TimedOut),
+        }
+    }
+}
+
+/// Lets published messages continue the trace of the message that caused them, unless the handler has set one.
+fn continue_traces(deliveries: &[Delivery], returned: &mut [Returned]) {
+    for (delivery, returned) in deliveries.iter().zip(returned) {
+        let received = delivery.envelope.headers();
+        let Some(parent) = received.get(Headers::TRACEPARENT) else { continue };
+        let untraced = |envelope: &&mut Envelope| envelope.headers.get(Headers::TRACEPARENT).is_none();
+        for envelope in returned.published.iter_mut().filter(untraced) {
+            envelope.headers.append(Headers::TRACEPARENT, parent);
+            if let Some(state) = received.get(TRACESTATE) {
+                envelope.headers.set(TRACESTATE, state);
+            }
         }
     }
 }

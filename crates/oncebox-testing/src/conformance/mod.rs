@@ -439,6 +439,7 @@ macro_rules! conformance {
             a_detached_handler_publishes_with_its_outcome
             a_detached_run_without_its_lease_publishes_nothing
             a_handler_that_publishes_needs_an_outbox
+            published_messages_continue_the_trace_of_their_cause
             a_published_message_is_found_by_its_id
             a_process_that_moves_is_known_as_such
             a_relay_sends_published_messages_of_its_kinds

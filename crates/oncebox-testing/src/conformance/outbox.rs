@@ -462,6 +462,50 @@ pub async fn a_detached_handler_publishes_with_its_outcome<F: Fixture<Store: Out
     assert_eq!(notes(inbox.store()).await, ["first", "second"]);
 }
 
+/// Inline, stored and detached. A handler can set another trace.
+pub async fn published_messages_continue_the_trace_of_their_cause<F: Fixture<Store: OutboxStore>>(
+    fixture: F,
+) {
+    const TRACE: (&str, &str) = ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    let outbox = outbox(&fixture).await;
+    let own = |id: &str| match id {
+        "own" => note(id).with_header(TRACE.0, "own"),
+        id => note(id),
+    };
+    let stored_handler = async move |sample: Sample, _: &mut Conn<F>| Ok::<_, BoxError>(own(&sample.id));
+    let detached = async move |sample: Sample| Ok::<_, BoxError>(note(&format!("{}-detached", sample.id)));
+    let builder = stored(&fixture).outbox(&outbox).on("ship", stored_handler);
+    let inbox = builder.on_with("call", detached, |options| options.detached()).build().await.unwrap();
+    for id in ["a", "own"] {
+        let traced = sample(id).with_header(TRACE.0, TRACE.1).with_header("tracestate", "vendor=1");
+        inbox.accept(traced).await.unwrap();
+    }
+    inbox.accept(sample("untraced")).await.unwrap();
+    inbox.work_until_idle().await.unwrap();
+    let mut traces = Vec::new();
+    for lane in 0..8 {
+        for found in inbox.store().messages(lane, 0, 100_000).await.unwrap() {
+            let message = found.message;
+            if message.kind == Note::KIND {
+                let read = |name| message.headers.get(name).map(str::to_owned);
+                traces.push((message.key.unwrap().to_string(), read(TRACE.0), read("tracestate")));
+            }
+        }
+    }
+    traces.sort();
+    let continued = |key: &str| (key.to_owned(), Some(TRACE.1.to_owned()), Some("vendor=1".to_owned()));
+    let untraced = |key: &str| (key.to_owned(), None, None);
+    let expected = [
+        continued("a"),
+        continued("a-detached"),
+        ("own".to_owned(), Some("own".to_owned()), None),
+        continued("own-detached"),
+        untraced("untraced"),
+        untraced("untraced-detached"),
+    ];
+    assert_eq!(traces, expected);
+}
+
 /// Another process runs the message again, and publishes.
 pub async fn a_detached_run_without_its_lease_publishes_nothing<F: Fixture<Store: OutboxStore>>(fixture: F) {
     let store = fixture.store();
