@@ -1,8 +1,9 @@
-//! The benchmark: Oncebox compared with other inboxes and with none. `cargo xtask bench inline|stored|outbox|gateway`.
+//! The benchmark: Oncebox compared with other inboxes and with none. `cargo xtask bench inline|stored|outbox|broker|gateway`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that speaks to a person")]
 
 mod arena;
+mod broker;
 mod business;
 mod contenders;
 mod feed;
@@ -43,6 +44,9 @@ async fn run(command: &Command) -> Result<ExitCode> {
         Command::Inline(asked) => (&asked.options, inline(asked).await?),
         Command::Stored(asked) => (&asked.options, stored(asked).await?),
         Command::Outbox(asked) => (&asked.options, outbox(asked).await?),
+        Command::Broker(options) => {
+            (&options.asked.options, broker::run(&options.asked, options.broker).await?)
+        }
         Command::Gateway(options) => return gateway::run(options).await,
     };
     eprintln!("measured in {} s\n", begin.elapsed().as_secs());

@@ -17,8 +17,41 @@ pub(crate) enum Command {
     Stored(Asked<StoredScenario>),
     /// Measure the outbox: publishing, moving to the log, and the way to a handler of the same database or to a sink
     Outbox(Asked<OutboxScenario>),
+    /// Measure brokers: from a queue into an inbox, and from an outbox to an exchange
+    Broker(BrokerOptions),
     /// Measure the program: messages that come over HTTP, or a great many for a slow receiver
     Gateway(gateway::GatewayOptions),
+}
+
+/// Which broker to measure.
+#[derive(Args, Debug)]
+pub(crate) struct BrokerOptions {
+    #[command(flatten)]
+    pub(crate) asked: Asked<BrokerScenario>,
+    /// The broker
+    #[arg(long, value_name = "NAME", default_value = "rabbitmq")]
+    pub(crate) broker: BrokerName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BrokerName {
+    Rabbitmq,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BrokerScenario {
+    /// From a queue to a handler's commit and the acknowledgement
+    #[value(name = "broker-inline")]
+    Inline,
+    /// From a queue into the log, and the acknowledgement
+    #[value(name = "broker-stored")]
+    Stored,
+    /// From the log to an exchange
+    #[value(name = "broker-relay")]
+    Relay,
+    /// A million messages for a broker that was away, a hundred thousand with --quick; only if it is named
+    #[value(name = "broker-outage")]
+    Outage,
 }
 
 /// What to measure, and how.

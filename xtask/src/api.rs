@@ -13,10 +13,11 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Fields, ImplItem, Item, Meta, Signature, TraitItem, UseTree, Visibility};
 
 /// The crates that are published for use in programs.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "oncebox-core",
     "oncebox-derive",
     "oncebox-http",
+    "oncebox-rabbitmq",
     "oncebox-sqlite",
     "oncebox-postgres",
     "oncebox-testing",

@@ -14,8 +14,10 @@ mod mutants;
 mod package;
 mod pictures;
 mod postgres;
+mod provision;
 mod python;
 mod quickstart;
+mod rabbitmq;
 mod readme;
 #[cfg(test)]
 mod statements;

@@ -1,4 +1,4 @@
-//! Python, in which the gateway's example of a receiver is written, and its driver for PostgreSQL.
+//! Python, in which the gateway's example of a receiver is written, and its drivers for PostgreSQL and RabbitMQ.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,17 +9,17 @@ use oncebox_servers::apt;
 use crate::steps::Steps;
 use crate::workspace::Workspace;
 
-/// Names the Python that has the driver to the tests.
+/// Names the Python that has the drivers to the tests.
 pub(crate) const TEST_PYTHON: &str = "ONCEBOX_TEST_PYTHON";
 
 const STEP: &str = "Python";
 const PACKAGE: &str = "python3";
-/// The driver, and the distribution's package of it.
-const DRIVER: &str = "psycopg[binary]>=3.1,<4";
-const DRIVER_PACKAGE: &str = "python3-psycopg";
+/// The drivers, and the distribution's packages of them.
+const DRIVERS: [&str; 2] = ["psycopg[binary]>=3.1,<4", "pika>=1.3,<2"];
+const DRIVER_PACKAGES: [&str; 2] = ["python3-psycopg", "python3-pika"];
 
-/// Installs Python and its driver for PostgreSQL if they are missing and installing is allowed. Returns the program that has the
-/// driver. Without Python or the driver a test is skipped, or fails in CI.
+/// Installs Python and its drivers if they are missing and installing is allowed. Returns the program that has the drivers. Without
+/// Python or a driver a test is skipped, or fails in CI.
 pub(crate) fn provide(workspace: &Workspace, may_install: bool, steps: &mut Steps) -> Option<PathBuf> {
     let system = Path::new("python3");
     if !runs(system, "pass") && may_install && apt::is_available() {
@@ -30,25 +30,27 @@ pub(crate) fn provide(workspace: &Workspace, may_install: bool, steps: &mut Step
     }
     let folder = workspace.target().join("python");
     let own = folder.join("bin").join("python3");
-    let has_driver = |python: &Path| runs(python, "import psycopg");
-    if !has_driver(system) && !has_driver(&own) && may_install && runs(system, "pass") {
-        println!("\n==> Python has no driver for PostgreSQL: installing it into {}", folder.display());
-        if let Err(error) = install_driver(&folder, &own) {
+    let has_drivers = |python: &Path| runs(python, "import psycopg, pika");
+    if !has_drivers(system) && !has_drivers(&own) && may_install && runs(system, "pass") {
+        println!("\n==> Python has no drivers for the servers: installing them into {}", folder.display());
+        if let Err(error) = install_drivers(&folder, &own) {
             println!("{error:#}");
             // Without a network, or without `venv`.
-            if apt::is_available()
-                && let Err(error) = apt::install(DRIVER_PACKAGE)
-            {
-                println!("{error:#}");
+            for package in DRIVER_PACKAGES.into_iter().filter(|_| apt::is_available()) {
+                if let Err(error) = apt::install(package) {
+                    println!("{error:#}");
+                }
             }
         }
     }
-    [system, &own].into_iter().find(|python| has_driver(python)).map(Path::to_owned)
+    [system, &own].into_iter().find(|python| has_drivers(python)).map(Path::to_owned)
 }
 
-fn install_driver(folder: &Path, python: &Path) -> Result<()> {
+fn install_drivers(folder: &Path, python: &Path) -> Result<()> {
     run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-    run(Command::new(python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", DRIVER]))
+    let mut install = Command::new(python);
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(DRIVERS);
+    run(&mut install)
 }
 
 fn run(command: &mut Command) -> Result<()> {

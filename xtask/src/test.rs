@@ -8,16 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use oncebox_servers::database::TEST_POSTGRES;
 use oncebox_servers::postgres::PostgresServer;
+use oncebox_servers::rabbitmq::{RabbitServer, TEST_RABBITMQ};
 use oncebox_servers::skip::SKIPPED;
 use tempfile::TempDir;
 
 use crate::interrupt::Interrupted;
-use crate::postgres::{Provision, provide};
+use crate::provision::Provision;
 use crate::python::{self, TEST_PYTHON};
 use crate::quickstart;
 use crate::steps::Steps;
-use crate::torture;
 use crate::workspace::Workspace;
+use crate::{postgres, rabbitmq, torture};
 
 /// Asks tests for their full counts instead of a tenth.
 const FULL: &str = "ONCEBOX_FULL";
@@ -43,7 +44,7 @@ pub(crate) struct TestOptions {
     /// Run counted tests at their full counts instead of a tenth
     #[arg(long)]
     full: bool,
-    /// Do not install PostgreSQL, Python and faketime if they are missing
+    /// Do not install PostgreSQL, RabbitMQ, Python and faketime if they are missing
     #[arg(long)]
     no_install: bool,
     /// Run only the tests whose names contain one of these
@@ -57,46 +58,61 @@ pub(crate) async fn run(
     steps: &mut Steps,
 ) -> Result<(), Interrupted> {
     let python = python::provide(workspace, !options.no_install, steps);
-    let mut server = match provide(!options.no_install, steps).await? {
+    let mut postgres = match postgres::provide(!options.no_install, steps).await? {
         Provision::Running(server) => Some(server),
         Provision::Missing => None,
         Provision::Refused => return Ok(()),
     };
-    let url = server.as_ref().map(PostgresServer::url);
-    // No `?` here: the server has to be stopped after an interrupt too.
-    let result = match TestRun::new(workspace, options, url, python) {
+    let mut rabbitmq = match rabbitmq::provide(!options.no_install, steps).await? {
+        Provision::Running(server) => Some(server),
+        Provision::Missing => None,
+        Provision::Refused => return Ok(()),
+    };
+    let servers = Servers {
+        postgres: postgres.as_ref().map(PostgresServer::url),
+        rabbitmq: rabbitmq.as_ref().map(RabbitServer::test_url),
+        python,
+    };
+    // No `?` here: the servers have to be stopped after an interrupt too.
+    let result = match TestRun::new(workspace, options, servers) {
         Ok(tests) => tests.run(steps).await,
         Err(error) => {
             steps.fail("tests", format!("{error:#}"));
             Ok(())
         }
     };
-    if let Some(Err(error)) = server.as_mut().map(PostgresServer::stop) {
+    if let Some(Err(error)) = postgres.as_mut().map(PostgresServer::stop) {
         steps.fail("stopping PostgreSQL", format!("{error:#}"));
     }
+    if let Some(Err(error)) = rabbitmq.as_mut().map(RabbitServer::stop) {
+        steps.fail("stopping RabbitMQ", format!("{error:#}"));
+    }
     result
+}
+
+/// What the tests share, as far as it is there.
+struct Servers {
+    /// The address of PostgreSQL.
+    postgres: Option<String>,
+    /// The address of RabbitMQ.
+    rabbitmq: Option<String>,
+    /// A Python with drivers for both.
+    python: Option<PathBuf>,
 }
 
 /// One run of the tests, with the settings and files that they share.
 struct TestRun<'a> {
     workspace: &'a Workspace,
     options: &'a TestOptions,
-    postgres_url: Option<String>,
-    /// A Python with a driver for PostgreSQL.
-    python: Option<PathBuf>,
+    servers: Servers,
     scratch: TempDir,
 }
 
 impl TestRun<'_> {
-    fn new<'a>(
-        workspace: &'a Workspace,
-        options: &'a TestOptions,
-        postgres_url: Option<String>,
-        python: Option<PathBuf>,
-    ) -> Result<TestRun<'a>> {
+    fn new<'a>(workspace: &'a Workspace, options: &'a TestOptions, servers: Servers) -> Result<TestRun<'a>> {
         let scratch = tempfile::Builder::new().prefix("oncebox-xtask-").tempdir();
         let scratch = scratch.context("creating a temporary folder")?;
-        Ok(TestRun { workspace, options, postgres_url, python, scratch })
+        Ok(TestRun { workspace, options, servers, scratch })
     }
 
     async fn run(&self, steps: &mut Steps) -> Result<(), Interrupted> {
@@ -165,12 +181,15 @@ impl TestRun<'_> {
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = self.workspace.cargo();
         command.args(arguments).env(SKIPPED, self.skipped());
-        match &self.postgres_url {
-            Some(url) => command.env(TEST_POSTGRES, url),
-            // Without its own server, the run must not use one from the caller's environment.
-            None => command.env_remove(TEST_POSTGRES),
-        };
-        if let Some(python) = &self.python {
+        let urls = [(TEST_POSTGRES, &self.servers.postgres), (TEST_RABBITMQ, &self.servers.rabbitmq)];
+        for (name, url) in urls {
+            match url {
+                Some(url) => command.env(name, url),
+                // Without its own server, the run must not use one from the caller's environment.
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(python) = &self.servers.python {
             command.env(TEST_PYTHON, python);
         }
         if self.options.full {

@@ -3,7 +3,7 @@
 
 mod backlog;
 mod capture;
-mod engine;
+pub(crate) mod engine;
 mod local;
 mod moving;
 mod publishers;
@@ -15,6 +15,8 @@ use crate::options::{Asked, OutboxScenario};
 use crate::results::Comparison;
 use crate::stored::arena::StoredArena;
 use engine::OutboxDatabaseKind;
+pub(crate) use publishers::make_tables;
+pub(crate) use relaying::fill;
 
 /// The unit of all figures.
 const RATE: &str = "messages/s";

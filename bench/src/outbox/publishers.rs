@@ -62,7 +62,7 @@ impl<E: OutboxDatabaseKind> Contender for Publisher<E> {
 }
 
 /// Makes the tables of business transactions.
-pub(super) async fn make_tables<E: OutboxDatabaseKind>(pool: &Pool<E>) -> Result<()> {
+pub(crate) async fn make_tables<E: OutboxDatabaseKind>(pool: &Pool<E>) -> Result<()> {
     let mut conn = pool.acquire().await?;
     for statement in E::TABLES {
         E::execute(&mut conn, statement, &[]).await?;

@@ -135,14 +135,14 @@ async fn oncebox<E: OutboxDatabaseKind>(
 }
 
 /// Publishes messages in one transaction.
-type Publish<E> = for<'a> fn(
+pub(crate) type Publish<E> = for<'a> fn(
     &'a Outbox<<E as DatabaseKind>::Store>,
     &'a mut <E as Database>::Connection,
     &'a [OrderPaid],
 ) -> BoxFuture<'a, Result<()>>;
 
 /// Fills an outbox, in transactions of many messages.
-pub(super) async fn fill<E: OutboxDatabaseKind>(
+pub(crate) async fn fill<E: OutboxDatabaseKind>(
     outbox: &Outbox<E::Store>,
     pool: &Pool<E>,
     messages: u64,

@@ -81,6 +81,8 @@ enum Command {
     Dead(operate::dead::DeadArgs),
     /// Show the outbox and its relays; list, show, retry, discard or replay messages
     Outbox(operate::outbox::OutboxArgs),
+    /// Show the sources that a running gateway takes from brokers
+    Sources(operate::sources::SourcesArgs),
     /// List actions of operators, newest first
     Audit(operate::audit::AuditArgs),
     /// Accept messages from a file or standard input, one per line
@@ -119,6 +121,7 @@ impl Cli {
             Command::Messages(options) => operate::messages::run(&common, &options).await,
             Command::Dead(options) => operate::dead::run(&common, &options).await,
             Command::Outbox(options) => operate::outbox::run(&common, &options).await,
+            Command::Sources(options) => operate::sources::run(&common, &options).await,
             Command::Audit(options) => operate::audit::run(&common, &options).await,
             Command::Accept(options) => operate::accept::run(&common, &options).await,
             Command::Publish(options) => operate::publish::run(&common, &options).await,

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod broker;
 mod cli;
 mod config;
 mod deliver;

@@ -1,5 +1,7 @@
 //! Installing a server from the distribution's packages.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -23,6 +25,26 @@ pub fn install(package: &str) -> Result<()> {
     run(&["update"])?;
     run(&["install", "--yes", "--no-install-recommends", package])
         .with_context(|| format!("install the package `{package}` by hand"))
+}
+
+// Debian asks this program whether the service of a new package may start.
+const START_POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// The same, and the service of the package is not started. An existing policy of the machine is kept.
+pub fn install_without_starting(package: &str) -> Result<()> {
+    let policy = Path::new(START_POLICY);
+    if !is_available() || policy.exists() {
+        return install(package);
+    }
+    fs::write(
+        policy,
+        "#!/bin/sh\n# Tests start servers of their own. Removed after the installation.\nexit 101\n",
+    )
+    .and_then(|()| fs::set_permissions(policy, Permissions::from_mode(0o755)))
+    .with_context(|| format!("writing {START_POLICY}"))?;
+    let installed = install(package);
+    fs::remove_file(policy).with_context(|| format!("removing {START_POLICY}"))?;
+    installed
 }
 
 fn run(arguments: &[&str]) -> Result<()> {

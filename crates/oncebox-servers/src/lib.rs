@@ -4,6 +4,7 @@
 //! never runs as root, and ends with its owner, even when the owner is killed.
 //!
 //! - [`postgres`]: a private PostgreSQL server, alone or with a synchronous standby.
+//! - [`rabbitmq`]: a private RabbitMQ server, and a fresh virtual host for one test.
 //! - [`database`]: a fresh database for one test.
 //! - [`proxy`]: loses responses, and makes connections half-open.
 //! - [`skip`]: skips or fails a test whose server is missing.
@@ -21,5 +22,6 @@ pub mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod rabbitmq;
 pub mod skip;
 mod url;

@@ -66,6 +66,11 @@ impl OwnedProcess {
         }
     }
 
+    /// Sends a signal to the whole group.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        signal_group(self.pid(), signal)
+    }
+
     /// Asks the whole group to end and, if it does not within `grace`, kills it. Blocks.
     pub fn stop(&mut self, grace: Duration) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {

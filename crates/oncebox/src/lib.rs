@@ -27,6 +27,9 @@ pub use oncebox_derive::debug_handler;
 pub use oncebox_http::HttpSink;
 #[cfg(feature = "postgres")]
 pub use oncebox_postgres::{PostgresStore, PostgresTx};
+/// RabbitMQ as a source and a sink.
+#[cfg(feature = "rabbitmq")]
+pub use oncebox_rabbitmq as rabbitmq;
 #[cfg(feature = "sqlite")]
 pub use oncebox_sqlite::{SqliteStore, SqliteTx};
 

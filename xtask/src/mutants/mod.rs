@@ -12,7 +12,8 @@ use anyhow::{Result, bail, ensure};
 use oncebox_servers::postgres::PostgresServer;
 
 use crate::interrupt::Interrupted;
-use crate::postgres::{Provision, provide};
+use crate::postgres::provide;
+use crate::provision::Provision;
 use crate::steps::Steps;
 use crate::workspace::Workspace;
 use nextest::{MutantRun, Nextest};

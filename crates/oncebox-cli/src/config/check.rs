@@ -79,7 +79,7 @@ pub(super) fn check_source(
     name: &toml::Spanned<String>,
     source: &file::SourceSection,
     text: &ConfigText<'_>,
-) -> Result<(String, SourceRules), Usage> {
+) -> Result<SourceRules, Usage> {
     if !is_source_name(name.get_ref()) {
         return Err(text.at(
             name,
@@ -118,7 +118,7 @@ pub(super) fn check_source(
     if let Some(kind) = &source.kind {
         rules.default_kind.clone_from(kind.get_ref());
     }
-    Ok((name.get_ref().clone(), rules))
+    Ok(rules)
 }
 
 pub(super) fn check_handler(

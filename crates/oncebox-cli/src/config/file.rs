@@ -19,6 +19,7 @@ pub(super) struct ConfigFile {
     pub(super) store: StoreSection,
     pub(super) http: HttpSection,
     pub(super) retention: RetentionSection,
+    pub(super) brokers: BTreeMap<Spanned<String>, BrokerSection>,
     pub(super) sources: BTreeMap<Spanned<String>, SourceSection>,
     pub(super) handlers: BTreeMap<Spanned<String>, HandlerSection>,
     pub(super) relays: BTreeMap<Spanned<String>, RelaySection>,
@@ -60,9 +61,57 @@ pub(super) struct RetentionSection {
     pub(super) messages: Option<DurationSetting>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BrokerSection {
+    pub(super) url: Spanned<String>,
+    #[serde(default)]
+    pub(super) tls: TlsSection,
+    /// Whether a broker on another machine may be reached without TLS.
+    #[serde(default)]
+    pub(super) allow_plaintext: bool,
+}
+
+/// Files in PEM format.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct TlsSection {
+    pub(super) ca: Option<Spanned<PathBuf>>,
+    pub(super) cert: Option<Spanned<PathBuf>>,
+    pub(super) key: Option<Spanned<PathBuf>>,
+}
+
+/// The protocol of a source.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SourceType {
+    #[default]
+    Http,
+    Rabbitmq,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum DeclareSetting {
+    #[default]
+    Check,
+    Create,
+    Nothing,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SourceSection {
+    #[serde(rename = "type")]
+    pub(super) protocol: SourceType,
+    pub(super) broker: Option<Spanned<String>>,
+    pub(super) queue: Option<Spanned<String>>,
+    /// The maximum number of messages in flight.
+    pub(super) prefetch: Option<Spanned<u16>>,
+    /// Whether queues are checked or created.
+    pub(super) declare: Option<Spanned<DeclareSetting>>,
+    /// The exchange for fault messages.
+    pub(super) fault: Option<Spanned<String>>,
     pub(super) kind: Option<Spanned<String>>,
     pub(super) kind_header: Option<Spanned<String>>,
     pub(super) kind_pointer: Option<Spanned<String>>,
@@ -104,6 +153,9 @@ pub(super) struct HandlerSection {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RelaySection {
     pub(super) url: Option<Spanned<String>>,
+    pub(super) broker: Option<Spanned<String>>,
+    pub(super) exchange: Option<Spanned<String>>,
+    pub(super) routing_key: Option<Spanned<String>>,
     pub(super) headers: BTreeMap<Spanned<String>, Spanned<String>>,
     pub(super) allow_private: bool,
     /// Kinds, or beginnings of kinds such as `order.*`. Without them the relay sends all kinds.
@@ -123,6 +175,9 @@ impl Default for RelaySection {
     fn default() -> Self {
         Self {
             url: None,
+            broker: None,
+            exchange: None,
+            routing_key: None,
             headers: BTreeMap::new(),
             allow_private: false,
             kinds: None,

@@ -1,6 +1,7 @@
 //! The configuration: read, checked, and completed with the program's defaults.
 
 pub(crate) mod check;
+mod check_broker;
 mod check_relay;
 mod file;
 mod text;
@@ -20,6 +21,7 @@ use crate::cli::CommonArgs;
 use crate::config::check::{
     SOURCE_NAME_RULE, check_handler, check_http, check_program, check_source, is_source_name,
 };
+use crate::config::check_broker::{check_broker, check_broker_source};
 use crate::config::check_relay::check_relay;
 use crate::config::text::ConfigText;
 use crate::exit::Usage;
@@ -46,7 +48,10 @@ pub(crate) struct Config {
     pub(crate) keep_markers: Option<Duration>,
     /// How long a message is kept after all its handlers have passed it.
     pub(crate) keep_messages: Option<Duration>,
+    pub(crate) brokers: BTreeMap<String, BrokerConfig>,
     pub(crate) sources: Sources,
+    /// The sources that brokers deliver.
+    pub(crate) broker_sources: Vec<BrokerSourceConfig>,
     pub(crate) handlers: Vec<HandlerConfig>,
     pub(crate) relays: Vec<RelayConfig>,
     /// The maximum time after which a source redelivers a message, if it is configured.
@@ -136,11 +141,74 @@ pub(crate) struct EndpointConfig {
     pub(crate) allow_private: bool,
 }
 
+/// A broker.
+#[derive(Clone, Debug)]
+pub(crate) struct BrokerConfig {
+    pub(crate) name: String,
+    pub(crate) url: SecretUrl,
+    pub(crate) tls: TlsFiles,
+    pub(crate) allow_plaintext: bool,
+}
+
+/// A URL that may hold a password.
+#[derive(Clone)]
+pub(crate) struct SecretUrl(pub(crate) String);
+
+impl std::fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Files in PEM format: certificates to trust, and this program's own.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// A source that a broker delivers.
+#[derive(Clone, Debug)]
+pub(crate) struct BrokerSourceConfig {
+    pub(crate) name: String,
+    pub(crate) broker: String,
+    pub(crate) queue: String,
+    pub(crate) prefetch: Option<usize>,
+    pub(crate) declare: DeclareTopology,
+    /// The exchange for fault messages.
+    pub(crate) fault: Option<String>,
+    pub(crate) rules: SourceRules,
+}
+
+/// Whether queues are checked or created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeclareTopology {
+    Check,
+    Create,
+    Nothing,
+}
+
+/// The destination of a relay.
+#[derive(Clone, Debug)]
+pub(crate) enum RelayDestination {
+    Endpoint(EndpointConfig),
+    Exchange(ExchangeConfig),
+}
+
+/// An exchange of a broker.
+#[derive(Clone, Debug)]
+pub(crate) struct ExchangeConfig {
+    pub(crate) broker: String,
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+}
+
 /// A configured relay.
 #[derive(Clone, Debug)]
 pub(crate) struct RelayConfig {
     pub(crate) name: String,
-    pub(crate) to: EndpointConfig,
+    pub(crate) to: RelayDestination,
     pub(crate) kinds: Option<Vec<String>>,
     pub(crate) ordered: Option<DeadHead>,
     pub(crate) in_flight: usize,
@@ -255,7 +323,16 @@ impl Config {
         let redelivery = redelivery.map(|time| time.get_ref().0);
         // As soon as one source is configured, a misspelt name must be an error.
         let open = file.sources.is_empty();
-        let sources = file.sources.iter().map(|(name, source)| check_source(name, source, text));
+        let brokers = file.brokers.iter().map(|(name, broker)| check_broker(name, broker, text));
+        let brokers = brokers.collect::<Result<BTreeMap<_, _>, _>>()?;
+        let (mut http_sources, mut broker_sources) = (BTreeMap::new(), Vec::new());
+        for (name, source) in &file.sources {
+            let rules = check_source(name, source, text)?;
+            match check_broker_source(name, source, &rules, &file.brokers, text)? {
+                Some(delivered) => broker_sources.push(delivered),
+                None => _ = http_sources.insert(rules.name.clone(), rules),
+            }
+        }
         let handlers = file.handlers.iter().map(|(name, handler)| check_handler(name, handler, text));
         let relays = file.relays.iter().map(|(name, relay)| {
             // Operators name both in the same way.
@@ -264,7 +341,7 @@ impl Config {
                     name,
                     &format!("a handler and a relay are both named {:?}: rename one of them", name.get_ref()),
                 )),
-                false => check_relay(name, relay, text),
+                false => check_relay(name, relay, &file.brokers, text),
             }
         });
         // Only remembered: `status` must work on a machine without the programs.
@@ -279,7 +356,9 @@ impl Config {
             http: check_http(&file.http, text)?,
             keep_markers,
             keep_messages: file.retention.messages.map(|time| time.0),
-            sources: Sources { known: sources.collect::<Result<_, _>>()?, open },
+            brokers,
+            sources: Sources { known: http_sources, open },
+            broker_sources,
             handlers: handlers.collect::<Result<_, _>>()?,
             relays: relays.collect::<Result<_, _>>()?,
             redelivery,
@@ -327,6 +406,20 @@ mod tests {
             [retention]
             markers = "30d"
             messages = "2d"
+            [brokers.main]
+            url = "amqps://svc:secret@mq.example.com:5671/%2f"
+            tls = { ca = "ca.pem", cert = "me.pem", key = "me.key" }
+            [brokers.remote]
+            url = "amqp://mq.example.com"
+            allow_plaintext = true
+            [sources.orders]
+            type = "rabbitmq"
+            broker = "main"
+            queue = "orders.in"
+            prefetch = 50
+            declare = "create"
+            key_header = "x-event-id"
+            fault = "oncebox.fault"
             [sources.shop]
             kind = "order.paid"
             key_pointer = "/id"
@@ -363,6 +456,13 @@ mod tests {
             retry = { max_attempts = 3, first_delay = "2s", max_delay = "1m" }
             [relays.everything]
             url = "https://example.com/events"
+            [relays.events]
+            broker = "main"
+            exchange = "events"
+            routing_key = "shop.{kind}"
+            [relays.queue]
+            broker = "remote"
+            exchange = ""
             "#,
         )
         .unwrap();
@@ -374,12 +474,32 @@ mod tests {
         assert_eq!(receipts.ordered, Some(DeadHead::Skip));
         assert_eq!(receipts.retry.delays(), (Duration::from_millis(100), Duration::from_secs(60)));
         assert!(matches!(&receipts.to, Destination::Endpoint(to) if !to.allow_private));
-        let [billing, everything] = &config.relays[..] else { panic!("{:?}", config.relays) };
+        let [billing, events, everything, queue] = &config.relays[..] else { panic!("{:?}", config.relays) };
+        let exchange = |relay: &RelayConfig| match &relay.to {
+            RelayDestination::Exchange(to) => {
+                (to.broker.clone(), to.exchange.clone(), to.routing_key.clone())
+            }
+            RelayDestination::Endpoint(to) => panic!("{to:?}"),
+        };
+        assert_eq!(exchange(events), ("main".into(), "events".into(), "shop.{kind}".into()));
+        assert_eq!(exchange(queue), ("remote".into(), String::new(), "{kind}".into()));
+        assert_eq!(queue.in_flight, 1_000);
+        let main = &config.brokers["main"];
+        assert!(main.tls.ca.is_some() && main.tls.key.is_some() && config.brokers["remote"].allow_plaintext);
+        let [orders] = &config.broker_sources[..] else { panic!("{:?}", config.broker_sources) };
+        assert_eq!(
+            (&*orders.queue, orders.prefetch, orders.declare),
+            ("orders.in", Some(50), DeclareTopology::Create)
+        );
+        assert_eq!(orders.fault.as_deref(), Some("oncebox.fault"));
+        assert_eq!(orders.rules.key, Some(oncebox::source::FieldLocation::header("x-event-id")));
+        assert!(config.sources.find("orders").is_none(), "it takes no requests");
         assert_eq!(billing.kinds.as_deref(), Some(&["order.*".to_owned(), "note".to_owned()][..]));
         assert_eq!((billing.ordered, billing.in_flight), (Some(DeadHead::Skip), 8));
         assert_eq!((billing.max_open_tasks, billing.keep_sent), (Some(5), Some(Duration::from_secs(3600))));
-        assert!(billing.revive && billing.start == Start::Now && billing.to.allow_private);
-        assert_eq!(billing.to.headers["authorization"], "Bearer y");
+        let RelayDestination::Endpoint(to) = &billing.to else { panic!("{:?}", billing.to) };
+        assert!(billing.revive && billing.start == Start::Now && to.allow_private);
+        assert_eq!(to.headers["authorization"], "Bearer y");
         assert_eq!(billing.retry.delays().0, Duration::from_secs(2));
         assert_eq!((everything.ordered, everything.in_flight), (Some(DeadHead::Hold), 64));
         assert_eq!((&everything.kinds, everything.keep_sent), (&None, None));
@@ -473,6 +593,28 @@ mod tests {
                 "retention.markers",
             ),
             ("[relays.r]\nkinds = [\"k\"]", "oncebox.toml:1", "no destination: set url"),
+            ("[relays.r]\nbroker = \"b\"", "oncebox.toml:1", "no exchange: set exchange"),
+            (
+                "[relays.r]\nbroker = \"b\"\nexchange = \"e\"",
+                "oncebox.toml:2",
+                "add [brokers.b] with its url",
+            ),
+            (
+                "[relays.r]\nbroker = \"b\"\nurl = \"https://x\"",
+                "oncebox.toml:2",
+                "url and broker are both set",
+            ),
+            ("[relays.r]\nurl = \"https://x\"\nexchange = \"e\"", "oncebox.toml:3", "apply to brokers only"),
+            ("[brokers.b]\nurl = \"http://x\"", "oncebox.toml:2", "amqps://user:password@host"),
+            (
+                "[brokers.b]\nurl = \"amqp://localhost\"\ntls = { cert = \"c\" }",
+                "oncebox.toml:3",
+                "set tls.key",
+            ),
+            ("[sources.s]\nqueue = \"q\"", "oncebox.toml:2", "set type = \"rabbitmq\""),
+            ("[sources.s]\ntype = \"rabbitmq\"", "oncebox.toml:1", "no queue: set queue"),
+            ("[sources.s]\ntype = \"rabbitmq\"\nqueue = \"q\"", "oncebox.toml:1", "no broker is named"),
+            ("[sources.s]\ntype = \"kafka\"", "oncebox.toml:2", "unknown variant `kafka`"),
             ("[relays.r]\nurl = \"ftp://x\"", "oncebox.toml:2", "http://HOST"),
             ("[relays.r]\nurl = \"http://10.0.0.1/\"", "oncebox.toml:2", "allow_private = true"),
             ("[relays.r]\nurl = \"http://localhost/\"", "oncebox.toml:2", "allow_private = true"),

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use anyhow::Result;
 use oncebox::{
     Envelope, HandlerState, HttpSink, Inbox, InboxBuilder, KeyReuse, LogStore, Outbox, OutboxStore, Relay,
-    Retention, WorkReport,
+    Retention, Sink, WorkReport,
 };
 
-use crate::config::{Config, Destination, HandlerConfig, RelayConfig};
+use crate::broker::Brokers;
+use crate::config::{Config, Destination, HandlerConfig, RelayConfig, RelayDestination};
 use crate::deliver::command::CommandRunner;
 use crate::deliver::delivery_info::DeliveryInfo;
 use crate::deliver::endpoint::{deliver, endpoint};
@@ -53,8 +54,12 @@ pub(crate) async fn inbox<S: OutboxStore>(
         if let Some(lanes) = config.lanes {
             outbox = outbox.lanes(lanes);
         }
+        let brokers = Brokers::new(&config.brokers)?;
         for relay in &config.relays {
-            outbox = outbox.relay(relay_of(relay)?);
+            outbox = outbox.relay(match &relay.to {
+                RelayDestination::Endpoint(to) => relay_of(relay, HttpSink::from(endpoint(to)?)),
+                RelayDestination::Exchange(to) => relay_of(relay, brokers.sink(to)?),
+            });
         }
         builder = builder.outbox(&outbox.build().await?);
         for handler in &config.handlers {
@@ -111,8 +116,7 @@ pub(crate) async fn check_removed(opened: &Opened, config: &Config) -> Result<()
 }
 
 /// The relay of a configuration.
-fn relay_of(config: &RelayConfig) -> Result<Relay> {
-    let sink = HttpSink::from(endpoint(&config.to)?);
+fn relay_of(config: &RelayConfig, sink: impl Sink) -> Relay {
     let mut relay =
         Relay::new(&config.name, sink).retry(config.retry).start(config.start).in_flight(config.in_flight);
     // Unset options keep the defaults of the library.
@@ -129,7 +133,7 @@ fn relay_of(config: &RelayConfig) -> Result<Relay> {
         Some(policy) => relay.dead_head(policy),
         None => relay.unordered(),
     };
-    Ok(if config.revive { relay.revive() } else { relay })
+    if config.revive { relay.revive() } else { relay }
 }
 
 /// Registers a handler of the configuration.

@@ -16,6 +16,7 @@ pub(crate) mod outbox;
 mod place;
 pub(crate) mod prune;
 pub(crate) mod publish;
+pub(crate) mod sources;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod work;

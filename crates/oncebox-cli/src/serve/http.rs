@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use futures_util::StreamExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncebox::source::{ReceivedHeaders, SourceRules};
-use oncebox::{Error, ErrorKind, Inbox, LogStore};
+use oncebox::{ConsumerWatch, Error, ErrorKind, Inbox, LogStore};
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::exit::chain_text;
 use crate::serve::accept_health::AcceptHealth;
+use crate::serve::consumers::SourceReport;
 use crate::serve::response::{AcceptStatus, AcceptedResponse, ErrorResponse};
 use crate::source::is_left_out;
 use crate::times::rough;
@@ -41,6 +42,8 @@ pub(super) struct Gateway<S: LogStore> {
     /// The task of the workers, if there are handlers, and why it has ended.
     workers: Option<(AbortHandle, WorkersEnd)>,
     accept_health: AcceptHealth,
+    /// The sources that brokers deliver.
+    consumers: Vec<ConsumerWatch>,
 }
 
 /// Why the workers have ended.
@@ -52,8 +55,9 @@ impl<S: LogStore> Gateway<S> {
         config: Config,
         metrics: PrometheusHandle,
         workers: Option<(AbortHandle, WorkersEnd)>,
+        consumers: Vec<ConsumerWatch>,
     ) -> Self {
-        Self { inbox, config, metrics, workers, accept_health: AcceptHealth::default() }
+        Self { inbox, config, metrics, workers, accept_health: AcceptHealth::default(), consumers }
     }
 }
 
@@ -63,6 +67,7 @@ pub(super) fn router<S: LogStore>(gateway: Arc<Gateway<S>>) -> Router {
     Router::new()
         .route("/in/{source}", post(accept))
         .route("/metrics", get(metrics))
+        .route("/sources", get(sources))
         // Without a token: load balancers rarely can send one.
         .route("/healthz", get(healthz))
         .fallback(async |uri: Uri| {
@@ -246,7 +251,11 @@ async fn healthz<S: LogStore>(State(gateway): GatewayState<S>) -> Response {
         }
         (None, Some(problem)) => Err(format!("the last message could not be accepted: {problem}")),
         (None, None) => match timeout(STORE_TIMEOUT, gateway.inbox.health()).await {
-            Ok(health) => health.map_err(|error| chain_text(&error)),
+            Ok(health) => {
+                let health =
+                    health.and_then(|()| gateway.consumers.iter().try_for_each(ConsumerWatch::health));
+                health.map_err(|error| chain_text(&error))
+            }
             Err(_elapsed) => Err(store_timed_out()),
         },
     };
@@ -257,6 +266,11 @@ async fn healthz<S: LogStore>(State(gateway): GatewayState<S>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
         }
     }
+}
+
+async fn sources<S: LogStore>(_: Authorized, State(gateway): GatewayState<S>) -> Response {
+    let sources: Vec<SourceReport> = gateway.consumers.iter().map(|watch| watch.status().into()).collect();
+    Json(serde_json::json!({ "sources": sources })).into_response()
 }
 
 async fn metrics<S: LogStore>(_: Authorized, State(gateway): GatewayState<S>) -> impl IntoResponse {

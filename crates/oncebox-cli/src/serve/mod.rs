@@ -2,6 +2,7 @@
 
 mod accept_health;
 mod connections;
+mod consumers;
 mod http;
 mod response;
 mod start_message;
@@ -24,7 +25,9 @@ use crate::config::check::invalid_listen;
 use crate::config::{Config, exposed};
 use crate::deliver;
 use crate::exit::{Usage, chain_text};
+use crate::serve::consumers::Consumers;
 use crate::serve::http::{Gateway, WorkersEnd};
+pub(crate) use crate::serve::start_message::reachable;
 use crate::store::{DatabaseTarget, OpenPurpose, Opened, with_store};
 use crate::times::parse_duration;
 
@@ -119,12 +122,14 @@ async fn serve<S: LogStore>(
             report
         })
     });
+    let consumers = Consumers::start(&inbox, &config, &stop)?;
     let workers = working.as_ref().map(|workers| (workers.abort_handle(), workers_end));
-    let gateway = Gateway::new(inbox.clone(), config, metrics, workers);
+    let gateway = Gateway::new(inbox.clone(), config, metrics, workers, consumers.watches());
     let router = http::router(Arc::new(gateway));
     let serving = connections::serve(listener, router, options.head_timeout, stopped(stop.clone()));
     let all = async {
         serving.await;
+        consumers.finish().await;
         if let Some(working) = working {
             let report = working.await.context("the workers crashed")??;
             tracing::info!(

@@ -7,7 +7,9 @@ use oncebox::Guarantee;
 use oncebox::source::{FieldLocation, SourceRules};
 use serde_json::{Value, json};
 
-use crate::config::{Config, DEFAULT_FILE, Destination, EndpointConfig, HandlerConfig, RelayConfig};
+use crate::config::{
+    Config, DEFAULT_FILE, Destination, EndpointConfig, HandlerConfig, RelayConfig, RelayDestination,
+};
 use crate::output::CommandOutput;
 
 pub(super) fn print(
@@ -26,6 +28,12 @@ pub(super) fn print(
         "  database      {} ({store}, each message accepted {guarantee})",
         config.target.redacted_url()
     ))?;
+    for source in &config.broker_sources {
+        out.line(format_args!(
+            "  source        {}: queue {} of {}",
+            source.name, source.queue, source.broker
+        ))?;
+    }
     match (&config.handlers[..], with_handlers) {
         ([], _) => out.line("  handlers      none: messages wait for one")?,
         (_, false) => out.line("  handlers      run in other processes")?,
@@ -69,7 +77,7 @@ pub(super) fn print(
 }
 
 /// An address by which this machine reaches a gateway that listens on all interfaces.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -130,7 +138,14 @@ fn description(handler: &HandlerConfig) -> String {
 
 fn relay_description(relay: &RelayConfig) -> String {
     let kinds = relay.kinds.as_ref().map_or_else(|| "all kinds".to_owned(), |kinds| kinds.join(", "));
-    format!("{}: {kinds} → {}", relay.name, origin(&relay.to))
+    format!("{}: {kinds} → {}", relay.name, destination(&relay.to))
+}
+
+fn destination(to: &RelayDestination) -> String {
+    match to {
+        RelayDestination::Endpoint(endpoint) => origin(endpoint),
+        RelayDestination::Exchange(to) => format!("exchange {:?} of {}", to.exchange, to.broker),
+    }
 }
 
 /// The address without the path, which may have a secret.

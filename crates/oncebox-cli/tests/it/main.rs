@@ -8,6 +8,7 @@ mod demo;
 mod gateway;
 mod killed;
 mod operate;
+mod rabbitmq;
 mod receiver;
 mod relays;
 mod serve;

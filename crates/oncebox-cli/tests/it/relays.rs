@@ -20,16 +20,16 @@ fn relay_to(address: &str, more: &str) -> String {
 }
 
 /// A service with tables of its own in the database of a gateway.
-struct Service(SqlitePool);
+pub(crate) struct Service(SqlitePool);
 
 impl Service {
-    async fn of(folder: &Path) -> Self {
+    pub(crate) async fn of(folder: &Path) -> Self {
         let url = format!("sqlite://{}", folder.join("oncebox.db").display());
         Self(SqlitePool::connect(&url).await.unwrap())
     }
 
     /// Publishes a message of a customer in a transaction. The number is the key.
-    async fn publish(&self, kind: &str, customer: &str, number: u32) {
+    pub(crate) async fn publish(&self, kind: &str, customer: &str, number: u32) {
         let mut tx = self.0.begin_with("begin immediate").await.unwrap();
         let publish =
             "insert into oncebox_publish (kind, body, key, order_by, headers) values (?, ?, ?, ?, ?)";
@@ -47,7 +47,7 @@ impl Service {
 }
 
 /// The numbers of the orders by customer, as they arrived.
-fn by_customer(requests: &[ReceivedRequest]) -> HashMap<String, Vec<u64>> {
+pub(crate) fn by_customer(requests: &[ReceivedRequest]) -> HashMap<String, Vec<u64>> {
     let mut orders: HashMap<String, Vec<u64>> = HashMap::new();
     for request in requests {
         let body: Value = serde_json::from_str(&request.body).unwrap();

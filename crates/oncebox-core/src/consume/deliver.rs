@@ -19,6 +19,7 @@ pub(super) struct Deliverer<S: InboxStore> {
     pub(super) rules: SourceRules,
     pub(super) abilities: Abilities,
     pub(super) retry_after: Duration,
+    pub(super) crashes_max: u32,
     pub(super) board: Arc<StatusBoard>,
 }
 
@@ -33,6 +34,8 @@ pub(super) struct Verdict {
 pub(super) struct Prepared {
     /// The message, or why it is rejected.
     envelope: Result<Envelope, Cause>,
+    /// The number of earlier deliveries without a settlement.
+    abandoned: u32,
 }
 
 impl Prepared {
@@ -45,12 +48,14 @@ impl Prepared {
 impl<S: InboxStore> Deliverer<S> {
     /// Applies the rules of the source.
     pub(super) fn prepare(&self, message: ReceivedMessage) -> Prepared {
-        Prepared { envelope: self.rules.delivery(message).map_err(cause) }
+        let abandoned = message.abandoned;
+        Prepared { envelope: self.rules.delivery(message).map_err(cause), abandoned }
     }
 
     /// Passes a delivery to the inbox until its outcome is durable. Returns `None` if the inbox was closed: the delivery is not settled
     /// then.
     pub(super) async fn deliver(&self, prepared: Prepared) -> Option<Verdict> {
+        let abandoned = prepared.abandoned;
         let mut envelope = match prepared.envelope {
             Ok(envelope) => envelope,
             Err(invalid) => {
@@ -62,7 +67,7 @@ impl<S: InboxStore> Deliverer<S> {
         // Kept between attempts, so that an outage is reported once.
         let mut waiting = None;
         loop {
-            let verdict = match self.inbox.settle(envelope.clone()).await {
+            let verdict = match self.attempt(&envelope, abandoned).await {
                 Ok(verdict) => verdict,
                 Err(error) if error.kind() == ErrorKind::Closed => return None,
                 Err(error) => {
@@ -88,7 +93,26 @@ impl<S: InboxStore> Deliverer<S> {
     }
 }
 
+impl<S: InboxStore> Deliverer<S> {
+    async fn attempt(&self, envelope: &Envelope, abandoned: u32) -> Result<Verdict, Error> {
+        // What has run only lost its acknowledgement.
+        if abandoned >= self.crashes_max && self.inbox.runs_now() && !self.inbox.has_run(envelope).await? {
+            let reason = format!(
+                "{abandoned} deliveries of this message ended without a settlement: it may crash the processes that handle it"
+            );
+            tracing::error!(source = self.rules.name, reason, "rejected a message");
+            return Ok(Verdict { settlement: Settlement::Reject, reason: Some(cause(reason)) });
+        }
+        self.inbox.settle(envelope.clone()).await
+    }
+}
+
 impl<S: InboxStore> Inbox<S> {
+    /// Whether deliveries are handled inline.
+    fn runs_now(&self) -> bool {
+        self.accept_fn().is_none()
+    }
+
     /// Handles a message inline, or takes it into the log, as the mode says. An error concerns the store, never the message.
     async fn settle(&self, envelope: Envelope) -> Result<Verdict, Error> {
         let Some(accept) = self.accept_fn() else {

@@ -36,6 +36,8 @@ const PREFETCH_BYTES: usize = 64 * 1024 * 1024;
 const DRAIN: Duration = Duration::from_secs(30);
 /// The default delay of a retry, where the handler has not chosen one.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The default number of abandoned deliveries after which a message is rejected.
+const CRASHES_MAX: u32 = 5;
 /// The pauses between attempts to connect are this many times longer than those of a store: up to 5 s.
 const CONNECT_PAUSES: u32 = 5;
 /// The maximum time of one attempt to connect. A source has shorter limits of its own, with better errors.
@@ -59,6 +61,7 @@ struct ConsumerSettings {
     prefetch: Room,
     drain: Duration,
     retry_after: Duration,
+    crashes_max: u32,
 }
 
 /// What a consumer has done.
@@ -94,6 +97,7 @@ impl<S: InboxStore> Inbox<S> {
                 prefetch: Room { messages: PREFETCH, bytes: PREFETCH_BYTES },
                 drain: DRAIN,
                 retry_after: RETRY_AFTER,
+                crashes_max: CRASHES_MAX,
             },
         }
     }
@@ -136,6 +140,14 @@ impl<S: InboxStore, C: Source> Consumer<S, C> {
         self
     }
 
+    /// The number of deliveries without a settlement after which a message is rejected instead of handled, where the source counts
+    /// them: it may crash each process that handles it. Default: 5. In a stored inbox it does not apply, because a crash there is one
+    /// of the workers.
+    pub fn max_crashes(mut self, crashes: u32) -> Self {
+        self.settings.crashes_max = crashes.max(1);
+        self
+    }
+
     /// A view of this consumer's state, for health checks and dashboards. It stays valid while the consumer runs and afterwards.
     pub fn watch(&self) -> ConsumerWatch {
         ConsumerWatch::new(self.board.clone())
@@ -155,6 +167,7 @@ impl<S: InboxStore, C: Source> Consumer<S, C> {
             rules: self.rules,
             abilities: C::ABILITIES,
             retry_after: self.settings.retry_after,
+            crashes_max: self.settings.crashes_max,
             board: self.board.clone(),
         });
         let mut flights = Flights::new(self.settings.prefetch);

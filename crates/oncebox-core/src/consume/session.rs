@@ -4,7 +4,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Fuse, FutureExt};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use crate::consume::ConsumeReport;
@@ -40,7 +42,13 @@ pub(super) struct Consuming<'a, S: InboxStore, R> {
 }
 
 /// A call of the settler, and the deliveries that it settles.
-type Settling = Fuse<BoxFuture<'static, Vec<(FlightId, Settlement, Settled)>>>;
+type Settling = BoxFuture<'static, SettledCall>;
+
+struct SettledCall {
+    /// Whether the next deliveries wait for this call, so that they are settled together.
+    is_batch: bool,
+    results: Vec<(FlightId, Settlement, Settled)>,
+}
 
 impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
     /// Consumes until the session fails or `shutdown` is ready.
@@ -57,11 +65,11 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
         let mut has_worked = false;
         // Settled together by the next call of the settler.
         let mut decided: Vec<(FlightId, Decision<R>)> = Vec::new();
-        let mut settling: Settling = Fuse::terminated();
+        let mut settling: FuturesUnordered<Settling> = FuturesUnordered::new();
         let mut is_settling = false;
         let lost = loop {
             if !is_settling && !decided.is_empty() {
-                settling = settle(settler.clone(), std::mem::take(&mut decided));
+                settling.push(settle(settler.clone(), std::mem::take(&mut decided), true));
                 is_settling = true;
             }
             self.deliverer.board.flies(self.flights.unsettled());
@@ -83,14 +91,18 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
                     );
                     return SessionEnd::Drained;
                 }
-                settled = &mut settling, if is_settling => {
-                    is_settling = false;
-                    self.record(settled);
+                Some(settled) = settling.next(), if !settling.is_empty() => {
+                    is_settling &= !settled.is_batch;
+                    self.record(settled.results);
                 }
                 ended = self.flights.next_decided(&deliverer) => {
                     for Decided { id, verdict } in ended {
                         // Without a receipt it is of an earlier session: its source delivers it again.
                         match verdict.and_then(|verdict| self.flights.decision(id, verdict)) {
+                            // By itself: a source without delayed messages waits before it returns one.
+                            Some(decision) if matches!(decision.settlement, Settlement::Retry { .. }) => {
+                                settling.push(settle(settler.clone(), vec![(id, decision)], false));
+                            }
                             Some(decision) => decided.push((id, decision)),
                             None => self.leave_unsettled(id),
                         }
@@ -156,7 +168,11 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
     }
 }
 
-fn settle<T: Settler>(settler: T, decided: Vec<(FlightId, Decision<T::Receipt>)>) -> Settling {
+fn settle<T: Settler>(
+    settler: T,
+    decided: Vec<(FlightId, Decision<T::Receipt>)>,
+    is_batch: bool,
+) -> Settling {
     let mut ids = Vec::with_capacity(decided.len());
     let mut decisions = Vec::with_capacity(decided.len());
     for (id, decision) in decided {
@@ -167,7 +183,9 @@ fn settle<T: Settler>(settler: T, decided: Vec<(FlightId, Decision<T::Receipt>)>
         let mut settled = settler.settle(decisions).await;
         // A settler that loses a result: the delivery comes again, or it does not.
         settled.resize_with(ids.len(), || Settled::Stale);
-        ids.into_iter().zip(settled).map(|((id, settlement), settled)| (id, settlement, settled)).collect()
+        let results =
+            ids.into_iter().zip(settled).map(|((id, settlement), settled)| (id, settlement, settled));
+        SettledCall { is_batch, results: results.collect() }
     };
-    call.boxed().fuse()
+    call.boxed()
 }

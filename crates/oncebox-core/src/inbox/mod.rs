@@ -234,6 +234,19 @@ impl<S: InboxStore> Inbox<S> {
         self.parts.accept.filter(|_| !self.parts.engine.mode.is_inline())
     }
 
+    /// Whether all handlers of a message have run on it, or have it in their log.
+    pub(crate) async fn has_run(&self, envelope: &Envelope) -> Result<bool, Error> {
+        let Parts { engine, units, .. } = &*self.parts;
+        let Some(handlers) = engine.by_kind.get(envelope.kind()) else { return Ok(false) };
+        let envelope = Arc::new(envelope.clone());
+        for &n in handlers {
+            if !units.has_run(&engine.handlers[n], envelope.clone()).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Refuses a source, if this inbox can take none of its messages.
     pub(crate) fn check_consumes(&self) -> Result<(), Error> {
         self.parts.engine.refuse_nested()?;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncebox_core::{Error, Headers};
+use oncebox_core::{BoxError, Error, Headers};
 use reqwest::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Url, redirect};
+use reqwest::{Client, ClientBuilder, Url, redirect};
 
 use super::address::{AddressResolver, PrivateAddress, is_private_host};
 use super::headers::{forwarded, header_problem};
@@ -36,21 +36,8 @@ impl Endpoint {
             .ok_or_else(|| {
                 Error::configuration("invalid URL: write http://HOST/PATH or https://HOST/PATH")
             })?;
-        let no_client = |error: oncebox_core::BoxError| {
-            Error::configuration("cannot create an HTTP client").with_source(error)
-        };
         let resolver = AddressResolver::default();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls::config().map_err(|error| no_client(error.into()))?)
-            .user_agent(concat!("oncebox/", env!("CARGO_PKG_VERSION")))
-            // A redirect could lead to a private address, and many turn a POST into a GET.
-            .redirect(redirect::Policy::none())
-            // A proxy would resolve names itself, private addresses included.
-            .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .dns_resolver(Arc::new(resolver.clone()))
-            .build()
-            .map_err(|error| no_client(error.into()))?;
+        let client = build(client_builder()?.dns_resolver(Arc::new(resolver.clone())))?;
         let is_private = is_private_host(parsed.host_str().unwrap_or_default());
         Ok(Self { client, url: parsed, is_private, headers: HeaderMap::new(), resolver })
     }
@@ -120,6 +107,31 @@ impl Endpoint {
         }
         headers
     }
+}
+
+/// A client for an address that the user names, which may be private.
+pub fn client() -> Result<Client, Error> {
+    build(client_builder()?)
+}
+
+fn client_builder() -> Result<ClientBuilder, Error> {
+    let tls = tls::config().map_err(no_client)?;
+    Ok(Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(concat!("oncebox/", env!("CARGO_PKG_VERSION")))
+        // A redirect could lead to a private address, and many turn a POST into a GET.
+        .redirect(redirect::Policy::none())
+        // A proxy would resolve names itself, private addresses included.
+        .no_proxy()
+        .connect_timeout(CONNECT_TIMEOUT))
+}
+
+fn build(builder: ClientBuilder) -> Result<Client, Error> {
+    builder.build().map_err(no_client)
+}
+
+fn no_client(error: impl Into<BoxError>) -> Error {
+    Error::configuration("cannot create an HTTP client").with_source(error)
 }
 
 impl fmt::Debug for Endpoint {

@@ -10,7 +10,7 @@ mod tls;
 mod trace;
 
 pub use address::is_public;
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, client};
 pub(crate) use headers::reserved;
 pub use headers::{header_problem, is_left_out};
 pub use response::{PostError, beginning};

@@ -4,6 +4,7 @@ mod databases;
 mod owner;
 mod pair;
 mod process;
+mod rabbitmq;
 mod running;
 mod server;
 mod skip;

@@ -1,24 +1,29 @@
-//! Billing: an HTTP service that writes one invoice for each message, however often it arrives.
+//! Billing: a service that writes one invoice for each message, however often it arrives.
 
-use std::net::Ipv4Addr;
+use std::future::pending;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use oncebox::rabbitmq::{Declare, RabbitMq};
 use oncebox::{Envelope, Inbox, Settlement, SqliteStore};
 use sqlx::SqliteConnection;
 use tokio::net::TcpListener;
 
+use crate::is_broker;
 use crate::orders::OrderPlaced;
+
+/// The queue of its messages.
+pub(crate) const QUEUE: &str = "billing";
 
 pub(crate) const DATABASE: &str = "billing.db";
 pub(crate) const INVOICES: &str = "select count(*) from invoices";
 pub(crate) const INVOICED_ORDERS: &str = "select count(distinct number) from invoices";
 
 /// Serves until it is killed.
-pub(crate) async fn run(port: u16) -> anyhow::Result<()> {
+pub(crate) async fn run(url: &str) -> anyhow::Result<()> {
     let store = SqliteStore::connect(DATABASE).await?;
     store.migrate().await?;
     // No unique constraint: nothing but the inbox keeps a second invoice out.
@@ -26,8 +31,14 @@ pub(crate) async fn run(port: u16) -> anyhow::Result<()> {
     sqlx::query(table).execute(store.pool()).await?;
     let inbox = Inbox::builder(store).on("billing", write_invoice).build().await?;
 
+    if is_broker(url) {
+        // Acknowledges each message after the commit of its invoice.
+        let queue = RabbitMq::new(url)?.queue(QUEUE).declare(Declare::Create);
+        inbox.consume(queue).run(pending()).await?;
+        return Ok(());
+    }
     let routes = Router::new().route("/messages", post(receive)).with_state(inbox);
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    let listener = TcpListener::bind(url.trim_start_matches("http://")).await?;
     axum::serve(listener, routes).await?;
     Ok(())
 }

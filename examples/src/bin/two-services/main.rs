@@ -1,12 +1,13 @@
-//! Two services, each a process with its own database: orders reach billing over HTTP, and each takes effect there once.
+//! Two services, each a process with its own database: orders reach billing over HTTP or RabbitMQ, and each takes effect there once.
 //!
 //! ```console
-//! $ cargo run --bin two-services
+//! $ cargo run --bin two-services                      # over HTTP
+//! $ cargo run --bin two-services amqp://localhost     # over RabbitMQ
 //! ```
 //!
-//! Orders are placed in transactions that publish `order.placed`, and some roll back. A relay posts the messages to billing, whose
+//! Orders are placed in transactions that publish `order.placed`, and some roll back. A relay sends the messages to billing, whose
 //! inbox writes one invoice for each. Billing is killed twice meanwhile (`kill -9`), so that messages are sent again. Ends by itself
-//! with a table, and fails if that is not exact. `two-services billing PORT` and `two-services orders PORT` run one service alone.
+//! with a table, and fails if that is not exact. `two-services billing URL` and `two-services orders URL` run one service alone.
 //!
 //! Start to read in `orders.rs` (the sender), then `billing.rs` (the receiver).
 
@@ -31,19 +32,30 @@ const KILLS: i64 = 2;
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => both().await,
-        ["orders", port] => orders::run(port.parse().context("PORT is a number up to 65535")?).await,
-        ["billing", port] => billing::run(port.parse().context("PORT is a number up to 65535")?).await,
-        _ => bail!("usage: two-services [orders PORT | billing PORT]"),
+        [] => both(&free_address()?).await,
+        [url] => both(url).await,
+        ["orders", url] => orders::run(url).await,
+        ["billing", url] => billing::run(url).await,
+        _ => bail!("usage: two-services [orders | billing] [http://127.0.0.1:PORT | amqp://HOST]"),
     }
 }
 
-/// Runs both services in a temporary folder, and compares their databases.
-async fn both() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
+/// Whether messages travel over RabbitMQ; otherwise over HTTP.
+fn is_broker(url: &str) -> bool {
+    url.starts_with("amqp")
+}
+
+/// An address for billing over HTTP.
+fn free_address() -> anyhow::Result<String> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-    let mut orders = start("orders", port, folder.path())?;
-    let mut billing = start("billing", port, folder.path())?;
+    Ok(format!("http://127.0.0.1:{port}"))
+}
+
+/// Runs both services in a temporary folder, and compares their databases.
+async fn both(url: &str) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut orders = start("orders", url, folder.path())?;
+    let mut billing = start("billing", url, folder.path())?;
     let (placed, invoiced) =
         (Database::open(folder.path(), orders::DATABASE)?, Database::open(folder.path(), billing::DATABASE)?);
 
@@ -52,12 +64,15 @@ async fn both() -> anyhow::Result<()> {
         while invoiced.count(billing::INVOICES).await < expected * part / (KILLS + 1) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Requests in flight get no response: the relay does not know whether their invoices are written.
+        // Messages in flight are not acknowledged: the sender does not know whether their invoices are written.
         billing.kill().await?;
-        billing = start("billing", port, folder.path())?;
+        billing = start("billing", url, folder.path())?;
     }
-    // It ends when all messages are sent.
+    // It ends when all messages are sent. Over a broker, billing may not have received them yet.
     ensure!(orders.wait().await?.success(), "orders failed");
+    while invoiced.count(billing::INVOICED_ORDERS).await < expected {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     billing.kill().await?;
 
     let orders = placed.count(orders::ORDERS).await;
@@ -72,9 +87,9 @@ async fn both() -> anyhow::Result<()> {
 }
 
 /// Starts a service as a process of its own. It ends with this one.
-fn start(role: &str, port: u16, folder: &Path) -> anyhow::Result<Child> {
+fn start(role: &str, url: &str, folder: &Path) -> anyhow::Result<Child> {
     let mut service = Command::new(env::current_exe()?);
-    service.args([role, &port.to_string()]).current_dir(folder).kill_on_drop(true);
+    service.args([role, url]).current_dir(folder).kill_on_drop(true);
     service.spawn().with_context(|| format!("cannot start {role}"))
 }
 

@@ -1,10 +1,14 @@
-//! Orders: places them, and publishes each in its own transaction. A relay posts the messages to billing.
+//! Orders: places them, and publishes each in its own transaction. A relay sends the messages to billing.
 
 use std::time::Duration;
 
+use oncebox::rabbitmq::RabbitMq;
 use oncebox::{HttpSink, Message, Outbox, Relay, SqliteStore};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+
+use crate::billing::QUEUE;
+use crate::is_broker;
 
 pub(crate) const DATABASE: &str = "orders.db";
 pub(crate) const ORDERS: &str = "select count(*) from orders";
@@ -25,19 +29,22 @@ pub(crate) struct OrderPlaced {
     pub(crate) cents: i64,
 }
 
-/// Places all orders, and returns when billing has confirmed their messages.
-pub(crate) async fn run(port: u16) -> anyhow::Result<()> {
+/// Places all orders, and returns when their messages are confirmed: by billing, or by the broker.
+pub(crate) async fn run(url: &str) -> anyhow::Result<()> {
     let store = SqliteStore::connect(DATABASE).await?;
     store.migrate().await?;
     let table = "create table if not exists orders (number integer primary key, customer text not null)";
     sqlx::query(table).execute(store.pool()).await?;
 
-    // On this machine, which is refused unless it is allowed.
-    let billing = HttpSink::new(format!("http://127.0.0.1:{port}/messages"))?.allow_private();
-    let outbox = Outbox::builder(store.clone())
-        .relay(Relay::new("billing", billing).kinds(["order.*"]).in_flight(16))
-        .build()
-        .await?;
+    let relay = match is_broker(url) {
+        // The default exchange: the routing key is the name of the queue.
+        true => Relay::new("billing", RabbitMq::new(url)?.exchange("").routing_key(QUEUE)?),
+        // On this machine, which is refused unless it is allowed.
+        false => {
+            Relay::new("billing", HttpSink::new(format!("{url}/messages"))?.allow_private()).in_flight(16)
+        }
+    };
+    let outbox = Outbox::builder(store.clone()).relay(relay.kinds(["order.*"])).build().await?;
     // A service runs this until it is stopped. It needs no inbox.
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn({

@@ -1,5 +1,6 @@
 //! `oncebox doctor`: checks for risks that lose, repeat or delay messages, and says what to do.
 
+mod brokers;
 mod check;
 mod log;
 mod postgres;
@@ -41,6 +42,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn run(common: &CommonArgs, options: &DoctorArgs) -> Result<ExitCode> {
     let config = Config::load(common)?;
     let mut checks = examine(&config.target, options).await?;
+    checks.extend(brokers::of_the_brokers(&config).await);
     checks.push(retention(
         options.retention.or(config.keep_markers).unwrap_or(Retention::DEFAULT_PERIOD),
         options.redelivery.or(config.redelivery).unwrap_or(REDELIVERY),

@@ -63,6 +63,18 @@ impl<S: InboxStore> Units<S> {
         }
     }
 
+    /// Whether a handler has run on this message, or has it in its log. Without deduplication that is not known.
+    pub(crate) async fn has_run(
+        &self,
+        handler: &Registered<S>,
+        envelope: Arc<Envelope>,
+    ) -> Result<bool, Error> {
+        match self.identify(handler, envelope) {
+            Ok((_, Some(unit), _)) => Ok(self.engine.store.marker(&unit).await?.is_some()),
+            Ok((_, None, _)) | Err(_) => Ok(false),
+        }
+    }
+
     /// Checks and decodes a message, and finds its key. There is no unit without deduplication.
     fn identify(&self, handler: &Registered<S>, envelope: Arc<Envelope>) -> Result<Identified, Rejection> {
         let engine = &self.engine;

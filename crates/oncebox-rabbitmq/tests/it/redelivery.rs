@@ -1,0 +1,90 @@
+//! After a crash, messages that arrive again arrive one by one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use oncebox_core::Settlement;
+use oncebox_core::source::{Session, Source};
+use tokio::time::timeout;
+
+use crate::client::{Broker, ROOM, body, next, next_many, open, settled};
+
+#[tokio::test]
+async fn a_message_that_crashes_its_process_counts_against_no_other() {
+    let Some(broker) = Broker::fresh("a_message_that_crashes_its_process_counts_against_no_other").await
+    else {
+        return;
+    };
+    let mut source = broker.source();
+    let mut session = open(&mut source).await;
+    for n in 0..50 {
+        broker.client.publish("orders", &n.to_string()).await;
+    }
+    assert_eq!(next_many(&mut session, 50).await.len(), 50);
+    // A crash: all of them return.
+    drop(session);
+    broker.client.until_count("orders", 50).await;
+    // Message 0 crashes its process again and again. The queue puts it behind the others.
+    let mut others: BTreeSet<String> = (1..50).map(|n| n.to_string()).collect();
+    for crash in 1..=5 {
+        let mut session = open(&mut source).await;
+        loop {
+            let received = next(&mut session).await;
+            if body(&received) == "0" {
+                assert_eq!(received.message.abandoned, crash);
+                break;
+            }
+            assert_eq!(received.message.abandoned, 1, "message {}", body(&received));
+            assert!(others.remove(body(&received)), "twice: {}", body(&received));
+            settled(&session, received, Settlement::Ack).await;
+        }
+        let left = others.len() + 1;
+        drop(session);
+        broker.client.until_count("orders", u32::try_from(left).unwrap()).await;
+    }
+    assert!(others.is_empty(), "{others:?}");
+    let mut session = open(&mut source).await;
+    let received = next(&mut session).await;
+    settled(&session, received, Settlement::Reject).await;
+    broker.client.publish("orders", "fresh").await;
+    // The first fresh message ends this: the next ones arrive while it is in flight.
+    let fresh = next(&mut session).await;
+    assert_eq!(body(&fresh), "fresh");
+    for n in 0..20 {
+        broker.client.publish("orders", &n.to_string()).await;
+    }
+    let received = next_many(&mut session, 20).await;
+    assert!(received.iter().all(|one| one.message.abandoned == 0));
+}
+
+#[tokio::test]
+async fn a_dropped_call_does_not_lose_the_change_to_full_speed() {
+    let Some(broker) = Broker::fresh("a_dropped_call_does_not_lose_the_change_to_full_speed").await else {
+        return;
+    };
+    let mut source = broker.source();
+    for round in 0..15 {
+        let mut session = source.open(ROOM).await.unwrap().session;
+        for n in 0..5 {
+            broker.client.publish("orders", &n.to_string()).await;
+        }
+        // Dropped somewhere between the first message and the new subscription.
+        for _ in 0..3 {
+            let early = timeout(Duration::from_micros(150 * round), session.next(ROOM)).await;
+            for one in early.into_iter().flat_map(Result::unwrap) {
+                settled(&session, one, Settlement::Ack).await;
+            }
+        }
+        broker.client.publish("orders", "last").await;
+        loop {
+            let received = next(&mut session).await;
+            let is_last = body(&received) == "last";
+            settled(&session, received, Settlement::Ack).await;
+            if is_last {
+                break;
+            }
+        }
+        session.close().await;
+        assert_eq!(broker.client.count("orders").await, 0, "round {round}");
+    }
+}
