@@ -6,6 +6,7 @@ mod queue;
 mod sink;
 mod source;
 mod state;
+mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,10 @@ use oncebox_core::source::ReceivedMessage;
 use oncebox_core::{Envelope, Error, Message, Outgoing};
 
 pub use kind::{LeaseQueue, PlainQueue, QueueKind, Stream, WorkQueue};
-pub use queue::{MemoryReceipt, QueueStatus, RejectedMessage};
+pub use queue::MemoryReceipt;
 pub use sink::MemorySink;
 pub use source::{MemoryQueue, MemorySession, MemorySettler, MemorySource};
+pub use status::{QueueStatus, RejectedMessage};
 
 use state::Shared;
 
