@@ -6,6 +6,7 @@ mod queue;
 mod sink;
 mod source;
 mod state;
+mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,10 @@ use oncebox_core::source::ReceivedMessage;
 use oncebox_core::{Envelope, Error, Message, Outgoing};
 
 pub use kind::{LeaseQueue, PlainQueue, QueueKind, Stream, WorkQueue};
-pub use queue::{MemoryReceipt, QueueStatus, RejectedMessage};
+pub use queue::MemoryReceipt;
 pub use sink::MemorySink;
 pub use source::{MemoryQueue, MemorySession, MemorySettler, MemorySource};
+pub use status::{QueueStatus, RejectedMessage};
 
 use state::Shared;
 
@@ -30,27 +32,42 @@ const LEASE: Duration = Duration::from_secs(30);
 /// - Clones are handles of the same broker.
 ///
 /// ```
+/// # use oncebox_core::{Inbox, Json, Key, Message};
+/// # use oncebox_sqlite::SqliteStore;
+/// # use oncebox_testing::MemoryBroker;
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct OrderPaid { order_id: String }
+/// # impl Message for OrderPaid {
+/// #     const KIND: &'static str = "order.paid";
+/// #     type Codec = Json;
+/// #     fn key(&self) -> Option<Key> { Some(Key::from(&self.order_id)) }
+/// # }
+/// # async fn post_to_ledger(order: OrderPaid, db: &mut sqlx::SqliteConnection) -> Result<(), sqlx::Error> {
+/// #     sqlx::query("insert into ledger values (?)").bind(order.order_id).execute(db).await?;
+/// #     Ok(())
+/// # }
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), oncebox_core::Error> {
-/// use oncebox_core::Settlement;
-/// use oncebox_core::source::{Decision, ReceivedMessage, Room, Session, Settler, Source};
-/// use oncebox_testing::MemoryBroker;
-///
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = SqliteStore::connect("sqlite::memory:").await?;
+/// # store.migrate().await?;
+/// # sqlx::query("create table ledger (order_id text)").execute(store.pool()).await?;
 /// let broker = MemoryBroker::new();
-/// let mut orders = broker.queue("orders");
-/// broker.publish_raw("orders", ReceivedMessage::new("o-1"))?;
+/// let orders = broker.queue("orders");
+/// for order_id in ["o-1", "o-2", "o-3"] {
+///     broker.publish("orders", &OrderPaid { order_id: order_id.into() })?;
+/// }
+/// broker.lose_settlements(1); // the first acknowledgement is lost, and then the connection
 ///
-/// let room = Room { messages: 10, bytes: 1024 };
-/// let mut session = orders.open(room).await?.session;
-/// assert_eq!(session.next(room).await?[0].message.body, b"o-1");
-/// drop(session); // a crash: nothing was settled
+/// let inbox = Inbox::builder(store.clone()).on("ledger", post_to_ledger).build().await?;
+/// let handle = broker.clone();
+/// let shutdown = async move { _ = handle.until("orders", |queue| queue.backlog() == 0).await };
+/// let consumer = tokio::spawn(inbox.consume(orders).run(shutdown));
+/// broker.until("orders", |queue| queue.acknowledged == 2).await;
+/// broker.end_sessions("orders");
 ///
-/// let mut session = orders.open(room).await?.session;
-/// let received = session.next(room).await?.remove(0);
-/// assert_eq!((received.message.attempt, received.message.abandoned), (Some(2), 1));
-/// let ack = Decision { receipt: received.receipt, settlement: Settlement::Ack, reason: None };
-/// session.settler().settle(vec![ack]).await;
-/// assert_eq!(broker.status("orders").backlog(), 0);
+/// assert_eq!(consumer.await??.received, 4); // one of them twice
+/// let rows: i64 = sqlx::query_scalar("select count(*) from ledger").fetch_one(store.pool()).await?;
+/// assert_eq!(rows, 3);
 /// # Ok(())
 /// # }
 /// ```

@@ -6,6 +6,8 @@ use std::time::Duration;
 use oncebox_core::source::{Abilities, Received, ReceivedMessage, Room, Settled};
 use oncebox_core::{Cause, Error, ErrorKind, Settlement};
 
+use super::status::{QueueStatus, RejectedMessage};
+
 /// The number of a session, unique for its broker.
 pub(super) type SessionId = u64;
 /// The place of a message in its queue. It stays the same for all deliveries of the message.
@@ -17,41 +19,6 @@ pub struct MemoryReceipt {
     session: SessionId,
     position: Position,
     delivery: u64,
-}
-
-/// A message that a consumer rejected.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct RejectedMessage {
-    /// The message.
-    pub message: ReceivedMessage,
-    /// The text of the error behind the rejection.
-    pub reason: Option<String>,
-}
-
-/// The numbers of messages in a queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QueueStatus {
-    /// Messages that can be delivered now.
-    pub waiting: usize,
-    /// Messages whose retry is not due.
-    pub delayed: usize,
-    /// Messages that are delivered and not settled.
-    pub unsettled: usize,
-    /// Messages that were acknowledged.
-    pub acknowledged: usize,
-    /// Messages that were rejected.
-    pub rejected: usize,
-    /// Open sessions.
-    pub sessions: usize,
-}
-
-impl QueueStatus {
-    /// The number of messages that are neither acknowledged nor rejected.
-    pub fn backlog(&self) -> usize {
-        self.waiting + self.delayed + self.unsettled
-    }
 }
 
 /// A message, and what became of its earlier deliveries.

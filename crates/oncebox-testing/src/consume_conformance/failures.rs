@@ -1,7 +1,6 @@
 //! Messages that fail, and messages that no handler can take.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oncebox_core::Failure;
 use oncebox_core::source::ReceivedMessage;
@@ -13,14 +12,9 @@ use crate::{BrokerFixture, Fixture};
 /// It fails twice.
 pub async fn a_failed_message_runs_again_after_its_delay<B: BrokerFixture, F: Fixture>(broker: B, store: F) {
     const DELAY: Duration = Duration::from_millis(300);
-    let broker = Arc::new(broker);
-    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let setup = Setup::planned(Handle(broker.clone()), store, {
-        let times = times.clone();
-        move |_, run| {
-            times.lock().unwrap().push(broker.now());
-            if run < 3 { Err(Failure::after(DELAY, "try again")) } else { Ok(()) }
-        }
+    let setup = Setup::planned(broker, store, |_, run| match run {
+        1 | 2 => Err(Failure::after(DELAY, "try again")),
+        _ => Ok(()),
     });
     let setup = setup.await;
     let consumer = setup.consume();
@@ -28,7 +22,7 @@ pub async fn a_failed_message_runs_again_after_its_delay<B: BrokerFixture, F: Fi
     setup.until_empty().await;
     let report = consumer.end().await;
     assert_eq!(report.rejected, 0, "{report:?}");
-    let times = times.lock().unwrap().clone();
+    let times = setup.run_times();
     assert!(times.len() >= 3, "it fails twice, then it succeeds");
     for pair in times[..3].windows(2) {
         assert!(pair[1] - pair[0] >= DELAY, "it ran again after {:?}", pair[1] - pair[0]);
@@ -104,36 +98,5 @@ pub async fn a_message_that_cannot_be_handled_is_rejected<B: BrokerFixture, F: F
     setup.assert_effects(ids(1)).await;
     if abilities::<B>().keeps_rejected {
         assert_eq!(setup.broker.rejected().await.len(), 3);
-    }
-}
-
-/// A handle of a fixture.
-struct Handle<B>(Arc<B>);
-
-impl<B: BrokerFixture> BrokerFixture for Handle<B> {
-    type Source = B::Source;
-
-    fn source(&self) -> B::Source {
-        self.0.source()
-    }
-
-    fn publish(&self, messages: Vec<ReceivedMessage>) -> impl Future<Output = ()> + Send {
-        self.0.publish(messages)
-    }
-
-    fn backlog(&self) -> impl Future<Output = usize> + Send {
-        self.0.backlog()
-    }
-
-    fn end_sessions(&self) -> impl Future<Output = ()> + Send {
-        self.0.end_sessions()
-    }
-
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-
-    fn pass(&self, time: Duration) -> impl Future<Output = ()> + Send {
-        self.0.pass(time)
     }
 }

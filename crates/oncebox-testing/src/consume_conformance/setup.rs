@@ -1,7 +1,7 @@
 //! An inbox with one handler on a store, and consumers that run on it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncebox_core::source::{FieldLocation, ReceivedMessage, Source, SourceRules};
 use oncebox_core::store::Store;
@@ -35,8 +35,9 @@ pub(super) struct Script(Arc<Shared>);
 
 struct Shared {
     read_backlog: Box<ReadBacklog>,
+    read_clock: Box<dyn Fn() -> Instant + Send + Sync>,
     plan: Box<Plan>,
-    runs: Mutex<Vec<String>>,
+    runs: Mutex<Vec<(String, Instant)>>,
     /// The backlog of the broker before and after commits that follow a run.
     backlogs: Mutex<Option<Vec<(Point, usize)>>>,
     stops_at: watch::Sender<Option<Stop>>,
@@ -48,12 +49,14 @@ impl Script {
         broker: Arc<B>,
         plan: impl Fn(&str, usize) -> Result<(), Failure> + Send + Sync + 'static,
     ) -> Self {
+        let clock = broker.clone();
         let read_backlog = move || -> BoxFuture<'static, usize> {
             let broker = broker.clone();
             Box::pin(async move { broker.backlog().await })
         };
         Self(Arc::new(Shared {
             read_backlog: Box::new(read_backlog),
+            read_clock: Box::new(move || clock.now()),
             plan: Box::new(plan),
             runs: Mutex::default(),
             backlogs: Mutex::default(),
@@ -70,8 +73,8 @@ impl Script {
     /// Writes down a run of the handler. Returns its number, counted for each message.
     fn run(&self, id: &str) -> usize {
         let mut runs = self.0.runs.lock().unwrap();
-        runs.push(id.to_owned());
-        runs.iter().filter(|run| *run == id).count()
+        runs.push((id.to_owned(), (self.0.read_clock)()));
+        runs.iter().filter(|(run, _)| run == id).count()
     }
 
     async fn note_backlog(&self, point: Point) {
@@ -193,7 +196,12 @@ impl<B: BrokerFixture, F: Fixture> Setup<B, F> {
 
     /// The ids of the messages that the handler has run, in their order.
     pub(super) fn runs(&self) -> Vec<String> {
-        self.script.0.runs.lock().unwrap().clone()
+        self.script.0.runs.lock().unwrap().iter().map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The times of the runs on the broker's clock.
+    pub(super) fn run_times(&self) -> Vec<Instant> {
+        self.script.0.runs.lock().unwrap().iter().map(|(_, at)| *at).collect()
     }
 
     pub(super) async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
