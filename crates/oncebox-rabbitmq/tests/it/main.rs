@@ -5,6 +5,7 @@
 mod broker_faults;
 mod client;
 mod cloud_events;
+mod configured_server;
 mod errors;
 mod other_client;
 mod redelivery;
