@@ -20,7 +20,7 @@ pub(crate) struct Requeues(Mutex<HashMap<u64, Count>>);
 pub(crate) struct Count {
     /// After a handler has failed.
     pub(crate) failed: u32,
-    /// Before any handler has seen it.
+    /// Before any handler has received it.
     pub(crate) unhandled: u32,
 }
 
@@ -46,7 +46,7 @@ impl Requeues {
         self.update(message, |count| count.failed = count.failed.saturating_add(1));
     }
 
-    /// Counts that this message is given back unseen.
+    /// Counts that this message is given back unhandled.
     pub(crate) fn add_unhandled(&self, message: &Delivered) {
         self.update(message, |count| count.unhandled = count.unhandled.saturating_add(1));
     }
@@ -54,7 +54,7 @@ impl Requeues {
     fn update(&self, message: &Delivered, update: impl FnOnce(&mut Count)) {
         let mut counts = self.counts();
         if counts.len() >= CAPACITY {
-            // Rare: so many different messages in retry. They count from 1 again.
+            // Rare: that many messages in retry at the same time. They count from 1 again.
             counts.clear();
         }
         update(counts.entry(fingerprint(message)).or_default());

@@ -140,7 +140,7 @@ impl RabbitSettler {
         drop(lock(&self.shared.channel).take());
     }
 
-    /// Takes a delivery into the books.
+    /// Records a delivery.
     pub(crate) fn received(&self, tag: u64, delivered: Delivered) -> Received<RabbitReceipt> {
         let shared = &self.shared;
         lock(&shared.unsettled).delivered(tag);
@@ -198,7 +198,7 @@ impl Shared {
                     posts.push(Post {
                         exchange: short(exchange)?,
                         routing_key: ShortString::from(copies::FAULT),
-                        // Nobody has to be interested.
+                        // No queue has to be bound.
                         is_mandatory: false,
                         properties,
                         body: Cow::Owned(body),

@@ -6,6 +6,7 @@ mod broker_faults;
 mod client;
 mod cloud_events;
 mod configured_server;
+mod consumer;
 mod errors;
 mod other_client;
 mod redelivery;

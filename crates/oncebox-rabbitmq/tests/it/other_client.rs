@@ -88,7 +88,7 @@ async fn another_client_publishes_to_a_source_and_reads_from_a_sink() {
     assert_eq!(read.trim(), format!("{{}}|{id}|order.paid|2|order.paid|1.0|{id}|größe"));
 }
 
-/// The client cannot read such a message, and so nobody can set it apart. The error says what to do.
+/// The client cannot read such a message, so the source cannot reject it. The error says what to do.
 #[tokio::test]
 async fn a_property_that_is_not_utf8_ends_the_session_with_a_hint() {
     let test = "a_property_that_is_not_utf8_ends_the_session_with_a_hint";

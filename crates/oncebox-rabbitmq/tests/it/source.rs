@@ -299,8 +299,8 @@ async fn a_source_has_the_name_of_its_queue_or_its_own() {
 }
 
 #[tokio::test]
-async fn messages_that_nobody_has_seen_are_not_abandoned_when_a_session_closes() {
-    let test = "messages_that_nobody_has_seen_are_not_abandoned_when_a_session_closes";
+async fn unhandled_messages_are_not_abandoned_when_a_session_closes() {
+    let test = "unhandled_messages_are_not_abandoned_when_a_session_closes";
     let Some(broker) = Broker::fresh(test).await else { return };
     let mut source = broker.source();
     let mut session = open(&mut source).await;
