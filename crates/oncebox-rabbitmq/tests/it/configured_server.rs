@@ -4,7 +4,6 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use oncebox_rabbitmq::{Declare, RabbitMq};
 use oncebox_servers::port;
@@ -68,7 +67,7 @@ async fn connections_are_encrypted_and_a_consumer_timeout_is_explained() {
     for broker in [
         // An unknown authority, no certificate of the client, another name.
         broker().client_certificate(file("client.pem"), file("client.key")),
-        trusting().timeout(Duration::from_secs(5)),
+        trusting(),
         RabbitMq::new(format!("amqps://guest:guest@127.0.0.1:{port}/%2f"))
             .unwrap()
             .ca(file("ca.pem"))
