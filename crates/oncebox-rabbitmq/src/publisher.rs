@@ -147,7 +147,7 @@ impl Publisher {
         judge(window, confirms.map_err(|error| failed(&self.settings, doing, error))?)
     }
 
-    /// A channel that nobody else uses.
+    /// An unused channel.
     async fn channel(&self) -> Result<PublishChannel, Error> {
         let idle = std::iter::from_fn(|| self.idle().pop()).find(PublishChannel::works);
         if let Some(channel) = idle {
@@ -241,7 +241,7 @@ fn judge(window: &[Post<'_>], confirms: Vec<Confirmation>) -> Result<Vec<Posted>
             Confirmation::NotRequested => {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
-                    "RabbitMQ was not asked for confirms on this channel: the messages are sent again",
+                    "confirms were not requested on this channel: the messages are sent again",
                 ));
             }
         });

@@ -13,23 +13,51 @@ const CAPACITY: usize = 65_536;
 
 /// How often messages were given back, by what they are known by.
 #[derive(Debug, Default)]
-pub(crate) struct Requeues(Mutex<HashMap<u64, u32>>);
+pub(crate) struct Requeues(Mutex<HashMap<u64, Count>>);
+
+/// How often one message was given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    /// After a handler has failed.
+    pub(crate) failed: u32,
+    /// Before any handler has received it.
+    pub(crate) unhandled: u32,
+}
+
+impl Count {
+    pub(crate) fn total(self) -> u32 {
+        self.failed.saturating_add(self.unhandled)
+    }
+}
 
 impl Requeues {
     /// How often this message was given back.
-    pub(crate) fn count(&self, message: &Delivered) -> u32 {
-        self.counts().get(&fingerprint(message)).copied().unwrap_or(0)
+    pub(crate) fn count(&self, message: &Delivered) -> Count {
+        let counts = self.counts();
+        if counts.is_empty() {
+            Count::default()
+        } else {
+            counts.get(&fingerprint(message)).copied().unwrap_or_default()
+        }
     }
 
-    /// Counts that this message is given back.
-    pub(crate) fn add(&self, message: &Delivered) {
+    /// Counts that this message is given back after a handler has failed.
+    pub(crate) fn add_failed(&self, message: &Delivered) {
+        self.update(message, |count| count.failed = count.failed.saturating_add(1));
+    }
+
+    /// Counts that this message is given back unhandled.
+    pub(crate) fn add_unhandled(&self, message: &Delivered) {
+        self.update(message, |count| count.unhandled = count.unhandled.saturating_add(1));
+    }
+
+    fn update(&self, message: &Delivered, update: impl FnOnce(&mut Count)) {
         let mut counts = self.counts();
         if counts.len() >= CAPACITY {
-            // Rare: so many different messages in retry. They count from 1 again.
+            // Rare: that many messages in retry at the same time. They count from 1 again.
             counts.clear();
         }
-        let count = counts.entry(fingerprint(message)).or_default();
-        *count = count.saturating_add(1);
+        update(counts.entry(fingerprint(message)).or_default());
     }
 
     /// Forgets a message that leaves the queue.
@@ -40,7 +68,7 @@ impl Requeues {
         }
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<u64, Count>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,4 +78,31 @@ fn fingerprint(message: &Delivered) -> u64 {
     message.properties.message_id().as_ref().map(ToString::to_string).hash(&mut hash);
     message.body.hash(&mut hash);
     hash.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::BasicProperties;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_apart_until_they_leave() {
+        let message = |id: &str| Delivered {
+            exchange: "".into(),
+            routing_key: "q".into(),
+            properties: BasicProperties::default().with_message_id(id.into()),
+            body: b"{}".to_vec(),
+        };
+        let requeues = Requeues::default();
+        requeues.add_failed(&message("1"));
+        requeues.add_failed(&message("1"));
+        requeues.add_unhandled(&message("1"));
+        requeues.add_unhandled(&message("2"));
+        assert_eq!(requeues.count(&message("1")), Count { failed: 2, unhandled: 1 });
+        assert_eq!(requeues.count(&message("1")).total(), 3);
+        assert_eq!(requeues.count(&message("2")), Count { failed: 0, unhandled: 1 });
+        requeues.forget(&message("1"));
+        assert_eq!(requeues.count(&message("1")), Count::default());
+    }
 }

@@ -140,20 +140,21 @@ impl RabbitSettler {
         drop(lock(&self.shared.channel).take());
     }
 
-    /// Takes a delivery into the books.
+    /// Records a delivery.
     pub(crate) fn received(&self, tag: u64, delivered: Delivered) -> Received<RabbitReceipt> {
         let shared = &self.shared;
         lock(&shared.unsettled).delivered(tag);
         let own = shared.requeues.count(&delivered);
-        let attempt = delivered.attempt().saturating_add(own);
-        let message = delivered.to_message(attempt, delivered.delivery_count().saturating_sub(own));
+        let attempt = delivered.attempt().saturating_add(own.failed);
+        let abandoned = delivered.delivery_count().saturating_sub(own.total());
+        let message = delivered.to_message(attempt, abandoned);
         let receipt = RabbitReceipt { epoch: shared.epoch, tag, attempt, delivered: Arc::new(delivered) };
         Received { receipt, message }
     }
 
     /// Notes that a delivery returns to its queue without having been handled.
     pub(crate) fn give_back(&self, receipt: &RabbitReceipt) {
-        self.shared.requeues.add(&receipt.delivered);
+        self.shared.requeues.add_unhandled(&receipt.delivered);
     }
 }
 
@@ -197,7 +198,7 @@ impl Shared {
                     posts.push(Post {
                         exchange: short(exchange)?,
                         routing_key: ShortString::from(copies::FAULT),
-                        // Nobody has to be interested.
+                        // No queue has to be bound.
                         is_mandatory: false,
                         properties,
                         body: Cow::Owned(body),
@@ -243,7 +244,7 @@ impl Shared {
         if !lock(&self.unsettled).remove(receipt.tag) {
             return;
         }
-        self.requeues.add(&receipt.delivered);
+        self.requeues.add_failed(&receipt.delivered);
         let options = BasicNackOptions { multiple: false, requeue: true };
         // On an error the session ends, and the broker delivers the message again anyway.
         let _ = timeout(self.publisher.settings().timeout, channel.basic_nack(receipt.tag, options)).await;

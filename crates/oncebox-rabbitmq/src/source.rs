@@ -67,6 +67,9 @@ impl QueueType {
 /// Each copy is confirmed before the original is acknowledged. Without retry queues a failed message waits in this process, at most a
 /// minute, and then goes back to its queue.
 ///
+/// A retried message comes back behind later ones of its ordering key. Where their order matters, consume into a stored inbox, or one
+/// that stores failed messages.
+///
 /// After a connection the source first takes one message at a time while the broker says that it delivers them again. So a message
 /// that crashes its process counts against no other.
 ///

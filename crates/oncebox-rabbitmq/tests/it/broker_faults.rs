@@ -82,7 +82,7 @@ async fn a_broker_out_of_memory_paused_or_killed_loses_nothing() {
     else {
         return;
     };
-    let rabbit = RabbitMq::new(server.url()).unwrap().timeout(Duration::from_secs(3));
+    let rabbit = RabbitMq::new(server.url()).unwrap();
     let mut source = rabbit.queue("orders").declare(Declare::Create);
     let sink = rabbit.exchange("").routing_key("orders").unwrap();
     let mut session = open(&mut source).await;
@@ -116,8 +116,9 @@ async fn a_broker_out_of_memory_paused_or_killed_loses_nothing() {
     // Paused: nothing responds, and everything has a limit.
     server.pause().unwrap();
     assert!(matches!(send("6").await, Verdict::Unknown(_)));
+    // Stale, if the missing heartbeats were noticed first.
     let unknown = settle(&session, third, retry_now()).await;
-    assert!(matches!(unknown, Settled::Unknown(_)), "{unknown:?}");
+    assert!(matches!(unknown, Settled::Unknown(_) | Settled::Stale), "{unknown:?}");
     server.resume().unwrap();
 
     // Killed: the session ends, and after a restart everything that was confirmed is there, unless it was acknowledged.

@@ -148,7 +148,7 @@ impl Client {
 
     /// The number of messages in a queue that no consumer has.
     pub(crate) async fn count(&self, queue: &str) -> u32 {
-        let options = QueueDeclareOptions::durable().passive();
+        let options = QueueDeclareOptions::default().passive();
         let queue = self.channel.queue_declare(queue.into(), options, FieldTable::default()).await.unwrap();
         queue.message_count()
     }

@@ -5,6 +5,8 @@
 mod broker_faults;
 mod client;
 mod cloud_events;
+mod configured_server;
+mod consumer;
 mod errors;
 mod other_client;
 mod redelivery;

@@ -5,7 +5,7 @@ use std::process::Command;
 use oncebox_core::{Outgoing, Settlement, Sink, Verdict};
 use oncebox_servers::skip::skip_or_fail;
 
-use crate::client::{Broker, next, open, settled};
+use crate::client::{Broker, next, open, session_error, settled};
 
 const PUBLISH: &str = r#"
 import pika, sys
@@ -16,6 +16,13 @@ properties = pika.BasicProperties(
     content_type="application/json", message_id="m-1", type="order.paid", timestamp=7,
     headers={"tenant": "größe", "count": 3, "flag": True, "oncebox-order-by": "customer-1"})
 channel.basic_publish("", "orders", '{"from": "pika"}', properties, mandatory=True)
+connection.close()
+"#;
+
+const PUBLISH_UNREADABLE: &str = r#"
+import pika, sys
+connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
+connection.channel().basic_publish("", "orders", "x", pika.BasicProperties(message_id=b"\xff"))
 connection.close()
 "#;
 
@@ -79,4 +86,17 @@ async fn another_client_publishes_to_a_source_and_reads_from_a_sink() {
     assert!(matches!(verdicts[..], [Verdict::Confirmed]), "{verdicts:?}");
     let read = run(&python, READ, &broker.vhost.url());
     assert_eq!(read.trim(), format!("{{}}|{id}|order.paid|2|order.paid|1.0|{id}|größe"));
+}
+
+/// The client cannot read such a message, so the source cannot reject it. The error says what to do.
+#[tokio::test]
+async fn a_property_that_is_not_utf8_ends_the_session_with_a_hint() {
+    let test = "a_property_that_is_not_utf8_ends_the_session_with_a_hint";
+    let Some(python) = python(test) else { return };
+    let Some(broker) = Broker::fresh(test).await else { return };
+    let mut source = broker.source();
+    let mut session = open(&mut source).await;
+    run(&python, PUBLISH_UNREADABLE, &broker.vhost.url());
+    let error = session_error(&mut session).await.report().to_string();
+    assert!(error.contains("not UTF-8") && error.contains("remove the message"), "{error}");
 }

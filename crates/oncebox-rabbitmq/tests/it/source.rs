@@ -297,3 +297,27 @@ async fn a_source_has_the_name_of_its_queue_or_its_own() {
     assert_eq!(broker.source().named("shop").name(), "shop");
     assert_eq!(ROOM.messages, 100);
 }
+
+#[tokio::test]
+async fn unhandled_messages_are_not_abandoned_when_a_session_closes() {
+    let test = "unhandled_messages_are_not_abandoned_when_a_session_closes";
+    let Some(broker) = Broker::fresh(test).await else { return };
+    let mut source = broker.source();
+    let mut session = open(&mut source).await;
+    for n in 0..10 {
+        broker.client.publish("orders", &n.to_string()).await;
+    }
+    let first = next(&mut session).await;
+    settled(&session, first, Settlement::Ack).await;
+    // With the second one, others are in the buffer of the session.
+    let second = next(&mut session).await;
+    settled(&session, second, Settlement::Ack).await;
+    session.close().await;
+    broker.client.until_count("orders", 8).await;
+    let mut session = open(&mut source).await;
+    for _ in 0..8 {
+        let received = next(&mut session).await;
+        assert_eq!((received.message.attempt, received.message.abandoned), (Some(1), 0));
+        settled(&session, received, Settlement::Ack).await;
+    }
+}
