@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
 
+mod crashes;
 mod effects;
 mod failures;
 mod limits;
@@ -12,6 +13,7 @@ mod outages;
 mod setup;
 mod shutdown;
 
+pub use crashes::*;
 pub use effects::*;
 pub use failures::*;
 pub use limits::*;
@@ -47,6 +49,8 @@ macro_rules! consume_conformance {
             a_message_whose_session_is_lost_after_its_commit_takes_effect_once
             many_lost_sessions_lose_and_double_nothing
             a_consumer_that_is_dropped_loses_nothing
+            lost_sessions_reject_nothing
+            only_the_message_that_crashes_its_process_is_rejected
             a_failed_message_runs_again_after_its_delay
             a_failed_message_does_not_stop_others
             a_rejected_message_does_not_run_again

@@ -42,6 +42,8 @@ struct Shared {
     backlogs: Mutex<Option<Vec<(Point, usize)>>>,
     stops_at: watch::Sender<Option<Stop>>,
     is_store_away: watch::Sender<bool>,
+    /// The message whose handler never ends.
+    hangs: Mutex<Option<&'static str>>,
 }
 
 impl Script {
@@ -62,6 +64,7 @@ impl Script {
             backlogs: Mutex::default(),
             stops_at: watch::Sender::new(None),
             is_store_away: watch::Sender::new(false),
+            hangs: Mutex::default(),
         }))
     }
 
@@ -137,6 +140,10 @@ impl<B: BrokerFixture, F: Fixture> Setup<B, F> {
         let handler = async move |sample: Sample, conn: &mut Conn<F>| -> Result<(), Failure> {
             let run = runs.run(&sample.id);
             runs.pass(Stop::Handler).await;
+            let hangs = *runs.0.hangs.lock().unwrap() == Some(&*sample.id);
+            if hangs {
+                std::future::pending::<()>().await;
+            }
             (runs.0.plan)(&sample.id, run)?;
             Ok(effects.effect(conn, &sample.id).await.map_err(|error: BoxError| error)?)
         };
@@ -179,6 +186,11 @@ impl<B: BrokerFixture, F: Fixture> Setup<B, F> {
     /// Lets work stop at this place, or go on.
     pub(super) fn stop_at(&self, stop: Option<Stop>) {
         self.script.0.stops_at.send_replace(stop);
+    }
+
+    /// Lets the handler of this message hang, until its process is killed.
+    pub(super) fn hang(&self, id: &'static str) {
+        *self.script.0.hangs.lock().unwrap() = Some(id);
     }
 
     /// Lets the store fail, or respond again.
