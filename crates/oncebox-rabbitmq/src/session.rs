@@ -154,9 +154,6 @@ impl Session for RabbitSession {
     }
 
     async fn next(&mut self, room: Room) -> Result<Vec<Received<RabbitReceipt>>, Error> {
-        if room.is_full() {
-            return Ok(Vec::new());
-        }
         loop {
             self.receive_arrived()?;
             if let Phase::Switching(switching) = &mut self.phase {
@@ -166,7 +163,7 @@ impl Session for RabbitSession {
                 self.consumer = consumer.map_err(|error| self.ended(error))?;
                 continue;
             }
-            if !self.buffer.is_empty() {
+            if !self.buffer.is_empty() && !room.is_full() {
                 return Ok(self.take(room));
             }
             // Dropping this loses nothing: an item leaves the stream when it is returned.
@@ -187,6 +184,9 @@ impl Session for RabbitSession {
 
 impl Drop for RabbitSession {
     fn drop(&mut self) {
+        for Received { receipt, .. } in self.buffer.drain(..) {
+            self.settler.give_back(&receipt);
+        }
         // The connection ends with its last channel, also if a settler is still there.
         self.settler.end();
     }

@@ -1,5 +1,6 @@
 //! Passes one delivery to the inbox, and decides how it is settled.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,20 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    /// A number that tells this message apart from others.
+    pub(super) fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        if let Ok(envelope) = &self.envelope {
+            (&envelope.kind, &envelope.key, &envelope.fallback_key, &envelope.body).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Leaves deliveries out of the count that this process has lost, and not by a crash.
+    pub(super) fn forgive(&mut self, lost: u32) {
+        self.abandoned = self.abandoned.saturating_sub(lost);
+    }
+
     /// The ordering key: deliveries with equal ones run one after the other.
     pub(super) fn order_by(&self) -> Option<&Key> {
         self.envelope.as_ref().ok()?.order_by()

@@ -27,7 +27,12 @@ pub(super) struct Flights<R> {
     turns: HashMap<Key, VecDeque<(FlightId, Prepared)>>,
     running: JoinSet<Option<Verdict>>,
     ids: HashMap<Id, FlightId>,
+    /// How many deliveries of a message have ended with their session while this process lived: the source counts them like crashes.
+    lost: HashMap<u64, u32>,
 }
+
+/// The maximum number of messages whose lost deliveries are remembered.
+const LOST_MAX: usize = 65_536;
 
 /// A delivery that is not settled.
 struct Held<R> {
@@ -36,6 +41,8 @@ struct Held<R> {
     bytes: usize,
     since: Instant,
     order_by: Option<Key>,
+    /// Tells the message apart from others.
+    print: u64,
     is_current: bool,
 }
 
@@ -56,6 +63,7 @@ impl<R> Flights<R> {
             turns: HashMap::new(),
             running: JoinSet::new(),
             ids: HashMap::new(),
+            lost: HashMap::new(),
         }
     }
 
@@ -88,7 +96,9 @@ impl<R> Flights<R> {
         let id = self.next;
         self.next += 1;
         let bytes = received.message.body.len();
-        let prepared = deliverer.prepare(received.message);
+        let mut prepared = deliverer.prepare(received.message);
+        let print = prepared.print();
+        prepared.forgive(self.lost.get(&print).copied().unwrap_or(0));
         let order_by = prepared.order_by().cloned();
         self.bytes += bytes;
         self.held.insert(
@@ -98,6 +108,7 @@ impl<R> Flights<R> {
                 bytes,
                 since: Instant::now(),
                 order_by: order_by.clone(),
+                print,
                 is_current: true,
             },
         );
@@ -163,7 +174,15 @@ impl<R> Flights<R> {
         Some(Decision { receipt, settlement: verdict.settlement, reason: verdict.reason })
     }
 
-    /// Forgets a delivery that is settled, or never will be.
+    /// Forgets a delivery that is settled.
+    pub(super) fn settled(&mut self, id: FlightId) {
+        if let Some(held) = self.held.get(&id) {
+            self.lost.remove(&held.print);
+        }
+        self.end(id);
+    }
+
+    /// Forgets a delivery that will never be settled.
     pub(super) fn end(&mut self, id: FlightId) {
         if let Some(held) = self.held.remove(&id) {
             self.bytes -= held.bytes;
@@ -173,6 +192,12 @@ impl<R> Flights<R> {
     /// The session has ended, and its receipts with it. Deliveries that wait for their turn are dropped: their source delivers them
     /// again. Those that run may finish, so that their effects are not lost.
     pub(super) fn lose_session(&mut self, report: &mut ConsumeReport) {
+        for held in self.held.values().filter(|held| held.is_current) {
+            if self.lost.len() >= LOST_MAX {
+                self.lost.clear();
+            }
+            *self.lost.entry(held.print).or_default() += 1;
+        }
         for waiting in self.turns.values_mut() {
             for (id, _) in waiting.drain(..) {
                 if let Some(held) = self.held.remove(&id) {

@@ -15,6 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use deliver::Deliverer;
@@ -173,12 +174,13 @@ impl<S: InboxStore, C: Source> Consumer<S, C> {
         let mut flights = Flights::new(self.settings.prefetch);
         let mut report = ConsumeReport::default();
         let closed = self.inbox.closed();
-        let mut shutdown = pin!(async move {
+        let stopped = async move {
             tokio::select! {
                 () = shutdown => {}
                 () = closed => {}
             }
-        });
+        };
+        let mut shutdown = pin!(stopped.fuse());
         let mut retries = Retries::unlimited();
         // How long deliveries of lost sessions may still run.
         let mut grace = self.settings.drain;
@@ -214,6 +216,7 @@ impl<S: InboxStore, C: Source> Consumer<S, C> {
                     grace = Duration::ZERO;
                     break;
                 }
+                SessionEnd::LostWhileDraining => break,
                 SessionEnd::Lost { error, has_worked } => {
                     drop(session);
                     self.board.lost(&error);

@@ -14,7 +14,7 @@ use crate::consume::deliver::Deliverer;
 use crate::consume::flights::{Decided, FlightId, Flights};
 use crate::error::chain;
 use crate::inbox::InboxStore;
-use crate::source::{Decision, Session, Settled, Settler};
+use crate::source::{Decision, Room, Session, Settled, Settler};
 use crate::{Error, Settlement};
 
 /// How often the board is updated while nothing happens.
@@ -25,6 +25,8 @@ const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub(super) enum SessionEnd {
     /// The consumer was told to stop, and has settled what it could in time.
     Drained,
+    /// The connection was lost while messages in flight were finished. They are delivered again.
+    LostWhileDraining,
     /// The connection was lost, or the source has ended it.
     Lost {
         error: Error,
@@ -76,8 +78,9 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
             if drain_until.is_some() && self.flights.is_settled() {
                 return SessionEnd::Drained;
             }
-            let room = self.flights.room();
-            let takes = drain_until.is_none() && !room.is_full() && !deliverer.board.is_store_away();
+            let takes = drain_until.is_none() && !deliverer.board.is_store_away();
+            // Without room it still notices the end of the session.
+            let room = if takes { self.flights.room() } else { Room { messages: 0, bytes: 0 } };
             tokio::select! {
                 () = shutdown.as_mut(), if drain_until.is_none() => {
                     deliverer.board.draining();
@@ -108,7 +111,7 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
                         }
                     }
                 }
-                received = session.next(room), if takes => match received {
+                received = session.next(room) => match received {
                     Ok(received) => {
                         has_worked |= !received.is_empty();
                         self.report.received += received.len() as u64;
@@ -133,6 +136,9 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
             }
         };
         self.flights.lose_session(self.report);
+        if drain_until.is_some() {
+            return SessionEnd::LostWhileDraining;
+        }
         SessionEnd::Lost { error: lost, has_worked }
     }
 
@@ -152,7 +158,7 @@ impl<S: InboxStore, R: Send + Sync + 'static> Consuming<'_, S, R> {
                     };
                     *count += 1;
                     self.deliverer.board.settled(settlement);
-                    self.flights.end(id);
+                    self.flights.settled(id);
                 }
                 Settled::Stale => self.leave_unsettled(id),
                 Settled::Unknown(error) => {

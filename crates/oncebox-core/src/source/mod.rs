@@ -56,11 +56,12 @@ pub struct OpenedSession<S> {
 pub struct Abilities {
     /// It delivers a message again after a delay that the consumer chooses.
     pub delays_retries: bool,
-    /// It counts the deliveries of a message.
+    /// It counts the deliveries of a message. A message that was [abandoned](ReceivedMessage::abandoned) before is then delivered by
+    /// itself, while no other one of its session is unsettled: if it crashes its process again, that counts against no other message.
     pub counts_deliveries: bool,
     /// Its deliveries have a deadline, which can be extended.
     pub extends_deadlines: bool,
-    /// A receipt of an earlier session still settles its message.
+    /// A receipt of an earlier session still settles its message, with the settler of the current one.
     pub receipts_outlive_sessions: bool,
     /// It has a place for rejected messages.
     pub keeps_rejected: bool,
@@ -144,7 +145,7 @@ pub trait Session: Send + 'static {
     fn settler(&self) -> Self::Settler;
 
     /// Waits for at least one message, and returns those that are there, in the broker's order: at most `room.messages`, and bodies of
-    /// at most `room.bytes` unless the first one alone is larger.
+    /// at most `room.bytes` unless the first one alone is larger. With a full room it only waits for the end of the session.
     ///
     /// It can be dropped at any await: what has left the wire stays in the session, and the next call returns it. An error ends the
     /// session: a lost connection, a closed channel, a deleted queue.
@@ -174,7 +175,9 @@ pub trait Settler: Clone + Send + Sync + 'static {
     type Receipt: Send + Sync + 'static;
 
     /// Settles deliveries, and returns one result for each, in their order. The broker has received everything when this returns, as
-    /// far as its protocol can tell.
+    /// far as its protocol can tell. It is called again before an earlier call has ended. If it is dropped, the results are unknown.
+    ///
+    /// A retry at a source that [settles positions](Abilities::settles_positions) is never requested.
     fn settle(&self, decisions: Vec<Decision<Self::Receipt>>) -> impl Future<Output = Vec<Settled>> + Send;
 
     /// Extends the deadlines of these deliveries.
@@ -203,6 +206,7 @@ pub enum Settled {
     Done,
     /// The receipt is of a session that has ended: nothing was sent. The broker delivers the message again.
     Stale,
-    /// It is not known whether the broker has it. If not, it delivers the message again.
+    /// It is not known whether the broker has it. If not, the settler sees to it that the message is delivered again, by ending the
+    /// session if nothing else helps.
     Unknown(Error),
 }

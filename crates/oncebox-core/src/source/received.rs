@@ -40,7 +40,7 @@ pub struct ReceivedMessage {
     /// The number of this delivery, counted from 1, if the broker reports it.
     pub attempt: Option<u32>,
     /// The number of earlier deliveries that ended without a settlement, if the broker counts them: those of processes that crashed or
-    /// lost their connection.
+    /// lost their connection, also before the process has read the message.
     pub abandoned: u32,
 }
 

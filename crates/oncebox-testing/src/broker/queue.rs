@@ -157,7 +157,7 @@ impl Queue {
 
     fn send(&mut self, now: Duration) {
         while let Some((&position, queued)) = self.waiting.first_key_value() {
-            let Some(session) = self.session_with_room(queued.message.body.len()) else { return };
+            let Some(session) = self.session_for(queued) else { return };
             let Some(mut queued) = self.waiting.remove(&position) else { return };
             queued.deliveries += 1;
             self.deliveries += 1;
@@ -174,10 +174,22 @@ impl Queue {
     }
 
     /// The session with the fewest messages. A stream has one session; others wait until it ends.
-    fn session_with_room(&self, bytes: usize) -> Option<SessionId> {
+    fn session_for(&self, queued: &Queued) -> Option<SessionId> {
         let limit = if self.abilities.settles_positions { 1 } else { usize::MAX };
-        let able = self.sessions.iter().take(limit).filter(|(_, subscription)| subscription.fits(bytes));
+        let is_able = |(session, subscription): &(&SessionId, &Subscription)| {
+            let may_be_next = !self.abilities.counts_deliveries
+                || self.abilities.settles_positions
+                || subscription.messages == 0
+                // A message that was abandoned before is by itself.
+                || (queued.abandoned == 0 && !self.holds_abandoned(**session));
+            may_be_next && subscription.fits(queued.message.body.len())
+        };
+        let able = self.sessions.iter().take(limit).filter(is_able);
         able.min_by_key(|(_, subscription)| subscription.messages).map(|(session, _)| *session)
+    }
+
+    fn holds_abandoned(&self, session: SessionId) -> bool {
+        self.in_flight.values().any(|flight| flight.session == session && flight.queued.abandoned > 0)
     }
 
     /// Messages that were sent to a session, as far as they fit.
