@@ -16,8 +16,9 @@ use crate::port;
 // The reason of a failed start is followed by reports of all supervisors.
 const LOG_TAIL_LINES: usize = 200;
 
-// The listener of Erlang's distribution, which would otherwise accept connections from other machines.
-const LOOPBACK: &str = "-kernel inet_dist_use_interface {127,0,0,1}";
+// For each Erlang machine, also those that the server and rabbitmqctl start themselves. Without the first, one that finds no epmd
+// starts a daemon, which outlives the server and holds its port. Without the second, it accepts connections from other machines.
+const ERL_FLAGS: &str = "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}";
 
 // Each rabbitmqctl listens on one of these ports while it runs. The default range has eleven.
 const CTL_PORTS: (&str, &str) = ("32100", "32700");
@@ -154,8 +155,7 @@ impl Node {
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins"))
             .env("RABBITMQ_MNESIA_BASE", file("data"))
             .env("RABBITMQ_LOGS", "-")
-            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", LOOPBACK)
-            .env("RABBITMQ_CTL_ERL_ARGS", LOOPBACK)
+            .env("ERL_FLAGS", ERL_FLAGS)
             .env("RABBITMQ_CTL_DIST_PORT_MIN", CTL_PORTS.0)
             .env("RABBITMQ_CTL_DIST_PORT_MAX", CTL_PORTS.1)
             .stdin(Stdio::null());

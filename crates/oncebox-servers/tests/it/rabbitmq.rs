@@ -48,6 +48,8 @@ async fn a_server_is_paused_killed_and_restarted_with_its_data() {
     let (url, first) = (server.url(), server.pid().unwrap());
     server.kill().unwrap();
     assert!(!runs(first) && !greets(&server, LONG));
+    // It must not leave a port mapper behind that takes the server's port.
+    server.ctl(&["list_vhosts"]).await.unwrap_err();
     server.restart().await.unwrap();
     assert_eq!(server.url(), url);
     assert!(server.ctl(&["list_vhosts", "name"]).await.unwrap().contains(here.name()));
