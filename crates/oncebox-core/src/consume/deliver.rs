@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::backoff::Retries;
+use crate::consume::RETRY_AFTER;
 use crate::consume::status::StatusBoard;
 use crate::error::chain;
 use crate::inbox::InboxStore;
@@ -19,7 +20,7 @@ pub(super) struct Deliverer<S: InboxStore> {
     pub(super) inbox: Inbox<S>,
     pub(super) rules: SourceRules,
     pub(super) abilities: Abilities,
-    pub(super) retry_after: Duration,
+    pub(super) retry_after: Option<Duration>,
     pub(super) crashes_max: u32,
     pub(super) board: Arc<StatusBoard>,
 }
@@ -94,11 +95,11 @@ impl<S: InboxStore> Deliverer<S> {
             drop(waiting.take());
             retries.reset();
             let Settlement::Retry { after } = verdict.settlement else { return Some(verdict) };
+            let after = after.or(self.retry_after);
             if self.abilities.delays_retries {
-                let after = Some(after.unwrap_or(self.retry_after));
                 return Some(Verdict { settlement: Settlement::Retry { after }, ..verdict });
             }
-            sleep(after.unwrap_or(self.retry_after)).await;
+            sleep(after.unwrap_or(RETRY_AFTER)).await;
             if !self.abilities.settles_positions {
                 return Some(verdict);
             }

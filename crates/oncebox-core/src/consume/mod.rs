@@ -35,7 +35,7 @@ const PREFETCH: usize = 500;
 const PREFETCH_BYTES: usize = 64 * 1024 * 1024;
 /// The default time for messages in flight to end at shutdown.
 const DRAIN: Duration = Duration::from_secs(30);
-/// The default delay of a retry, where the handler has not chosen one.
+/// The delay of a retry that nothing else chooses: not the handler, not the consumer, and not the source.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The default number of abandoned deliveries after which a message is rejected.
 const CRASHES_MAX: u32 = 5;
@@ -61,7 +61,7 @@ pub struct Consumer<S: InboxStore, C: Source> {
 struct ConsumerSettings {
     prefetch: Room,
     drain: Duration,
-    retry_after: Duration,
+    retry_after: Option<Duration>,
     crashes_max: u32,
 }
 
@@ -97,7 +97,7 @@ impl<S: InboxStore> Inbox<S> {
             settings: ConsumerSettings {
                 prefetch: Room { messages: PREFETCH, bytes: PREFETCH_BYTES },
                 drain: DRAIN,
-                retry_after: RETRY_AFTER,
+                retry_after: None,
                 crashes_max: CRASHES_MAX,
             },
         }
@@ -135,9 +135,10 @@ impl<S: InboxStore, C: Source> Consumer<S, C> {
         self
     }
 
-    /// The delay before a failed message is delivered again, where its handler has not chosen one. Default: 1 s.
+    /// The delay before a failed message is delivered again, where its handler has not chosen one. Default: the delays of the source, or
+    /// 1 s at a source that has none.
     pub fn retry_after(mut self, delay: Duration) -> Self {
-        self.settings.retry_after = delay;
+        self.settings.retry_after = Some(delay);
         self
     }
 

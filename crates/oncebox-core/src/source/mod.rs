@@ -54,7 +54,7 @@ pub struct OpenedSession<S> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// It delivers a message again after a delay that the consumer chooses.
+    /// It delivers a message again after a delay that the consumer chooses, or after one of its own choice.
     pub delays_retries: bool,
     /// It counts the deliveries of a message. A message that was [abandoned](ReceivedMessage::abandoned) before is then delivered by
     /// itself, while no other one of its session is unsettled: if it crashes its process again, that counts against no other message.

@@ -8,6 +8,9 @@ use oncebox_core::{Cause, Error, ErrorKind, Settlement};
 
 use super::status::{QueueStatus, RejectedMessage};
 
+/// The delay of a retry without one.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// The number of a session, unique for its broker.
 pub(super) type SessionId = u64;
 /// The place of a message in its queue. It stays the same for all deliveries of the message.
@@ -242,7 +245,8 @@ impl Queue {
                 }
             }
             Settlement::Retry { after } => {
-                let after = after.filter(|after| self.abilities.delays_retries && !after.is_zero());
+                let after = after.unwrap_or(RETRY_AFTER);
+                let after = Some(after).filter(|after| self.abilities.delays_retries && !after.is_zero());
                 match after {
                     Some(after) => _ = self.delayed.insert((now + after, receipt.position), flight.queued),
                     None => _ = self.waiting.insert(receipt.position, flight.queued),

@@ -107,6 +107,21 @@ impl<'f, F: BrokerFixture> Consumer<'f, F> {
         }
     }
 
+    /// Receives this number of messages, and acknowledges each of them. Of those that come back, a source that counts deliveries sends one
+    /// at a time.
+    pub(super) async fn receive_and_ack(&mut self, count: usize) -> Vec<u32> {
+        let mut acked = Vec::new();
+        while acked.len() < count {
+            if self.held.is_empty() {
+                self.receive(messages(1)).await;
+            }
+            let next = self.numbers()[0];
+            self.ack(&[next]).await;
+            acked.push(next);
+        }
+        acked
+    }
+
     /// The numbers of the messages that it holds.
     pub(super) fn numbers(&self) -> Vec<u32> {
         self.held.iter().map(|received| number(&received.message)).collect()

@@ -139,7 +139,9 @@ impl BrokenSettler {
     fn broken(&self, receipt: BrokenReceipt, settlement: Settlement) -> Vec<Decision<MemoryReceipt>> {
         let latest = self.latest.lock().unwrap();
         let settlement = match (settlement, self.defect) {
-            (Settlement::Retry { .. }, Defect::RetriesAtOnce) => Settlement::Retry { after: None },
+            (Settlement::Retry { .. }, Defect::RetriesAtOnce) => {
+                Settlement::Retry { after: Some(std::time::Duration::ZERO) }
+            }
             (Settlement::Reject, Defect::RejectsByAcknowledging) => Settlement::Ack,
             (settlement, _) => settlement,
         };
