@@ -8,7 +8,7 @@ use lapin::options::{
     BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
     QueueDeleteOptions,
 };
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use oncebox_servers::rabbitmq::{RabbitOptions, RabbitServer};
 use oncebox_torture::queues::{
@@ -73,9 +73,10 @@ impl Broker {
         let (url, has_outbox) = (server.url(), mode == TortureMode::Outbox);
         let broker = Self { server: Arc::new(Mutex::new(server)), url, has_outbox };
         if has_outbox {
-            broker.create_sales().await.context("creating the queue of sales")?;
-            // The workers create the other queue, which takes them a moment.
-            tokio::spawn(bind_notes(broker.url.clone()));
+            broker.create_exchange().await.context("creating the exchange")?;
+            // The workers create the queues, which takes them a moment.
+            tokio::spawn(bind(broker.url.clone(), SALES_QUEUE, SALE_KIND));
+            tokio::spawn(bind(broker.url.clone(), NOTES_QUEUE, NOTE_KIND));
         }
         Ok(broker)
     }
@@ -85,20 +86,12 @@ impl Broker {
         &self.url
     }
 
-    /// Creates the exchange of the relay, and the queue with a single active consumer. Sources cannot create such a queue.
-    async fn create_sales(&self) -> Result<()> {
+    /// Creates the exchange of the relay.
+    async fn create_exchange(&self) -> Result<()> {
         let (connection, channel) = connect(&self.url).await?;
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let exchange = EVENTS_EXCHANGE.into();
         channel.exchange_declare(exchange, ExchangeKind::Topic, durable, FieldTable::default()).await?;
-        let text = |text: &str| AMQPValue::LongString(text.into());
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), text("quorum"));
-        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        channel.queue_declare(dead_queue(SALES_QUEUE).into(), durable, arguments.clone()).await?;
-        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
-        channel.queue_declare(SALES_QUEUE.into(), durable, arguments).await?;
-        bind(&channel, SALES_QUEUE, SALE_KIND).await?;
         Ok(connection.close(200, "OK".into()).await?)
     }
 
@@ -142,7 +135,7 @@ impl Broker {
                     channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
                     sleep(time).await;
                     if has_outbox {
-                        bind_notes(url).await;
+                        bind(url, queue, NOTE_KIND).await;
                     } else {
                         until_created(&url, queue).await;
                     }
@@ -196,17 +189,15 @@ async fn until_created(url: &str, queue: &str) -> (Connection, Channel) {
     }
 }
 
-async fn bind_notes(url: String) {
+/// Binds a queue to the exchange of the relay, as soon as it exists.
+async fn bind(url: String, queue: &'static str, kind: &'static str) {
     loop {
-        let (_connection, channel) = until_created(&url, NOTES_QUEUE).await;
-        if bind(&channel, NOTES_QUEUE, NOTE_KIND).await.is_ok() {
+        let (_connection, channel) = until_created(&url, queue).await;
+        let options = QueueBindOptions::default();
+        let (name, exchange) = (queue.into(), EVENTS_EXCHANGE.into());
+        let bound = channel.queue_bind(name, exchange, kind.into(), options, FieldTable::default()).await;
+        if bound.is_ok() {
             return;
         }
     }
-}
-
-async fn bind(channel: &Channel, queue: &str, kind: &str) -> Result<()> {
-    let (queue, exchange) = (queue.into(), EVENTS_EXCHANGE.into());
-    let options = QueueBindOptions::default();
-    Ok(channel.queue_bind(queue, exchange, kind.into(), options, FieldTable::default()).await?)
 }

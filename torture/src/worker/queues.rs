@@ -74,12 +74,10 @@ impl<S: EffectStore> Queue<S> {
     }
 
     fn source(&self) -> TracedSource {
-        // Sources cannot create a queue with a single active consumer.
-        let declare = if self.name == SALES_QUEUE { Declare::Check } else { Declare::Create };
-        TracedSource {
-            inner: self.broker.queue(self.name).declare(declare),
-            points: self.context.points.clone(),
-        }
+        let source = self.broker.queue(self.name).declare(Declare::Create);
+        // Sales must keep their order.
+        let inner = if self.name == SALES_QUEUE { source.single_active_consumer() } else { source };
+        TracedSource { inner, points: self.context.points.clone() }
     }
 }
 
