@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lapin::options::{
-    BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-};
+use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use oncebox::rabbitmq::{Declare, RabbitMq, RabbitReceipt, RabbitSession, RabbitSettler, RabbitSink, RabbitSource};
-use oncebox::source::{Abilities, Decision, OpenedSession, Received, Room, Session, Settled, Settler, Source};
+use oncebox::rabbitmq::{
+    Declare, RabbitMq, RabbitReceipt, RabbitSession, RabbitSettler, RabbitSink, RabbitSource,
+};
+use oncebox::source::{
+    Abilities, Decision, OpenedSession, Received, Room, Session, Settled, Settler, Source,
+};
 use oncebox::{
     ConsumerWatch, Envelope, Error, Inbox, InboxBuilder, Outbox, Outgoing, PostgresStore, Relay, Sink,
     SqliteStore, Verdict,
@@ -59,7 +61,11 @@ impl Client {
     /// The number of messages in a queue that no consumer has.
     async fn count(&self, queue: &str) -> u32 {
         let options = QueueDeclareOptions::durable().passive();
-        self.channel.queue_declare(queue.into(), options, FieldTable::default()).await.unwrap().message_count()
+        self.channel
+            .queue_declare(queue.into(), options, FieldTable::default())
+            .await
+            .unwrap()
+            .message_count()
     }
 
     /// The body of the next message, which stays in its queue.
@@ -151,7 +157,8 @@ struct Wire {
 impl Wire {
     async fn start(broker: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let wire = Self { port: listener.local_addr().unwrap().port(), cuts: Arc::new(watch::Sender::new(0)) };
+        let wire =
+            Self { port: listener.local_addr().unwrap().port(), cuts: Arc::new(watch::Sender::new(0)) };
         let cuts = wire.cuts.clone();
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
@@ -284,8 +291,10 @@ async fn connections_that_die_between_commit_and_acknowledgement_cost_nothing() 
     let client = Client::connect(&url).await;
     let expected = once_each(extra);
     until("all took effect", async || effects(&store).await.len() == expected.len()).await;
-    until("all are settled", async || consumer.watch.status().in_flight == 0 && client.count(QUEUE).await == 0)
-        .await;
+    until("all are settled", async || {
+        consumer.watch.status().in_flight == 0 && client.count(QUEUE).await == 0
+    })
+    .await;
     assert_eq!(effects(&store).await, expected);
     let status = consumer.watch.status();
     // An acknowledgement of an earlier connection would be an error of the later one, and end it.
@@ -402,7 +411,8 @@ async fn publish_by(outbox: &Outbox<SqliteStore>, bodies: impl Iterator<Item = S
 /// What the relay has given up, or tries again by itself.
 async fn set_apart(outbox: &Outbox<SqliteStore>) -> (u64, u64) {
     let statuses = outbox.operators().handler_statuses().await.unwrap();
-    let sum = |(tasks, dead), status: &oncebox::store::HandlerStatus| (tasks + status.tasks, dead + status.dead);
+    let sum =
+        |(tasks, dead), status: &oncebox::store::HandlerStatus| (tasks + status.tasks, dead + status.dead);
     statuses.iter().fold((0, 0), sum)
 }
 
@@ -431,9 +441,11 @@ async fn a_relay_waits_for_a_broker_that_is_down() {
         assert_eq!(set_apart(&outbox).await, (0, 0), "tasks and dead letters");
         server.restart().await.unwrap();
         expected += messages;
-        until("all are sent", async || outbox.status().await.unwrap().waiting == 0 && {
-            let statuses = outbox.operators().handler_statuses().await.unwrap();
-            statuses.iter().all(|status| status.lag == 0)
+        until("all are sent", async || {
+            outbox.status().await.unwrap().waiting == 0 && {
+                let statuses = outbox.operators().handler_statuses().await.unwrap();
+                statuses.iter().all(|status| status.lag == 0)
+            }
         })
         .await;
         assert_eq!(set_apart(&outbox).await, (0, 0), "tasks and dead letters");
@@ -481,16 +493,23 @@ async fn a_broker_out_of_memory_takes_acknowledgements_and_the_relay_recovers() 
     publish_by(&outbox, numbers(2 * MESSAGES).skip(MESSAGES)).await;
     let (stop, mut stopped) = watch::channel(false);
     let relaying = outbox.clone();
-    let relaying = tokio::spawn(async move {
-        relaying.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await
-    });
+    let relaying =
+        tokio::spawn(
+            async move { relaying.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await },
+        );
     until("the relay has tried again and again", async || calls.load(Ordering::SeqCst) >= 5).await;
     assert_eq!(consumer.watch.status().acknowledged, 0);
     hold.send_replace(false);
     until("all are acknowledged", async || consumer.watch.status().acknowledged == MESSAGES as u64).await;
     let unsettled = async || {
         let list = ["--no-table-headers", "list_queues", "messages"];
-        server.ctl(&list).await.unwrap().lines().filter_map(|line| line.trim().parse::<u64>().ok()).sum::<u64>()
+        server
+            .ctl(&list)
+            .await
+            .unwrap()
+            .lines()
+            .filter_map(|line| line.trim().parse::<u64>().ok())
+            .sum::<u64>()
     };
     until("the broker has the acknowledgements", async || unsettled().await == 0).await;
     assert_eq!(set_apart(&outbox).await, (0, 0), "tasks and dead letters");
@@ -539,7 +558,8 @@ async fn a_poison_message_is_reported_once_at_its_limit_and_runs_again_after_a_r
     };
     let inbox = inbox(&store).on_raw("books", ["order"], book).build().await.unwrap();
     let rabbit = RabbitMq::new(vhost.url()).unwrap();
-    let source = rabbit.queue(QUEUE).declare(Declare::Create).max_retries(ATTEMPTS - 1).fault_exchange("faults");
+    let source =
+        rabbit.queue(QUEUE).declare(Declare::Create).max_retries(ATTEMPTS - 1).fault_exchange("faults");
     let consumer = Running::start(inbox.consume(source));
     until("the queue exists", async || consumer.watch.status().sessions > 0).await;
     publish(&rabbit, ["poison".to_owned(), "1".to_owned()]).await;

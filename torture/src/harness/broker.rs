@@ -111,9 +111,7 @@ impl Broker {
                     sleep(time).await;
                     server.resume()
                 }
-                BrokerFault::Close => {
-                    server.ctl(&["close_all_connections", "torture"]).await.map(drop)
-                }
+                BrokerFault::Close => server.ctl(&["close_all_connections", "torture"]).await.map(drop),
                 BrokerFault::Channel(number) => {
                     // The connection stays open: the client gets the error of one channel.
                     let program = format!(

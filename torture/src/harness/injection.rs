@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use tokio::task::JoinHandle;
 use oncebox_servers::process::Signal;
 use oncebox_torture::protocol::WorkerCommand;
 use oncebox_torture::scenario::{LEASE, TortureMode};
+use tokio::task::JoinHandle;
 
 use crate::broker::BrokerFault;
 use crate::database::{HeldConnection, Side};
@@ -159,7 +159,10 @@ impl ActiveFault {
                         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
                         let since = now.saturating_sub(self.since.elapsed() + REPLAYED);
                         run.replayed = false;
-                        self.state = InjectionState::Replaying { since_ms: u64::try_from(since.as_millis())?, asked: None };
+                        self.state = InjectionState::Replaying {
+                            since_ms: u64::try_from(since.as_millis())?,
+                            asked: None,
+                        };
                         false
                     }
                     TortureFault::BrokerQueue => {
@@ -341,7 +344,8 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
         | TortureFault::BrokerChannel
         | TortureFault::BrokerAlarm
         | TortureFault::BrokerQueue => {
-            let away = |run: &mut Run| Duration::from_millis(BROKER_AWAY_MS.0) + random_ms(run, BROKER_AWAY_MS.1);
+            let away =
+                |run: &mut Run| Duration::from_millis(BROKER_AWAY_MS.0) + random_ms(run, BROKER_AWAY_MS.1);
             let fault = match fault {
                 TortureFault::BrokerKill => BrokerFault::Kill(random_ms(run, BROKER_DOWN_MS)),
                 TortureFault::BrokerStop => BrokerFault::Stop(away(run)),

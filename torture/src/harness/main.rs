@@ -29,8 +29,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use oncebox_servers::{postgres, rabbitmq};
 use oncebox_servers::skip::in_ci;
+use oncebox_servers::{postgres, rabbitmq};
 use oncebox_torture::scenario::TortureMode;
 
 use broker::BrokerName;
@@ -152,7 +152,8 @@ async fn torture(options: &HarnessOptions) -> Result<ExitCode> {
 /// Why a database or the broker is not available.
 fn missing(store: StoreName, broker: Option<BrokerName>, may_install: bool) -> Result<Option<String>> {
     if broker == Some(BrokerName::Rabbitmq) && rabbitmq::find()?.is_none() {
-        let installed = if may_install { rabbitmq::install().map(drop) } else { Err(anyhow!("it is not installed")) };
+        let installed =
+            if may_install { rabbitmq::install().map(drop) } else { Err(anyhow!("it is not installed")) };
         if let Err(error) = installed {
             return Ok(Some(format!("RabbitMQ: {error:#}")));
         }

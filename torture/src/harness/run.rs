@@ -390,8 +390,12 @@ impl Run {
                 // With an outbox only a part of the messages comes by a queue.
                 let is_part = self.broker.is_some() && self.publisher.is_none();
                 let consumers = if is_part { self.slots.len() } else { 0 };
-                self.recovery =
-                    Recovery::of(self.slots.len(), consumers, self.scenario.receiver_handlers(), Instant::now());
+                self.recovery = Recovery::of(
+                    self.slots.len(),
+                    consumers,
+                    self.scenario.receiver_handlers(),
+                    Instant::now(),
+                );
             } else {
                 self.active_fault = Some(active);
             }
@@ -496,8 +500,9 @@ impl Run {
         let settled = match settled {
             // The broker delivers some copies again, and others were published again meanwhile.
             None if self.publisher.is_some() => return Ok(()),
-            settled => settled
-                .with_context(|| format!("worker {worker} does not have the delivery {delivery}"))?,
+            settled => {
+                settled.with_context(|| format!("worker {worker} does not have the delivery {delivery}"))?
+            }
         };
         if settled.is_first_ack {
             self.last_progress = Instant::now();

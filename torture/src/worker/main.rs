@@ -73,7 +73,9 @@ async fn start() -> Result<Infallible> {
     let mode = TortureMode::named(mode).with_context(|| format!("unknown mode {mode}"))?;
     let scenario = Scenario { mode, seed: seed.parse().context("the seed")? };
     let pool = pool.parse().context("the size of the pool")?;
-    metrics::set_global_recorder(CommitReporter { is_stored: mode == TortureMode::Stored }).ok().context("counting unknown commits")?;
+    metrics::set_global_recorder(CommitReporter { is_stored: mode == TortureMode::Stored })
+        .ok()
+        .context("counting unknown commits")?;
     let context = HandlerContext::new(scenario, Points::default());
     if url.starts_with("postgres:") {
         let store = stores::postgres(url, pool, schema).await?;

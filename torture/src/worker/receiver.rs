@@ -86,11 +86,7 @@ pub(crate) struct Carrier<S: EffectStore> {
 }
 
 impl<S: EffectStore> Carrier<S> {
-    pub(crate) fn new(
-        receiver: &Receiver<S>,
-        broker: Option<&RabbitMq>,
-        context: HandlerContext,
-    ) -> Self {
+    pub(crate) fn new(receiver: &Receiver<S>, broker: Option<&RabbitMq>, context: HandlerContext) -> Self {
         let Receiver { stored, inline } = receiver;
         let broker = broker.map(|broker| broker.exchange(EVENTS_EXCHANGE));
         Self { stored: stored.clone(), inline: inline.clone(), broker, context, sendings: Arc::default() }
@@ -121,7 +117,9 @@ impl<S: EffectStore> Carrier<S> {
             Some(SinkFailure::Refuse(PlannedFailure::Permanent)) => {
                 Err(Verdict::Refused(Failure::permanent("a planned permanent refusal")))
             }
-            Some(SinkFailure::LoseConfirm) | None => Ok(Sending { number: sending, is_lost: planned.is_some() }),
+            Some(SinkFailure::LoseConfirm) | None => {
+                Ok(Sending { number: sending, is_lost: planned.is_some() })
+            }
         }
     }
 
