@@ -3,4 +3,5 @@
 pub mod event;
 pub mod kill_point;
 pub mod protocol;
+pub mod queues;
 pub mod scenario;

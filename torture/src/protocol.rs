@@ -25,7 +25,8 @@ pub enum WorkerCommand {
     LoseCommitResults(u32),
     /// Lose the results of that many commits of the mover and the relay, and report each.
     LoseOutboxResults(u32),
-    /// Cancel the next calls of the inbox, that many, before they are complete.
+    /// Cancel the next calls of the inbox, that many, before they are complete. Where the worker takes its messages from a queue: drop
+    /// its consumer and start another one, that often.
     CancelCalls(u64),
     /// Drop the prepared statements of the session in the next handler calls, that many, and report each.
     Deallocate(u32),
@@ -35,6 +36,11 @@ pub enum WorkerCommand {
     RetryDeadLetters,
     /// Report the backlog.
     ReportBacklog,
+    /// Let the relay send again what it has sent since that time, in milliseconds since 1970, and report [`WorkerReport::Replayed`].
+    Replay {
+        /// The time.
+        since_ms: u64,
+    },
     /// Report how many messages are on their way through the outbox, the relay and the logs.
     ReportLag,
     /// Report the time of this process's clock.
@@ -62,6 +68,10 @@ pub enum WorkerReport {
     Deallocated,
     /// The result of a commit of the mover or the relay was lost.
     OutboxResultLost,
+    /// A consumer of a queue was dropped, with its deliveries in flight.
+    ConsumerDropped,
+    /// The relay sends again.
+    Replayed,
     /// The backlog of all handlers together.
     Backlog(Backlog),
     /// How many messages are on their way.

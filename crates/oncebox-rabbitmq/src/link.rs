@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use lapin::tcp::{AsyncTcpStream, OwnedIdentity, OwnedTLSConfig};
 use lapin::{Channel, Connection, ConnectionProperties};
 use oncebox_core::Error;
@@ -99,6 +100,15 @@ impl Link {
     /// Ends the connection at once.
     pub(crate) fn cut(&self) {
         self.socket.shut();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The client closes a connection with its last channel. But a call that was dropped while it waited for a response may leave
+        // a channel behind, and the broker would send messages to it for ever. The first poll hands the request to the client, after
+        // everything that was sent before. An error means that the connection is closed already.
+        let _ = self.connection.close(200, "OK".into()).now_or_never();
     }
 }
 

@@ -56,8 +56,9 @@ impl RabbitSession {
         settler: RabbitSettler,
         queue: String,
         prefetch: u16,
+        is_full: bool,
     ) -> Self {
-        let phase = if prefetch == 1 { Phase::Full } else { Phase::OneByOne };
+        let phase = if is_full { Phase::Full } else { Phase::OneByOne };
         Self { link, consumer, settler, queue, prefetch, buffer: VecDeque::new(), phase }
     }
 

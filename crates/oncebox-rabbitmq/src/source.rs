@@ -71,7 +71,8 @@ impl QueueType {
 /// that stores failed messages.
 ///
 /// After a connection the source first takes one message at a time while the broker says that it delivers them again. So a message
-/// that crashes its process counts against no other.
+/// that crashes its process counts against no other. A queue with a [single active consumer](Self::single_active_consumer) is the
+/// exception.
 ///
 /// The messages have these fields:
 ///
@@ -102,6 +103,7 @@ pub(crate) struct QueueOptions {
     pub(crate) declare: Declare,
     pub(crate) queue_type: QueueType,
     pub(crate) fault_exchange: Option<String>,
+    pub(crate) is_single_active: bool,
     max_retries: u32,
     handler_timeout: Option<Duration>,
     consumer_timeout: Duration,
@@ -114,6 +116,7 @@ impl RabbitSource {
             declare: Declare::default(),
             queue_type: QueueType::default(),
             fault_exchange: None,
+            is_single_active: false,
             max_retries: MAX_RETRIES,
             handler_timeout: None,
             consumer_timeout: CONSUMER_TIMEOUT,
@@ -149,6 +152,16 @@ impl RabbitSource {
     /// Default: none.
     pub fn fault_exchange(mut self, exchange: impl Into<String>) -> Self {
         self.options.fault_exchange = Some(exchange.into());
+        self
+    }
+
+    /// The queue has a single active consumer (`x-single-active-consumer`): of several processes one consumes, the others wait. Their
+    /// messages keep the order of the queue, also when processes crash; with several active consumers they do not.
+    ///
+    /// Use it for a stored inbox with [ordered](https://docs.rs/oncebox/latest/oncebox/struct.HandlerOptions.html) handlers. In an
+    /// inline inbox retries leave the order, and after a crash all messages that the process had in flight count as abandoned.
+    pub fn single_active_consumer(mut self) -> Self {
+        self.options.is_single_active = true;
         self
     }
 
@@ -219,7 +232,11 @@ impl Source for RabbitSource {
         let link = Link::open(settings, &format!("consumer of {queue}")).await?;
         let found = topology::prepare(&link, settings, &self.options).await?;
         let channel = link.channel().await?;
-        within(settings, "setting the prefetch", channel.basic_qos(1, BasicQosOptions::default())).await?;
+        let prefetch = u16::try_from(prefetch.messages.max(1)).unwrap_or(u16::MAX);
+        // The end of a subscription makes another consumer the active one, while this one still has messages.
+        let first = if self.options.is_single_active { prefetch } else { 1 };
+        within(settings, "setting the prefetch", channel.basic_qos(first, BasicQosOptions::default()))
+            .await?;
         let consuming = channel.basic_consume(
             short(queue)?,
             ONE_BY_ONE.into(),
@@ -236,8 +253,8 @@ impl Source for RabbitSource {
         };
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
         let settler = RabbitSettler::new(epoch, channel, plan, self.publisher.clone(), self.requeues.clone());
-        let prefetch = u16::try_from(prefetch.messages.max(1)).unwrap_or(u16::MAX);
-        let session = RabbitSession::new(link, consumer, settler, queue.clone(), prefetch);
+        let is_full = first == prefetch;
+        let session = RabbitSession::new(link, consumer, settler, queue.clone(), prefetch, is_full);
         Ok(OpenedSession { session, warnings: found.warnings })
     }
 }

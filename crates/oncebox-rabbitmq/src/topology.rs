@@ -149,7 +149,11 @@ impl Topology<'_> {
 
     /// The arguments of the queue itself.
     fn arguments(&self) -> Vec<Argument> {
-        self.dead_lettering(&dead_queue(&self.options.queue))
+        let mut arguments = self.dead_lettering(&dead_queue(&self.options.queue));
+        if self.options.is_single_active {
+            arguments.push(("x-single-active-consumer", true.into()));
+        }
+        arguments
     }
 
     fn retry_arguments(&self, delay: Duration) -> Vec<Argument> {
@@ -219,6 +223,12 @@ impl Topology<'_> {
                  create it again"
             );
         }
+        if text.contains("x-single-active-consumer") {
+            return format!(
+                "the queue {queue:?} {found} ({text}). Whether it has a single active consumer cannot be changed: set or remove \
+                 `single_active_consumer`, or delete the queue and create it again"
+            );
+        }
         let policy: Map<String, Value> = arguments
             .iter()
             .filter(|(name, _)| *name != "x-queue-type")
@@ -269,6 +279,7 @@ fn table(arguments: &[Argument]) -> FieldTable {
     for (name, value) in arguments {
         let value = match value {
             Value::Number(number) => AMQPValue::LongLongInt(number.as_i64().unwrap_or(i64::MAX)),
+            Value::Bool(value) => AMQPValue::Boolean(*value),
             other => AMQPValue::LongString(other.as_str().unwrap_or_default().into()),
         };
         table.insert((*name).into(), value);

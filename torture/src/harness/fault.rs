@@ -6,6 +6,7 @@ use oncebox_torture::kill_point::KillPoint;
 use oncebox_torture::scenario::TortureMode;
 use oncebox_workload::random::Random;
 
+use crate::broker::BrokerName;
 use crate::database::StoreName;
 
 /// A fault that can be injected.
@@ -47,11 +48,33 @@ pub(crate) enum TortureFault {
     DeallocateAll,
     /// Commits of the mover and the relay succeed, and their results are lost.
     LoseOutboxResults,
+    /// `kill -9` of the broker, and a restart.
+    BrokerKill,
+    /// The broker is stopped for seconds, and continues then.
+    BrokerStop,
+    /// The broker closes all connections.
+    BrokerClose,
+    /// The broker closes the channel of a consumer with an error.
+    BrokerChannel,
+    /// The broker runs out of memory for seconds.
+    BrokerAlarm,
+    /// A queue is deleted with its messages, and created again.
+    BrokerQueue,
 }
 
 impl TortureFault {
-    /// The faults that are possible with a store, in a mode.
-    pub(crate) fn of(store: StoreName, mode: TortureMode) -> Vec<Self> {
+    /// The faults of a broker.
+    const OF_BROKER: [Self; 6] = [
+        Self::BrokerKill,
+        Self::BrokerStop,
+        Self::BrokerClose,
+        Self::BrokerChannel,
+        Self::BrokerAlarm,
+        Self::BrokerQueue,
+    ];
+
+    /// The faults that are possible with a store, in a mode, with or without a broker.
+    pub(crate) fn of(store: StoreName, mode: TortureMode, broker: Option<BrokerName>) -> Vec<Self> {
         let has_outbox = mode == TortureMode::Outbox;
         let of_outbox = KillPoint::OF_OUTBOX.into_iter().map(Self::KillAt).chain([Self::LoseOutboxResults]);
         let kills = KillPoint::OF_INBOX.into_iter().map(Self::KillAt);
@@ -78,13 +101,15 @@ impl TortureFault {
             Self::HoldWriteLock => store == StoreName::Sqlite,
             _ => true,
         };
-        kills.chain(others).chain(of_outbox.filter(|_| has_outbox)).filter(is_possible).collect()
+        let of_broker = Self::OF_BROKER.into_iter().filter(|_| broker.is_some());
+        let of_outbox = of_outbox.filter(|_| has_outbox);
+        kills.chain(others).chain(of_outbox).chain(of_broker).filter(is_possible).collect()
     }
 
     /// All faults of a store, whatever the mode.
     pub(crate) fn all(store: StoreName) -> Vec<Self> {
         // The mode with an outbox has the faults of all others.
-        Self::of(store, TortureMode::Outbox)
+        Self::of(store, TortureMode::Outbox, Some(BrokerName::Rabbitmq))
     }
 
     /// The fault with that id.
@@ -126,6 +151,12 @@ impl TortureFault {
             Self::KillAt(KillPoint::BeforeSend) => "kill_before_send",
             Self::KillAt(KillPoint::BeforeConfirm) => "kill_before_confirm",
             Self::LoseOutboxResults => "lose_outbox_results",
+            Self::BrokerKill => "broker_kill",
+            Self::BrokerStop => "broker_stop",
+            Self::BrokerClose => "broker_close",
+            Self::BrokerChannel => "broker_channel",
+            Self::BrokerAlarm => "broker_alarm",
+            Self::BrokerQueue => "broker_queue",
         }
     }
 }
@@ -216,9 +247,10 @@ mod tests {
             StoreName::ALL.into_iter().flat_map(|store| TortureMode::ALL.map(|mode| (store, mode)))
         {
             let all = TortureFault::all(store);
-            assert!(TortureFault::of(store, mode).iter().all(|fault| all.contains(fault)));
+            assert!(TortureFault::of(store, mode, None).iter().all(|fault| all.contains(fault)));
         }
-        let of_inline = TortureFault::of(StoreName::Sqlite, TortureMode::Inline);
+        let of_inline = TortureFault::of(StoreName::Sqlite, TortureMode::Inline, None);
         assert!(!of_inline.contains(&TortureFault::LoseOutboxResults));
+        assert!(!of_inline.contains(&TortureFault::BrokerKill));
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use oncebox_torture::scenario::TortureMode;
 use serde::{Deserialize, Serialize};
 
+use crate::broker::BrokerName;
 use crate::database::StoreName;
 use crate::seed::SeedSettings;
 use crate::verdict::Verdict;
@@ -23,6 +24,9 @@ pub(crate) struct FinishedSeeds {
 struct FinishedSeed {
     store: StoreName,
     mode: TortureMode,
+    // Lines of older ledger files do not have this field.
+    #[serde(default)]
+    broker: Option<BrokerName>,
     seed: u64,
     faults: usize,
     messages: u64,
@@ -47,9 +51,9 @@ impl FinishedSeeds {
 
     /// The verdict about this seed, if the same build has finished it.
     pub(crate) fn verdict(&self, settings: &SeedSettings, build: &str) -> Option<&Verdict> {
-        let SeedSettings { store, mode, seed, faults, messages, .. } = *settings;
+        let SeedSettings { store, mode, broker, seed, faults, messages, .. } = *settings;
         let is_same = |finished: &&FinishedSeed| {
-            (finished.store, finished.mode, finished.seed) == (store, mode, seed)
+            (finished.store, finished.mode, finished.broker, finished.seed) == (store, mode, broker, seed)
                 && (finished.faults, finished.messages, finished.build.as_str()) == (faults, messages, build)
         };
         self.seeds.iter().find(is_same).map(|finished| &finished.verdict)
@@ -57,9 +61,9 @@ impl FinishedSeeds {
 
     /// Adds a seed to the file.
     pub(crate) fn add(&mut self, settings: &SeedSettings, build: &str, verdict: &Verdict) -> Result<()> {
-        let SeedSettings { store, mode, seed, faults, messages, .. } = *settings;
+        let SeedSettings { store, mode, broker, seed, faults, messages, .. } = *settings;
         let (build, verdict) = (build.to_owned(), verdict.clone());
-        let finished = FinishedSeed { store, mode, seed, faults, messages, build, verdict };
+        let finished = FinishedSeed { store, mode, broker, seed, faults, messages, build, verdict };
         let line = format!("{}\n", serde_json::to_string(&finished)?);
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;

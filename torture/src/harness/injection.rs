@@ -5,8 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use oncebox_servers::process::Signal;
 use oncebox_torture::protocol::WorkerCommand;
-use oncebox_torture::scenario::LEASE;
+use oncebox_torture::scenario::{LEASE, TortureMode};
+use tokio::task::JoinHandle;
 
+use crate::broker::BrokerFault;
 use crate::database::{HeldConnection, Side};
 use crate::fault::TortureFault;
 use crate::run::{Run, WITH_CLOCK, WITH_SMALL_POOL, WorkerState};
@@ -41,6 +43,14 @@ const AFFECTED_LIMIT: Duration = Duration::from_secs(10);
 const LOST_OUTBOX_RESULTS: usize = 20;
 /// The maximum number of handler calls that drop the prepared statements of their session.
 const DEALLOCATIONS: usize = 8;
+/// The maximum time before a killed broker is started again.
+const BROKER_DOWN_MS: usize = 2_000;
+/// The time for which a broker does not respond or accepts no messages: the minimum, and the maximum that is added to it.
+const BROKER_AWAY_MS: (u64, usize) = (1_000, 3_000);
+/// The maximum time for which a queue does not exist.
+const QUEUE_GONE_MS: usize = 500;
+/// Messages that were published this long before their queue was deleted have left it. More would be sent again for nothing.
+const REPLAYED: Duration = Duration::from_secs(60);
 
 /// A fault that has begun.
 #[derive(Debug)]
@@ -84,6 +94,10 @@ enum InjectionState {
     Changed { until: u64 },
     /// Workers are restarted one after the other.
     Rolling { worker: usize },
+    /// The broker has a fault until the task ends.
+    Broker { task: JoinHandle<Result<()>> },
+    /// A relay is to send again what it has sent since that time, in milliseconds since 1970.
+    Replaying { since_ms: u64, asked: Option<Instant> },
 }
 
 impl ActiveFault {
@@ -137,6 +151,36 @@ impl ActiveFault {
                 run.clock_seconds.is_some_and(|read| read.abs_diff(expected) < CLOCK_TOLERANCE_SECONDS)
             }
             InjectionState::Rolling { worker } => return Ok(restart_next(worker, run)),
+            InjectionState::Broker { task } if !task.is_finished() => false,
+            InjectionState::Broker { task } => {
+                task.await?.with_context(|| format!("injecting {}", self.fault.id()))?;
+                match self.fault {
+                    TortureFault::BrokerQueue if run.scenario.mode == TortureMode::Outbox => {
+                        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+                        let since = now.saturating_sub(self.since.elapsed() + REPLAYED);
+                        run.replayed = false;
+                        self.state = InjectionState::Replaying {
+                            since_ms: u64::try_from(since.as_millis())?,
+                            asked: None,
+                        };
+                        false
+                    }
+                    TortureFault::BrokerQueue => {
+                        run.repeat_in_flight();
+                        true
+                    }
+                    _ => true,
+                }
+            }
+            InjectionState::Replaying { since_ms, asked } => {
+                if asked.is_none_or(|asked| asked.elapsed() > RETRY_AFTER)
+                    && let Some(worker) = run.random_worker()
+                {
+                    *asked = Some(now);
+                    run.send(worker, WorkerCommand::Replay { since_ms: *since_ms })?;
+                }
+                run.replayed
+            }
         };
         if is_over {
             self.end(run).await?;
@@ -293,6 +337,25 @@ async fn begin(fault: TortureFault, run: &mut Run) -> Result<InjectionState> {
             let calls = 1 + u32::try_from(run.random.below(DEALLOCATIONS))?;
             run.send(worker, WorkerCommand::Deallocate(calls))?;
             InjectionState::Deallocating { before: run.deallocated }
+        }
+        TortureFault::BrokerKill
+        | TortureFault::BrokerStop
+        | TortureFault::BrokerClose
+        | TortureFault::BrokerChannel
+        | TortureFault::BrokerAlarm
+        | TortureFault::BrokerQueue => {
+            let away =
+                |run: &mut Run| Duration::from_millis(BROKER_AWAY_MS.0) + random_ms(run, BROKER_AWAY_MS.1);
+            let fault = match fault {
+                TortureFault::BrokerKill => BrokerFault::Kill(random_ms(run, BROKER_DOWN_MS)),
+                TortureFault::BrokerStop => BrokerFault::Stop(away(run)),
+                TortureFault::BrokerClose => BrokerFault::Close,
+                TortureFault::BrokerChannel => BrokerFault::Channel(run.random.below(1_000)),
+                TortureFault::BrokerAlarm => BrokerFault::Alarm(away(run)),
+                _ => BrokerFault::Queue(random_ms(run, QUEUE_GONE_MS)),
+            };
+            let broker = run.broker.as_ref().context("no broker for its fault")?;
+            InjectionState::Broker { task: broker.begin(fault) }
         }
         TortureFault::LoseOutboxResults => {
             let commits = 1 + u32::try_from(run.random.below(LOST_OUTBOX_RESULTS))?;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
+mod broker;
 mod checker;
 mod clock;
 mod database;
@@ -12,6 +13,7 @@ mod history;
 mod injection;
 mod keep;
 mod namespace;
+mod publisher;
 mod recovery;
 mod report;
 mod run;
@@ -25,12 +27,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use oncebox_servers::postgres;
 use oncebox_servers::skip::in_ci;
+use oncebox_servers::{postgres, rabbitmq};
 use oncebox_torture::scenario::TortureMode;
 
+use broker::BrokerName;
 use database::StoreName;
 use fault::TortureFault;
 use finished_seeds::FinishedSeeds;
@@ -53,6 +56,9 @@ struct HarnessOptions {
     /// Only this way in; otherwise the seeds take turns
     #[arg(long, value_enum)]
     mode: Option<TortureMode>,
+    /// Messages pass this broker, which gets faults too
+    #[arg(long, value_enum)]
+    broker: Option<BrokerName>,
     /// Only these faults, by their ids
     #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "ledger", value_parser = TortureFault::named)]
     only: Vec<TortureFault>,
@@ -77,7 +83,7 @@ struct HarnessOptions {
     /// Where finished seeds are written down; those that the same build has finished are not run again
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
-    /// Leave out what needs PostgreSQL or faketime where they are missing, instead of installing them
+    /// Leave out what needs PostgreSQL, RabbitMQ or faketime where they are missing, instead of installing them
     #[arg(long)]
     no_install: bool,
 }
@@ -111,7 +117,7 @@ async fn torture(options: &HarnessOptions) -> Result<ExitCode> {
         if options.store.is_some_and(|only| only != store) {
             continue;
         }
-        if let Some(why) = missing(store, !options.no_install)? {
+        if let Some(why) = missing(store, options.broker, !options.no_install)? {
             report.leave_out(why);
             continue;
         }
@@ -143,8 +149,15 @@ async fn torture(options: &HarnessOptions) -> Result<ExitCode> {
     Ok(if report.is_good(in_ci()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Why a database is not available.
-fn missing(store: StoreName, may_install: bool) -> Result<Option<String>> {
+/// Why a database or the broker is not available.
+fn missing(store: StoreName, broker: Option<BrokerName>, may_install: bool) -> Result<Option<String>> {
+    if broker == Some(BrokerName::Rabbitmq) && rabbitmq::find()?.is_none() {
+        let installed =
+            if may_install { rabbitmq::install().map(drop) } else { Err(anyhow!("it is not installed")) };
+        if let Err(error) = installed {
+            return Ok(Some(format!("RabbitMQ: {error:#}")));
+        }
+    }
     if store != StoreName::Postgres || postgres::find()?.is_some() {
         return Ok(None);
     }
@@ -161,6 +174,7 @@ fn seeds(options: &HarnessOptions, store: StoreName) -> Vec<SeedSettings> {
     let count = options.faults.div_ceil(SEED_FAULTS).max(modes.len()).min(options.faults);
     let seed = |number: usize| SeedSettings {
         store,
+        broker: options.broker,
         mode: modes[number % modes.len()],
         seed: options.seed + number as u64,
         // The first seeds get the remainder.

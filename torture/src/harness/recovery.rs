@@ -22,6 +22,8 @@ pub(crate) struct Recovery {
 pub(crate) struct Waiting {
     pub(crate) workers: BTreeSet<usize>,
     pub(crate) handlers: BTreeSet<&'static str>,
+    /// Workers whose consumer has not got a message, where they do not get all messages by a queue.
+    pub(crate) consumers: BTreeSet<usize>,
 }
 
 impl Recovery {
@@ -31,16 +33,24 @@ impl Recovery {
         Self { waiting_for: Waiting::default(), is_careless: true, care_checked: now, since: now }
     }
 
-    /// A fault is over: all workers must make progress, and messages must reach these handlers.
-    pub(crate) fn of(workers: usize, handlers: &[&'static str], now: Instant) -> Self {
-        let waiting_for =
-            Waiting { workers: (0..workers).collect(), handlers: handlers.iter().copied().collect() };
+    /// A fault is over: all workers must make progress, also the consumers of so many of them, and messages must reach these handlers.
+    pub(crate) fn of(workers: usize, consumers: usize, handlers: &[&'static str], now: Instant) -> Self {
+        let waiting_for = Waiting {
+            workers: (0..workers).collect(),
+            handlers: handlers.iter().copied().collect(),
+            consumers: (0..consumers).collect(),
+        };
         Self { waiting_for, is_careless: false, care_checked: now, since: now }
     }
 
     /// A handler has run, in any worker: the lanes of a relay may all be leased by other processes.
     pub(crate) fn ran(&mut self, handler: &str) {
         self.waiting_for.handlers.remove(handler);
+    }
+
+    /// The consumer of a worker has got a message.
+    pub(crate) fn consumed(&mut self, worker: usize) {
+        self.waiting_for.consumers.remove(&worker);
     }
 
     /// A worker has acknowledged a message, with these outcomes. Duplicates do not show that it can write.
@@ -94,7 +104,7 @@ mod tests {
     fn the_next_fault_waits_for_the_end_of_crash_care() {
         let now = Instant::now();
         assert!(Recovery::complete().is_care_over(now));
-        let mut recovery = Recovery::of(1, &[], now);
+        let mut recovery = Recovery::of(1, 0, &[], now);
         assert!(!recovery.is_care_unknown(now), "not more often than every 100 ms");
         assert!(recovery.is_care_unknown(now + CARE_CHECK_INTERVAL));
         assert!(!recovery.is_care_over(now + CARE_CHECK_INTERVAL));
@@ -106,7 +116,7 @@ mod tests {
     #[test]
     fn every_worker_must_handle_or_accept_a_new_message() {
         let now = Instant::now();
-        let mut recovery = Recovery::of(3, &[], now);
+        let mut recovery = Recovery::of(3, 0, &[], now);
         recovery.acknowledged(0, "accepted");
         recovery.acknowledged(1, "duplicate+done");
         for outcomes in ["known", "duplicate+duplicate", "queued"] {
@@ -121,12 +131,13 @@ mod tests {
     #[test]
     fn messages_must_reach_the_handlers_of_a_receiver() {
         let now = Instant::now();
-        let mut recovery = Recovery::of(0, &["ledger", "notes"], now);
+        let mut recovery = Recovery::of(0, 1, &["ledger", "notes"], now);
         for handler in ["books", "notes"] {
             recovery.ran(handler);
         }
         assert!(!recovery.is_complete());
-        assert_eq!(recovery.take_overdue(LIMIT, now + LIMIT * 2).handlers, BTreeSet::from(["ledger"]));
+        let overdue = recovery.take_overdue(LIMIT, now + LIMIT * 2);
+        assert_eq!((overdue.handlers, overdue.consumers), (BTreeSet::from(["ledger"]), BTreeSet::from([0])));
         assert!(recovery.is_complete());
     }
 }

@@ -9,12 +9,14 @@ use anyhow::{Context, Result, bail};
 use oncebox_servers::process::{Signal, describe};
 use oncebox_torture::event::{Backlog, TortureEvent};
 use oncebox_torture::protocol::{WorkerCommand, WorkerReport};
-use oncebox_torture::scenario::{Scenario, TortureMode};
+use oncebox_torture::queues::BROKER_URL;
+use oncebox_torture::scenario::{NOTES, Scenario, TortureMode};
 use oncebox_workload::deliverer::{Deliverer, DeliveryResult, SentCopy};
 use oncebox_workload::random::Random;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
 
+use crate::broker::{Broker, BrokerName};
 use crate::checker::check;
 use crate::clock::FakeClock;
 use crate::database::{Database, Side};
@@ -23,6 +25,7 @@ use crate::fault::{Schedule, TortureFault};
 use crate::history::{Event, History, read};
 use crate::injection::ActiveFault;
 use crate::keep;
+use crate::publisher::Publisher;
 use crate::recovery::Recovery;
 use crate::seed::{SeedResult, SeedSettings};
 use crate::workers::{Worker, WorkerOutput, WorkerSettings};
@@ -83,6 +86,12 @@ impl WorkerState {
     }
 }
 
+/// What every message has.
+#[derive(serde::Deserialize)]
+struct Numbered {
+    id: u64,
+}
+
 /// The worker with a certain number. When it has ended, another process takes its place.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -95,6 +104,10 @@ pub(crate) struct Slot {
 pub(crate) struct Run {
     pub(crate) scenario: Scenario,
     pub(crate) database: Database,
+    /// What messages pass on their way to the inbox, if anything.
+    pub(crate) broker: Option<Broker>,
+    /// Publishes copies of messages, where they do not go to a certain worker.
+    publisher: Option<Publisher>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) deliverer: Deliverer,
     pub(crate) random: Random,
@@ -113,6 +126,8 @@ pub(crate) struct Run {
     pub(crate) commits_unknown: u64,
     /// Commits of movers and relays whose result was lost.
     pub(crate) outbox_results_lost: u64,
+    /// Whether the relay sends again, after the last request for that.
+    pub(crate) replayed: bool,
     /// How often many processes have started at once.
     pub(crate) starters: usize,
     /// How many messages are on their way to the receiver, and when a worker was asked last.
@@ -144,7 +159,11 @@ pub(crate) async fn run(settings: &SeedSettings) -> Result<SeedResult> {
     let unavailable = [(TortureFault::DiskFull, no_small_disk), (TortureFault::ClockJump, no_clock)];
     let (possible, left_out) = possible_faults(settings, unavailable);
     let database = Database::start(settings.store, settings.scenario(), disk).await?;
-    let mut run = Run::new(settings, database, clock.ok(), folder.path(), &possible)?;
+    let broker = match settings.broker {
+        Some(BrokerName::Rabbitmq) => Some(Broker::start(settings.mode).await?),
+        None => None,
+    };
+    let mut run = Run::new(settings, database, broker, clock.ok(), folder.path(), &possible)?;
     for number in 0..WORKERS {
         let slot = run.start_worker(number)?;
         run.slots.push(slot);
@@ -186,15 +205,21 @@ impl Run {
     fn new(
         settings: &SeedSettings,
         database: Database,
+        broker: Option<Broker>,
         clock: Option<FakeClock>,
         folder: &Path,
         possible: &[TortureFault],
     ) -> Result<Self> {
         let (scenario, seed) = (settings.scenario(), settings.seed);
         let (output_sender, output) = mpsc::unbounded_channel();
+        // With an outbox the relay publishes.
+        let publisher = broker.as_ref().filter(|_| scenario.mode != TortureMode::Outbox);
+        let publisher = publisher.map(|broker| Publisher::start(broker.url().to_owned(), scenario));
         Ok(Self {
             scenario,
             database,
+            broker,
+            publisher,
             slots: Vec::new(),
             deliverer: Deliverer::new(scenario.plan(), WORKERS, settings.messages),
             random: Random::new(seed, "faults"),
@@ -207,6 +232,7 @@ impl Run {
             bodies: 0,
             commits_unknown: 0,
             outbox_results_lost: 0,
+            replayed: false,
             starters: 0,
             lag: 0,
             lag_asked: Instant::now(),
@@ -225,10 +251,11 @@ impl Run {
     }
 
     fn start_worker(&self, number: usize) -> Result<Slot> {
-        let environment = match &self.clock {
+        let mut environment = match &self.clock {
             Some(clock) if number == WITH_CLOCK => clock.environment().to_vec(),
             _ => Vec::new(),
         };
+        environment.extend(self.broker.as_ref().map(|broker| (BROKER_URL, broker.url().to_owned())));
         let settings = WorkerSettings {
             url: self.database.url(Side::Sender),
             schema: self.database.schema().into(),
@@ -303,6 +330,9 @@ impl Run {
             for worker in overdue.workers {
                 self.history.add(TortureEvent::Idle { worker })?;
             }
+            for worker in overdue.consumers {
+                self.history.add(TortureEvent::Idle { worker })?;
+            }
             for handler in overdue.handlers {
                 self.history.add(TortureEvent::IdleHandler { handler: handler.into() })?;
             }
@@ -319,6 +349,8 @@ impl Run {
         let open = self.open();
         let lag_max = if self.active_fault.is_some() { LAG_IN_FAULT_MAX } else { LAG_MAX };
         let most = if self.lag > lag_max { self.deliverer.sent() } else { u64::MAX };
+        // A queue takes copies whether workers run or not, and gives them to any of them.
+        let open = if self.publisher.is_some() { (0..WORKERS).collect() } else { open };
         let deliveries = self.deliverer.deliveries(&open, most, Instant::now());
         self.send_deliveries(&deliveries)
     }
@@ -336,12 +368,15 @@ impl Run {
         Ok(())
     }
 
-    /// Sends copies of messages to workers.
+    /// Sends copies of messages to workers, or to their queue.
     pub(crate) fn send_deliveries(&mut self, deliveries: &[SentCopy]) -> Result<()> {
         for delivery in deliveries {
             self.history.add_all(Event::of_delivery(delivery, self.scenario.plan()))?;
             let SentCopy { number, worker, message, copy } = *delivery;
-            self.send(worker, WorkerCommand::Deliver { delivery: number, message, copy })?;
+            match &self.publisher {
+                Some(publisher) => publisher.publish(*delivery),
+                None => self.send(worker, WorkerCommand::Deliver { delivery: number, message, copy })?,
+            }
         }
         Ok(())
     }
@@ -352,8 +387,15 @@ impl Run {
             if active.is_over(self).await? {
                 self.print("end", active.fault());
                 self.history.add(TortureEvent::TortureFault { id: active.fault().id().into() })?;
-                self.recovery =
-                    Recovery::of(self.slots.len(), self.scenario.receiver_handlers(), Instant::now());
+                // With an outbox only a part of the messages comes by a queue.
+                let is_part = self.broker.is_some() && self.publisher.is_none();
+                let consumers = if is_part { self.slots.len() } else { 0 };
+                self.recovery = Recovery::of(
+                    self.slots.len(),
+                    consumers,
+                    self.scenario.receiver_handlers(),
+                    Instant::now(),
+                );
             } else {
                 self.active_fault = Some(active);
             }
@@ -387,6 +429,9 @@ impl Run {
     /// Handles all output of the workers, and waits a moment for the first.
     async fn receive(&mut self) -> Result<()> {
         let mut next = timeout(TICK, self.output.recv()).await.ok().flatten();
+        while let Some(copy) = self.publisher.as_mut().and_then(Publisher::next_lost) {
+            self.settle(copy.worker, copy.number, DeliveryResult::Retry, "not confirmed".to_owned())?;
+        }
         while let Some(output) = next {
             self.handle_output(output).await?;
             next = self.output.try_recv().ok();
@@ -411,6 +456,9 @@ impl Run {
             WorkerReport::Event(event) => {
                 match &event {
                     TortureEvent::Body { handler, .. } => {
+                        if handler == NOTES {
+                            self.recovery.consumed(worker);
+                        }
                         self.bodies += 1;
                         self.recovery.ran(handler);
                     }
@@ -419,6 +467,8 @@ impl Run {
                 }
                 self.history.add(event)?;
             }
+            WorkerReport::ConsumerDropped => self.cancelled += 1,
+            WorkerReport::Replayed => self.replayed = true,
             WorkerReport::Deallocated => self.deallocated += 1,
             WorkerReport::OutboxResultLost => self.outbox_results_lost += 1,
             WorkerReport::Backlog(backlog) => self.backlog = Some(backlog),
@@ -435,14 +485,25 @@ impl Run {
         result: DeliveryResult,
         outcome: String,
     ) -> Result<()> {
-        let settled = self.deliverer.settle(worker, delivery, result, Instant::now());
-        let settled =
-            settled.with_context(|| format!("worker {worker} does not have the delivery {delivery}"))?;
         self.cancelled += u64::from(outcome == "cancelled");
         // Another result does not show that the worker makes progress again.
         if result == DeliveryResult::Ack {
             self.recovery.acknowledged(worker, &outcome);
         }
+        let now = Instant::now();
+        let settled = if self.publisher.is_some() {
+            // Any worker may have got it.
+            (0..WORKERS).find_map(|worker| self.deliverer.settle(worker, delivery, result, now))
+        } else {
+            self.deliverer.settle(worker, delivery, result, now)
+        };
+        let settled = match settled {
+            // The broker delivers some copies again, and others were published again meanwhile.
+            None if self.publisher.is_some() => return Ok(()),
+            settled => {
+                settled.with_context(|| format!("worker {worker} does not have the delivery {delivery}"))?
+            }
+        };
         if settled.is_first_ack {
             self.last_progress = Instant::now();
         }
@@ -464,8 +525,18 @@ impl Run {
         let slot = self.start_worker(number)?;
         let ended = std::mem::replace(&mut self.slots[number], slot);
         let status = ended.worker.wait().await?;
-        self.deliverer.worker_ended(number);
+        if self.publisher.is_some() {
+            // It is not known what it had settled and could not report.
+            self.repeat_in_flight();
+        } else {
+            self.deliverer.worker_ended(number);
+        }
         self.add_end(number, status, state.is_end_expected(status))
+    }
+
+    /// Publishes all copies again that are not reported as settled.
+    pub(crate) fn repeat_in_flight(&mut self) {
+        (0..WORKERS).for_each(|worker| self.deliverer.worker_ended(worker));
     }
 
     fn add_end(&mut self, worker: usize, status: ExitStatus, is_expected: bool) -> Result<()> {
@@ -474,12 +545,19 @@ impl Run {
 
     /// Waits until the log is worked off. Messages that failed permanently are retried, and succeed from now on.
     async fn work_off(&mut self) -> Result<()> {
-        if self.scenario.mode == TortureMode::Inline {
+        if self.scenario.mode == TortureMode::Inline && self.broker.is_none() {
             return Ok(());
         }
         let (mut changed, mut last) = (Instant::now(), None);
         while changed.elapsed() < STALL_LIMIT {
-            let backlog = self.query_backlog().await?;
+            let mut backlog = self.query_backlog().await?;
+            // In the order in which messages pass: what has left a queue is in the log then.
+            if let (Some(Backlog { lag, .. }), Some(queued)) = (&mut backlog, self.take_queued().await?) {
+                *lag += queued;
+                if queued == 0 && *lag == 0 {
+                    backlog = self.query_backlog().await?;
+                }
+            }
             if self.verbose {
                 eprintln!("backlog: {backlog:?}");
             }
@@ -493,6 +571,18 @@ impl Run {
             sleep(TICK * 10).await;
         }
         self.history.add(TortureEvent::BacklogLeft(last.unwrap_or_default()))
+    }
+
+    /// The number of messages in the queues of the broker, if there is one. Those that a consumer has rejected are dead letters, and
+    /// leave their queue.
+    async fn take_queued(&mut self) -> Result<Option<u64>> {
+        let Some(broker) = &self.broker else { return Ok(None) };
+        for body in broker.take_rejected().await? {
+            let message = serde_json::from_slice(&body).map(|Numbered { id }| id).unwrap_or_default();
+            let (handler, error) = ("queue".to_owned(), "its consumer has rejected it".to_owned());
+            self.history.add(TortureEvent::DeadLetter { message, handler, error })?;
+        }
+        Ok(Some(broker.messages().await?))
     }
 
     /// Lets a worker retry all dead letters and report the backlog.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use oncebox_torture::scenario::{Scenario, TortureMode};
 
+use crate::broker::BrokerName;
 use crate::database::StoreName;
 use crate::fault::TortureFault;
 use crate::verdict::Verdict;
@@ -13,6 +14,8 @@ use crate::verdict::Verdict;
 pub(crate) struct SeedSettings {
     pub(crate) store: StoreName,
     pub(crate) mode: TortureMode,
+    /// What messages pass on their way to the inbox, if anything.
+    pub(crate) broker: Option<BrokerName>,
     pub(crate) seed: u64,
     pub(crate) faults: usize,
     pub(crate) messages: u64,
@@ -42,23 +45,25 @@ impl SeedSettings {
 
     /// The faults that can happen in this mode.
     pub(crate) fn possible_faults(&self) -> Vec<TortureFault> {
-        let mut faults = TortureFault::of(self.store, self.mode);
+        let mut faults = TortureFault::of(self.store, self.mode, self.broker);
         faults.retain(|fault| self.only.is_empty() || self.only.contains(fault));
         faults
     }
 
     /// Its name in reports and folders.
     pub(crate) fn name(&self) -> String {
-        format!("{}-{}-{}", self.store.name(), self.mode.name(), self.seed)
+        let broker = self.broker.map(|broker| format!("-{}", broker.name())).unwrap_or_default();
+        format!("{}-{}{broker}-{}", self.store.name(), self.mode.name(), self.seed)
     }
 
     /// The command that runs this seed alone.
     pub(crate) fn command(&self) -> String {
-        let Self { store, mode, seed, faults, messages, only, .. } = self;
+        let Self { store, mode, broker, seed, faults, messages, only, .. } = self;
         let only: Vec<&str> = only.iter().map(|fault| fault.id()).collect();
         let only = if only.is_empty() { String::new() } else { format!(" --only {}", only.join(",")) };
+        let broker = broker.map(|broker| format!(" --broker {}", broker.name())).unwrap_or_default();
         format!(
-            "cargo xtask torture --store {} --mode {} --seed {seed} --faults {faults} --messages {messages}{only} --keep torture-{}",
+            "cargo xtask torture --store {} --mode {}{broker} --seed {seed} --faults {faults} --messages {messages}{only} --keep torture-{}",
             store.name(),
             mode.name(),
             self.name()
@@ -74,6 +79,7 @@ pub(crate) mod tests {
         SeedSettings {
             store,
             mode,
+            broker: None,
             seed,
             faults: 100,
             messages: 1_000,
@@ -95,5 +101,8 @@ pub(crate) mod tests {
             "cargo xtask torture --store sqlite --mode spill --seed 3 --faults 100 --messages 1000 --only disk_full \
              --keep torture-sqlite-spill-3"
         );
+        let command = SeedSettings { broker: Some(BrokerName::Rabbitmq), ..settings }.command();
+        assert!(command.contains(" --mode spill --broker rabbitmq --seed 3 "), "{command}");
+        assert!(command.ends_with(" --keep torture-sqlite-spill-rabbitmq-3"), "{command}");
     }
 }

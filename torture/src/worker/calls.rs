@@ -119,7 +119,7 @@ fn result_of(report: &Report) -> (DeliveryResult, String) {
 }
 
 /// Polls a future up to that many times, then drops it, as a cancelled caller does.
-async fn polled<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn polled<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
     poll_fn(move |context| match future.as_mut().poll(context) {

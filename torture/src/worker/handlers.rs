@@ -92,18 +92,22 @@ impl HandlerContext {
             deallocate::<S>(conn).await?;
         }
         S::effect(conn, handler, i64::try_from(id)?, token).await?;
+        // The transaction is open when a statement is sent that succeeds. Its response may be read long after that, when the server has
+        // terminated the session and another worker runs the handler.
+        let mut leave = monotonic_nanos();
         S::read_back(conn).await?;
         self.points.pass(KillPoint::InBody);
         if self.scenario.is_slow(handler, id) {
             tokio::time::sleep(SLOW).await;
             // A run whose transaction was lost meanwhile must not be reported: it would look like an overlap with the
             // next run.
+            leave = monotonic_nanos();
             S::prove(conn).await?;
         }
         if deallocates && !id.is_multiple_of(2) {
             deallocate::<S>(conn).await?;
         }
-        self.end(handler, id, attempt, enter)
+        self.end(handler, id, attempt, (enter, leave))
     }
 
     async fn post(&self, id: u64, attempt: u32) -> Result<(), Failure> {
@@ -112,12 +116,17 @@ impl HandlerContext {
         if self.scenario.is_slow(MAIL, id) {
             tokio::time::sleep(SLOW).await;
         }
-        self.end(MAIL, id, attempt, enter)
+        self.end(MAIL, id, attempt, (enter, monotonic_nanos()))
     }
 
     /// Reports that the handler has run, and fails by plan.
-    fn end(&self, handler: &str, message: u64, attempt: u32, enter: u64) -> Result<(), Failure> {
-        let leave = monotonic_nanos();
+    fn end(
+        &self,
+        handler: &str,
+        message: u64,
+        attempt: u32,
+        (enter, leave): (u64, u64),
+    ) -> Result<(), Failure> {
         // Before the planned failure: the transaction of a failed run was open too, so it counts for overlaps.
         report(&WorkerReport::Event(TortureEvent::Body { message, handler: handler.into(), enter, leave }));
         let is_permanent_stopped = self.is_permanent_stopped.load(Ordering::SeqCst);

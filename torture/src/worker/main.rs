@@ -5,7 +5,7 @@
 //! torture-worker URL MODE SEED POOL SCHEMA [RECEIVER]
 //! ```
 //!
-//! `RECEIVER` is the URL of the second database, for the mode with an outbox. On `SIGTERM` the worker finishes its
+//! `RECEIVER` is the URL of the second database, for the mode with an outbox. With a broker, its URL is in the environment. On `SIGTERM` the worker finishes its
 //! in-flight work.
 
 #![allow(clippy::print_stderr, reason = "its standard error is a log for people")]
@@ -15,6 +15,7 @@ mod effects;
 mod handlers;
 mod own_transaction;
 mod points;
+mod queues;
 mod receiver;
 mod report;
 mod sender;
@@ -72,7 +73,9 @@ async fn start() -> Result<Infallible> {
     let mode = TortureMode::named(mode).with_context(|| format!("unknown mode {mode}"))?;
     let scenario = Scenario { mode, seed: seed.parse().context("the seed")? };
     let pool = pool.parse().context("the size of the pool")?;
-    metrics::set_global_recorder(CommitReporter).ok().context("counting unknown commits")?;
+    metrics::set_global_recorder(CommitReporter { is_stored: mode == TortureMode::Stored })
+        .ok()
+        .context("counting unknown commits")?;
     let context = HandlerContext::new(scenario, Points::default());
     if url.starts_with("postgres:") {
         let store = stores::postgres(url, pool, schema).await?;
@@ -113,10 +116,14 @@ async fn work<S: EffectStore>(services: Services<S>, context: &HandlerContext) -
             WorkerCommand::KillAt(point) => points.kill_at(point),
             WorkerCommand::LoseCommitResults(commits) => points.lose_results(commits),
             WorkerCommand::LoseOutboxResults(commits) => points.lose_outbox_results(commits),
+            WorkerCommand::CancelCalls(number) if services.takes_from_queue() => {
+                services.drop_consumers(number);
+            }
             WorkerCommand::CancelCalls(number) => calls.cancel(number),
             WorkerCommand::Deallocate(number) => points.deallocate(number),
             WorkerCommand::StopPermanentFailures => context.stop_permanent_failures(),
             WorkerCommand::RetryDeadLetters => services.retry_dead_letters().await,
+            WorkerCommand::Replay { since_ms } => services.replay(since_ms).await,
             WorkerCommand::ReportBacklog => services.report_backlog().await,
             WorkerCommand::ReportLag => services.report_lag().await,
             WorkerCommand::ReportClock => {

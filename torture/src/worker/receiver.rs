@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use oncebox::rabbitmq::{RabbitMq, RabbitSink};
 use oncebox::{Attempt, BoxError, Envelope, Failure, Inbox, Outgoing, Settlement, Sink, Verdict};
 use oncebox_torture::kill_point::KillPoint;
+use oncebox_torture::queues::EVENTS_EXCHANGE;
 use oncebox_torture::scenario::{EVENTS, LEDGER, NOTES, PlannedFailure, STATEMENT, SinkFailure};
 
 use crate::Store;
@@ -54,19 +56,40 @@ impl<S: EffectStore> Receiver<S> {
     }
 }
 
-/// Carries messages to the receiver. It confirms what the receiver has committed.
+/// One sending of a message.
+struct Sending {
+    /// How often this process has sent the message.
+    number: u32,
+    /// Whether the relay does not get the confirm, by plan.
+    is_lost: bool,
+}
+
+impl Sending {
+    /// What the relay gets to know.
+    fn verdict(self, verdict: Verdict) -> Verdict {
+        match verdict {
+            Verdict::Confirmed if self.is_lost => Verdict::Unknown("a planned loss of a confirm".into()),
+            verdict => verdict,
+        }
+    }
+}
+
+/// Carries messages to the receiver, or to a broker whose queues the receiver consumes. It confirms what the receiver has committed,
+/// or what the broker has confirmed.
 pub(crate) struct Carrier<S: EffectStore> {
     stored: Inbox<Store<S>>,
     inline: Inbox<Store<S>>,
+    broker: Option<RabbitSink>,
     context: HandlerContext,
     /// How often this process has sent each message. It knows nothing about the other processes.
     sendings: Arc<Mutex<HashMap<u64, u32>>>,
 }
 
 impl<S: EffectStore> Carrier<S> {
-    pub(crate) fn new(receiver: &Receiver<S>, context: HandlerContext) -> Self {
+    pub(crate) fn new(receiver: &Receiver<S>, broker: Option<&RabbitMq>, context: HandlerContext) -> Self {
         let Receiver { stored, inline } = receiver;
-        Self { stored: stored.clone(), inline: inline.clone(), context, sendings: Arc::default() }
+        let broker = broker.map(|broker| broker.exchange(EVENTS_EXCHANGE));
+        Self { stored: stored.clone(), inline: inline.clone(), broker, context, sendings: Arc::default() }
     }
 
     fn count(&self, number: u64) -> u32 {
@@ -76,9 +99,10 @@ impl<S: EffectStore> Carrier<S> {
         *sending
     }
 
-    async fn carry(&self, message: &Outgoing) -> Verdict {
+    /// What happens before a message is sent. The error is its verdict.
+    async fn prepare(&self, message: &Outgoing) -> Result<Sending, Verdict> {
         let Some(number) = message_number(&message.body) else {
-            return Verdict::Refused(Failure::permanent("a message without a number"));
+            return Err(Verdict::Refused(Failure::permanent("a message without a number")));
         };
         let sending = self.count(number);
         self.context.points.pass(KillPoint::BeforeSend);
@@ -88,20 +112,46 @@ impl<S: EffectStore> Carrier<S> {
         let planned = self.context.sink_failure(number, sending);
         match planned {
             Some(SinkFailure::Refuse(PlannedFailure::Transient)) => {
-                return Verdict::Refused(BoxError::from("a planned transient refusal").into());
+                Err(Verdict::Refused(BoxError::from("a planned transient refusal").into()))
             }
             Some(SinkFailure::Refuse(PlannedFailure::Permanent)) => {
-                return Verdict::Refused(Failure::permanent("a planned permanent refusal"));
+                Err(Verdict::Refused(Failure::permanent("a planned permanent refusal")))
             }
-            Some(SinkFailure::LoseConfirm) | None => {}
+            Some(SinkFailure::LoseConfirm) | None => {
+                Ok(Sending { number: sending, is_lost: planned.is_some() })
+            }
         }
-        let received = self.receive(message, sending).await;
-        self.context.points.pass(KillPoint::BeforeConfirm);
-        match received {
-            Ok(()) if planned.is_some() => Verdict::Unknown("a planned loss of a confirm".into()),
+    }
+
+    async fn carry(&self, message: &Outgoing) -> Verdict {
+        let sending = match self.prepare(message).await {
+            Ok(sending) => sending,
+            Err(verdict) => return verdict,
+        };
+        let verdict = match self.receive(message, sending.number).await {
             Ok(()) => Verdict::Confirmed,
             Err(error) => Verdict::Unknown(error),
-        }
+        };
+        self.context.points.pass(KillPoint::BeforeConfirm);
+        sending.verdict(verdict)
+    }
+
+    /// Publishes those of a wave that are not refused by plan, as one wave.
+    async fn publish_to(&self, broker: &RabbitSink, wave: &[Outgoing]) -> Vec<Verdict> {
+        let prepared = join_all(wave.iter().map(|message| self.prepare(message))).await;
+        let is_sent = |(message, prepared): (&Outgoing, &Result<Sending, Verdict>)| {
+            prepared.is_ok().then(|| message.clone())
+        };
+        let sent: Vec<Outgoing> = wave.iter().zip(&prepared).filter_map(is_sent).collect();
+        let mut verdicts = broker.publish(&sent).await.into_iter();
+        self.context.points.pass(KillPoint::BeforeConfirm);
+        let verdict = |prepared: Result<Sending, Verdict>| match prepared {
+            Ok(sending) => {
+                sending.verdict(verdicts.next().unwrap_or(Verdict::Unknown("no verdict of the sink".into())))
+            }
+            Err(verdict) => verdict,
+        };
+        prepared.into_iter().map(verdict).collect()
     }
 
     /// Hands the message to the receiver, under its id as the key.
@@ -127,6 +177,9 @@ impl<S: EffectStore> Sink for Carrier<S> {
     const WAVE: usize = 64;
 
     async fn publish(&self, wave: &[Outgoing]) -> Vec<Verdict> {
-        join_all(wave.iter().map(|message| self.carry(message))).await
+        match &self.broker {
+            Some(broker) => self.publish_to(broker, wave).await,
+            None => join_all(wave.iter().map(|message| self.carry(message))).await,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! How a worker reports to the harness.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use oncebox_torture::event::TortureEvent;
@@ -21,9 +22,31 @@ pub(crate) fn monotonic_nanos() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// Whether a handler has committed or a message was accepted since [`take_progress`] was called.
+static HAS_PROGRESS: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has committed a handler, or accepted a message, since the last call.
+pub(crate) fn take_progress() -> bool {
+    HAS_PROGRESS.swap(false, Ordering::SeqCst)
+}
+
+#[derive(Debug)]
+struct ProgressCounter;
+
+impl CounterFn for ProgressCounter {
+    fn increment(&self, _: u64) {
+        HAS_PROGRESS.store(true, Ordering::SeqCst);
+    }
+
+    fn absolute(&self, _: u64) {}
+}
+
 /// Reports every commit with a lost result at once: a counter in memory would be lost with the process.
 #[derive(Debug)]
-pub(crate) struct CommitReporter;
+pub(crate) struct CommitReporter {
+    /// Whether messages are accepted, and handlers run them later: those are not what consumers do.
+    pub(crate) is_stored: bool,
+}
 
 #[derive(Debug)]
 struct CommitCounter(fn(u64) -> TortureEvent);
@@ -50,6 +73,8 @@ impl Recorder for CommitReporter {
             "oncebox_commits_recovered_total" => {
                 counter(|commits| TortureEvent::CommitsRecovered { commits })
             }
+            "oncebox_accepted_total" if self.is_stored => Counter::from_arc(ProgressCounter.into()),
+            "oncebox_processed_total" if !self.is_stored => Counter::from_arc(ProgressCounter.into()),
             _ => Counter::noop(),
         }
     }

@@ -1,13 +1,15 @@
 //! What a worker runs: the inboxes of its mode, and its outbox.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use oncebox::store::Select;
+use oncebox::rabbitmq::RabbitMq;
+use oncebox::store::{ReplayFrom, Select};
 use oncebox::{Error, Inbox, InboxBuilder, Mode, Operators, Outbox, Relay, Retry};
 use oncebox_testing::Faulty;
 use oncebox_torture::event::{Backlog, TortureEvent};
 use oncebox_torture::protocol::WorkerReport;
+use oncebox_torture::queues::{BROKER_URL, NOTES_QUEUE, ORDERS_QUEUE, SALES_QUEUE};
 use oncebox_torture::scenario::{EVENTS, LEASE, TortureMode};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::Store;
 use crate::effects::EffectStore;
 use crate::handlers::{HandlerContext, message_number, with_handlers};
+use crate::queues::{Queue, broker};
 use crate::receiver::{Carrier, Receiver};
 use crate::report::report;
 use crate::sender::{self, Till};
@@ -38,6 +41,12 @@ pub(crate) struct Services<S: EffectStore> {
     outbox: Option<Outbox<Store<S>>>,
     /// The inboxes that read a log: one for each database, in the order in which messages pass them.
     logs: Vec<Inbox<Store<S>>>,
+    /// The queues of the broker, and the inboxes that consume them.
+    queues: Vec<(&'static str, Inbox<Store<S>>)>,
+    broker: Option<RabbitMq>,
+    context: HandlerContext,
+    /// How many times consumers were to be dropped so far.
+    drops: watch::Sender<u64>,
 }
 
 impl<S: EffectStore> Services<S> {
@@ -57,13 +66,17 @@ impl<S: EffectStore> Services<S> {
         };
         let inbox = with_handlers::<S>(builder, context).build().await?;
         let logs = if scenario.mode == TortureMode::Inline { Vec::new() } else { vec![inbox.clone()] };
-        Ok(Self { inbox, till: None, outbox: None, logs })
+        let broker = configured_broker()?;
+        let queues = if broker.is_some() { vec![(ORDERS_QUEUE, inbox.clone())] } else { Vec::new() };
+        let (context, drops) = (context.clone(), watch::Sender::new(0));
+        Ok(Self { inbox, till: None, outbox: None, logs, queues, broker, context, drops })
     }
 
     async fn with_outbox(store: S, receiver: S, context: &HandlerContext) -> Result<Self> {
         let points = &context.points;
         let receiver = Receiver::build(Faulty::new(receiver, points.clone()), context).await?;
-        let relay = Relay::new(EVENTS, Carrier::new(&receiver, context.clone()))
+        let broker = configured_broker()?;
+        let relay = Relay::new(EVENTS, Carrier::new(&receiver, broker.as_ref(), context.clone()))
             .retry(retry().max_attempts(SINK_ATTEMPTS))
             .in_flight(IN_FLIGHT);
         let outbox = Outbox::builder(Faulty::new(store.clone(), points.of_outbox()))
@@ -76,10 +89,38 @@ impl<S: EffectStore> Services<S> {
         let inbox = sender::inbox(faulty.clone(), &outbox, context).await?;
         let audit = sender::audit(faulty, &outbox, context).await?;
         let till = Till::new(store, outbox.clone(), context.clone());
-        Ok(Self { inbox, till: Some(till), outbox: Some(outbox), logs: vec![audit, receiver.stored] })
+        let queues = match &broker {
+            Some(_) => {
+                vec![(SALES_QUEUE, receiver.stored.clone()), (NOTES_QUEUE, receiver.inline.clone())]
+            }
+            None => Vec::new(),
+        };
+        let (till, outbox, logs) = (Some(till), Some(outbox), vec![audit, receiver.stored]);
+        let (context, drops) = (context.clone(), watch::Sender::new(0));
+        Ok(Self { inbox, till, outbox, logs, queues, broker, context, drops })
     }
 
-    /// Runs the workers, the mover and the relay, until `stopped` is true.
+    /// Whether deliveries come from a queue, and not from the harness itself.
+    pub(crate) fn takes_from_queue(&self) -> bool {
+        self.outbox.is_none() && !self.queues.is_empty()
+    }
+
+    /// Drops the consumers with their deliveries in flight, that often, and starts others.
+    pub(crate) fn drop_consumers(&self, times: u64) {
+        self.drops.send_modify(|drops| *drops += times);
+    }
+
+    /// Lets the relay send again. The harness asks again if there is no report.
+    pub(crate) async fn replay(&self, since_ms: u64) {
+        let Some(outbox) = &self.outbox else { return };
+        let since = ReplayFrom::Time(SystemTime::UNIX_EPOCH + Duration::from_millis(since_ms));
+        match outbox.operators().replay(EVENTS, since, &oncebox_testing::operator("torture")).await {
+            Ok(_) => report(&WorkerReport::Replayed),
+            Err(error) => eprintln!("no replay: {error}"),
+        }
+    }
+
+    /// Runs the workers, the consumers, the mover and the relay, until `stopped` is true.
     pub(crate) fn run(&self, stopped: &watch::Receiver<bool>) -> JoinSet<Result<(), Error>> {
         let mut running = JoinSet::new();
         for inbox in &self.logs {
@@ -87,6 +128,11 @@ impl<S: EffectStore> Services<S> {
             running.spawn(async move {
                 inbox.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await.map(drop)
             });
+        }
+        for ((name, inbox), broker) in self.queues.iter().zip(self.broker.iter().cycle()) {
+            let (inbox, broker, context) = (inbox.clone(), broker.clone(), self.context.clone());
+            let queue = Queue { inbox, name, broker, context, drops: self.drops.subscribe() };
+            running.spawn(queue.consume(stopped.clone()));
         }
         running
     }
@@ -134,6 +180,11 @@ impl<S: EffectStore> Services<S> {
         }
         Ok(backlog)
     }
+}
+
+/// The broker that the environment names.
+fn configured_broker() -> Result<Option<RabbitMq>, Error> {
+    std::env::var(BROKER_URL).ok().map(|url| broker(&url)).transpose()
 }
 
 async fn retry_dead_letters(operators: Operators) {

@@ -1,5 +1,7 @@
 //! Two services for tests. `sender DATABASE URL` sells, publishes each sale in its transaction, and relays the sales to a URL, until
-//! the line `quiet` ends the selling, or `stop` the process. `receiver DATABASE PORT` books each sale once.
+//! the line `quiet` ends the selling, or `stop` the process. The URL is one of HTTP or of RabbitMQ. `receiver DATABASE PORT` books
+//! each sale once; `receiver DATABASE URL` takes the sales from RabbitMQ and stores them first. `aborter FILE URL` writes the messages
+//! of a queue into a file of SQLite, and aborts at the message `abort`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +13,10 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use oncebox::{Envelope, HttpSink, Inbox, Outbox, PostgresStore, Relay, Settlement};
+use oncebox::rabbitmq::{Declare, RabbitMq};
+use oncebox::{Envelope, HttpSink, Inbox, Message, Outbox, PostgresStore, Relay, Settlement, SqliteStore};
 use serde::{Deserialize, Serialize};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, SqliteConnection};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::watch;
 
@@ -25,7 +28,11 @@ const CANCELLED_ONE_IN: u64 = 10;
 /// The pause after an error: the database may be away.
 const PAUSE: Duration = Duration::from_millis(50);
 
-#[derive(Serialize, Deserialize)]
+/// The queue of the sales.
+const QUEUE: &str = "sales";
+
+#[derive(Serialize, Deserialize, Message)]
+#[message(kind = "sale", order_by = "account")]
 struct Sale {
     account: i64,
     version: i64,
@@ -35,12 +42,20 @@ struct Sale {
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [role, database, peer] = &arguments[..] else { bail!("usage: ROLE DATABASE URL|PORT") };
+    if role == "aborter" {
+        return abort(database, peer).await;
+    }
     let store = until_connected(database).await;
     match role.as_str() {
         "sender" => send(store, peer).await,
+        "receiver" if is_rabbitmq(peer) => consume(store, peer).await,
         "receiver" => receive(store, peer.parse()?).await,
         _ => bail!("there is no role {role}"),
     }
+}
+
+fn is_rabbitmq(url: &str) -> bool {
+    url.starts_with("amqp:")
 }
 
 /// The server may be starting.
@@ -54,8 +69,13 @@ async fn until_connected(database: &str) -> PostgresStore {
 }
 
 async fn send(store: PostgresStore, url: &str) -> Result<()> {
-    let sink = HttpSink::new(url)?.allow_private();
-    let relay = || Relay::new("sales", sink.clone()).in_flight(64);
+    let relay: Box<dyn Fn() -> Relay> = if is_rabbitmq(url) {
+        let sink = RabbitMq::new(url)?.exchange("").routing_key(QUEUE)?;
+        Box::new(move || Relay::new("sales", sink.clone()))
+    } else {
+        let sink = HttpSink::new(url)?.allow_private();
+        Box::new(move || Relay::new("sales", sink.clone()).in_flight(64))
+    };
     let outbox = loop {
         match Outbox::builder(store.clone()).relay(relay()).build().await {
             Ok(outbox) => break outbox,
@@ -120,6 +140,23 @@ async fn sell_once(
     Ok(())
 }
 
+/// Handles the messages of the queue `orders`.
+async fn abort(file: &str, url: &str) -> Result<()> {
+    let store = SqliteStore::connect(file).await?;
+    let write = async |order: Envelope, db: &mut SqliteConnection| -> Result<()> {
+        let body = std::str::from_utf8(order.body())?;
+        if body == "abort" {
+            std::process::abort();
+        }
+        sqlx::query("insert into effect (body) values (?)").bind(body).execute(db).await?;
+        Ok(())
+    };
+    let inbox = Inbox::builder(store).on_raw("books", ["order"], write).build().await?;
+    let source = RabbitMq::new(url)?.queue("orders");
+    inbox.consume(source).prefetch(500).run(std::future::pending()).await?;
+    Ok(())
+}
+
 async fn receive(store: PostgresStore, port: u16) -> Result<()> {
     let inbox = loop {
         let builder = Inbox::builder(store.clone()).on_raw("books", ["sale"], book);
@@ -134,8 +171,31 @@ async fn receive(store: PostgresStore, port: u16) -> Result<()> {
     Ok(())
 }
 
+/// Stores the sales of the queue, and books them in the order of their accounts.
+async fn consume(store: PostgresStore, url: &str) -> Result<()> {
+    let inbox = loop {
+        let builder =
+            Inbox::builder(store.clone()).stored().on_with("books", book_stored, |options| options.ordered());
+        match builder.build().await {
+            Ok(inbox) => break inbox,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    };
+    let consumer = inbox.consume(RabbitMq::new(url)?.queue(QUEUE).declare(Declare::Create));
+    // Until the process is killed.
+    tokio::try_join!(inbox.run(std::future::pending()), consumer.run(std::future::pending()))?;
+    Ok(())
+}
+
+async fn book_stored(sale: Sale, db: &mut PgConnection) -> Result<()> {
+    insert(&sale, db).await
+}
+
 async fn book(sale: Envelope, db: &mut PgConnection) -> Result<()> {
-    let sale: Sale = serde_json::from_slice(sale.body())?;
+    insert(&serde_json::from_slice(sale.body())?, db).await
+}
+
+async fn insert(sale: &Sale, db: &mut PgConnection) -> Result<()> {
     let book = "insert into booked (account, version) values ($1, $2)";
     sqlx::query(book).bind(sale.account).bind(sale.version).execute(db).await?;
     Ok(())
