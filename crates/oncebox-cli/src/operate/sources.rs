@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::CommonArgs;
 use crate::config::Config;
 use crate::exit::Usage;
-use crate::serve::reachable;
+use crate::serve::{SourceReport, reachable};
 use crate::table::TextTable;
 use crate::times::rough;
 
@@ -28,23 +28,12 @@ pub(crate) struct SourcesArgs {
     gateway: Option<SocketAddr>,
 }
 
-/// A source as the gateway reports it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct SourceRow {
-    name: String,
-    state: String,
-    for_ms: u64,
-    sessions: u64,
-    received: u64,
-    acknowledged: u64,
-    retried: u64,
-    rejected: u64,
-    in_flight: u64,
-    oldest_unsettled_ms: Option<u64>,
-    error: Option<String>,
-    warnings: Vec<String>,
+/// A source as the gateway reports it, with its rate.
+#[derive(Clone, Debug, Serialize)]
+struct RatedSource {
+    #[serde(flatten)]
+    report: SourceReport,
     /// Deliveries per second, over the last second.
-    #[serde(default)]
     received_per_second: f64,
 }
 
@@ -61,31 +50,33 @@ pub(crate) async fn run(common: &CommonArgs, options: &SourcesArgs) -> Result<Ex
     }
     let looked = Instant::now();
     tokio::time::sleep(RATE_TIME).await;
-    let mut rows = read(gateway, &config).await?;
-    for row in &mut rows {
-        let earlier = before.iter().find(|earlier| earlier.name == row.name);
-        let received = row.received.saturating_sub(earlier.map_or(row.received, |earlier| earlier.received));
-        row.received_per_second = rate(received, looked.elapsed());
-    }
+    let now = read(gateway, &config).await?;
+    let rated = |report: SourceReport| {
+        let earlier = before.iter().find(|earlier| earlier.name == report.name);
+        // A gateway that was restarted counts from 0 again.
+        let received = earlier.map_or(0, |earlier| report.received.saturating_sub(earlier.received));
+        RatedSource { report, received_per_second: rate(received, looked.elapsed()) }
+    };
+    let rows: Vec<RatedSource> = now.into_iter().map(rated).collect();
     for row in &rows {
         output.object(row)?;
     }
     output.line(table(&rows))?;
-    for row in &rows {
-        if let Some(error) = &row.error {
-            output.line(format_args!("{}: {error}", row.name))?;
+    for SourceReport { name, error, warnings, .. } in rows.iter().map(|row| &row.report) {
+        if let Some(error) = error {
+            output.line(format_args!("{name}: {error}"))?;
         }
-        for warning in &row.warnings {
-            output.line(format_args!("{}: warning: {warning}", row.name))?;
+        for warning in warnings {
+            output.line(format_args!("{name}: warning: {warning}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read(gateway: SocketAddr, config: &Config) -> Result<Vec<SourceRow>> {
+async fn read(gateway: SocketAddr, config: &Config) -> Result<Vec<SourceReport>> {
     #[derive(Deserialize)]
     struct Sources {
-        sources: Vec<SourceRow>,
+        sources: Vec<SourceReport>,
     }
 
     let mut request = client()?.get(format!("http://{gateway}/sources")).timeout(LIMIT);
@@ -116,7 +107,7 @@ fn rate(count: u64, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64().max(0.001)
 }
 
-fn table(rows: &[SourceRow]) -> TextTable {
+fn table(rows: &[RatedSource]) -> TextTable {
     let names = [
         "source",
         "state",
@@ -129,19 +120,18 @@ fn table(rows: &[SourceRow]) -> TextTable {
         "oldest",
     ];
     let mut table = TextTable::new(names).right([2, 3, 4, 5, 6, 7, 8]);
-    for row in rows {
-        let oldest =
-            row.oldest_unsettled_ms.map_or_else(|| "-".to_owned(), |ms| rough(Duration::from_millis(ms)));
+    for RatedSource { report, received_per_second } in rows {
+        let oldest = report.oldest_unsettled_ms.map(|ms| rough(Duration::from_millis(ms)));
         table.row([
-            row.name.clone(),
-            row.state.clone(),
-            format!("{:.1}", row.received_per_second),
-            row.received.to_string(),
-            row.acknowledged.to_string(),
-            row.retried.to_string(),
-            row.rejected.to_string(),
-            row.in_flight.to_string(),
-            oldest,
+            report.name.clone(),
+            report.state.clone(),
+            format!("{received_per_second:.1}"),
+            report.received.to_string(),
+            report.acknowledged.to_string(),
+            report.retried.to_string(),
+            report.rejected.to_string(),
+            report.in_flight.to_string(),
+            oldest.unwrap_or_else(|| "-".to_owned()),
         ]);
     }
     table

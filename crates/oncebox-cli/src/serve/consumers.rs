@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use oncebox::{ConsumerStatus, ConsumerWatch, Inbox, LogStore};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -64,21 +64,21 @@ impl Consumers {
 }
 
 /// A source as `GET /sources` and `oncebox sources --json` show it.
-#[derive(Debug, Serialize)]
-pub(super) struct SourceReport {
-    name: String,
-    state: &'static str,
-    for_ms: u64,
-    sessions: u64,
-    received: u64,
-    acknowledged: u64,
-    retried: u64,
-    rejected: u64,
-    in_flight: usize,
-    oldest_unsettled_ms: Option<u64>,
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct SourceReport {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) for_ms: u64,
+    pub(crate) sessions: u64,
+    pub(crate) received: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) retried: u64,
+    pub(crate) rejected: u64,
+    pub(crate) in_flight: usize,
+    pub(crate) oldest_unsettled_ms: Option<u64>,
     /// Why the source cannot be reached, or why its messages wait.
-    error: Option<String>,
-    warnings: Vec<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl From<ConsumerStatus> for SourceReport {
@@ -86,7 +86,7 @@ impl From<ConsumerStatus> for SourceReport {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             name: status.source,
-            state: status.state.name(),
+            state: status.state.name().to_owned(),
             for_ms: ms(status.for_time),
             sessions: status.sessions,
             received: status.received,

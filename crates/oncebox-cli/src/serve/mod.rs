@@ -26,6 +26,7 @@ use crate::config::{Config, exposed};
 use crate::deliver;
 use crate::exit::{Usage, chain_text};
 use crate::serve::consumers::Consumers;
+pub(crate) use crate::serve::consumers::SourceReport;
 use crate::serve::http::{Gateway, WorkersEnd};
 pub(crate) use crate::serve::start_message::reachable;
 use crate::store::{DatabaseTarget, OpenPurpose, Opened, with_store};
