@@ -417,47 +417,6 @@ async fn set_apart(outbox: &Outbox<SqliteStore>) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_waits_for_a_broker_that_is_down() {
-    let Some(mut server) = private_server("a_relay_waits_for_a_broker_that_is_down").await else { return };
-    let rabbit = RabbitMq::new(server.url()).unwrap().timeout(Duration::from_secs(5));
-    let mut source = rabbit.queue(QUEUE).declare(Declare::Create);
-    source.open(Room { messages: 1, bytes: 1 }).await.unwrap().session.close().await;
-    let mut expected = 0;
-    for messages in [1, judged(10_000)] {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, _) = sqlite(&folder).await;
-        let calls = Arc::new(AtomicU64::new(0));
-        let sink = Counting(rabbit.exchange("").routing_key(QUEUE).unwrap(), calls.clone());
-        let outbox = Outbox::builder(store).relay(Relay::new("orders", sink)).build().await.unwrap();
-        publish_by(&outbox, numbers(messages)).await;
-        server.kill().unwrap();
-        let (stop, mut stopped) = watch::channel(false);
-        let running = outbox.clone();
-        let running = tokio::spawn(async move {
-            running.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await
-        });
-        // Long enough for a relay that counts attempts to have spent some of them.
-        until("the relay has tried again and again", async || calls.load(Ordering::SeqCst) >= 20).await;
-        assert_eq!(set_apart(&outbox).await, (0, 0), "tasks and dead letters");
-        server.restart().await.unwrap();
-        expected += messages;
-        until("all are sent", async || {
-            outbox.status().await.unwrap().waiting == 0 && {
-                let statuses = outbox.operators().handler_statuses().await.unwrap();
-                statuses.iter().all(|status| status.lag == 0)
-            }
-        })
-        .await;
-        assert_eq!(set_apart(&outbox).await, (0, 0), "tasks and dead letters");
-        let client = Client::connect(&server.url()).await;
-        let count = usize::try_from(client.count(QUEUE).await).unwrap();
-        assert_eq!(count, expected, "the broker was down, so nothing was sent twice");
-        stop.send_replace(true);
-        running.await.unwrap().unwrap();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_out_of_memory_takes_acknowledgements_and_the_relay_recovers() {
     const MESSAGES: usize = 100;
     let Some(server) = private_server("a_broker_out_of_memory_takes_acknowledgements").await else { return };
