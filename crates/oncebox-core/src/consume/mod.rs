@@ -10,6 +10,7 @@ mod session;
 mod status;
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -249,6 +250,16 @@ async fn open<C: Source>(source: &mut C, prefetch: Room) -> Result<OpenedSession
             format!("the source did not connect within {limit} s: check that it responds at its address"),
         ))
     })
+}
+
+impl AddAssign for ConsumeReport {
+    fn add_assign(&mut self, other: Self) {
+        self.received += other.received;
+        self.acknowledged += other.acknowledged;
+        self.retried += other.retried;
+        self.rejected += other.rejected;
+        self.unsettled += other.unsettled;
+    }
 }
 
 impl<S: InboxStore, C: Source> fmt::Debug for Consumer<S, C> {
