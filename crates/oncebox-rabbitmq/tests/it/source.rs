@@ -230,7 +230,12 @@ async fn the_room_limits_messages_and_bytes_and_nothing_is_lost_between_calls() 
         assert!(calls < 1_000_000);
     }
     assert_eq!(seen, sent);
-    assert!(session.next(Room { messages: 0, bytes: 9 }).await.unwrap().is_empty());
+    // Without room it waits for the end of the session.
+    broker.client.publish("orders", "one more").await;
+    let no_room = Room { messages: 0, bytes: 9 };
+    assert!(timeout(Duration::from_millis(50), session.next(no_room)).await.is_err(), "it has no room");
+    broker.client.delete("orders").await;
+    session.next(no_room).await.unwrap_err();
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ impl Shared {
         changed
     }
 
-    /// Reads the state as it is now. It wakes nobody, so that waiting sessions do not wake each other for ever.
+    /// Reads the state as it is now. It wakes no session, so that waiting sessions do not wake each other for ever.
     pub(super) fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.dispatch();
