@@ -148,8 +148,6 @@ impl TestRun<'_> {
             let may_install = !self.options.no_install;
             let torture = torture::short(self.workspace, may_install);
             steps.run_within("torture", torture, TORTURE_LIMIT).await?;
-            let torture = torture::short_with_broker(self.workspace, may_install);
-            steps.run_within("torture with a broker", torture, TORTURE_LIMIT).await?;
         }
         match self.quick_start() {
             Ok(command) => _ = steps.run_within("README's quick start", command, PROGRAM_LIMIT).await?,

@@ -15,21 +15,6 @@ const PROGRAM: &str = "torture";
 const SHORT_FAULTS: &str = "30";
 const SHORT_MESSAGES: &str = "9000";
 
-/// The same with a broker: one database and one mode, which sends and consumes.
-const BROKER_ARGUMENTS: [&str; 10] = [
-    "--broker",
-    "rabbitmq",
-    "--store",
-    "sqlite",
-    "--mode",
-    "outbox",
-    "--only",
-    "broker_kill,broker_queue",
-    "--faults",
-    "2",
-];
-const BROKER_MESSAGES: &str = "1000";
-
 /// What to torture.
 #[derive(clap::Args, Debug)]
 // `--help` is passed on, because only the program knows its options.
@@ -64,18 +49,8 @@ pub(crate) fn build_for_tests(workspace: &Workspace) -> Command {
 
 /// The short run that belongs to the tests.
 pub(crate) fn short(workspace: &Workspace, may_install: bool) -> Command {
-    short_run(workspace, &["--faults", SHORT_FAULTS, "--messages", SHORT_MESSAGES], may_install)
-}
-
-/// The short run with a broker that belongs to the tests.
-pub(crate) fn short_with_broker(workspace: &Workspace, may_install: bool) -> Command {
-    let arguments = [&BROKER_ARGUMENTS[..], &["--messages", BROKER_MESSAGES]].concat();
-    short_run(workspace, &arguments, may_install)
-}
-
-fn short_run(workspace: &Workspace, arguments: &[&str], may_install: bool) -> Command {
     let mut command = Command::new(workspace.target().join("debug").join(PROGRAM));
-    command.args(arguments).arg("--json");
+    command.args(["--faults", SHORT_FAULTS, "--messages", SHORT_MESSAGES, "--json"]);
     if !may_install {
         command.arg("--no-install");
     }

@@ -26,6 +26,7 @@ use crate::report::{report, take_progress};
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Less than the source has in flight, so that every worker gets messages.
 const PREFETCH: usize = 100;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The maximum number of polls of a consumer that is dropped. After a few it connects, after some more it has messages.
 const POLLS_MAX: u64 = 400;
 
@@ -53,7 +54,9 @@ impl<S: EffectStore> Queue<S> {
                 .inbox
                 .consume(self.source())
                 .rules(SourceRules::new(self.name).key(FieldLocation::header(ID_HEADER)))
-                .prefetch(PREFETCH);
+                .prefetch(PREFETCH)
+                // The shortest queue for retries: those of the source grow to minutes.
+                .retry_after(RETRY_AFTER);
             let running = consumer.run(async { drop(stopped.wait_for(|stop| *stop).await) });
             let requested = *self.drops.borrow_and_update();
             let polls = if dropped < requested { self.polls(dropped) } else { u64::MAX };
