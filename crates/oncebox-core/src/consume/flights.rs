@@ -20,7 +20,7 @@ pub(super) type FlightId = u64;
 pub(super) struct Flights<R> {
     prefetch: Room,
     next: FlightId,
-    /// Those that are not settled, oldest first.
+    /// Unsettled deliveries, oldest first.
     held: BTreeMap<FlightId, Held<R>>,
     bytes: usize,
     /// The ordering keys in flight, each with the deliveries that wait for their turn.
@@ -130,7 +130,8 @@ impl<R> Flights<R> {
         self.ids.insert(task.id(), id);
     }
 
-    /// Waits for decided deliveries, and starts those that wait for them. Never returns while none runs. Can be dropped at any time.
+    /// Waits for decided deliveries, and starts the next ones of their ordering keys. Never returns while none runs. Can be dropped at
+    /// any time.
     pub(super) async fn next_decided<S: InboxStore>(
         &mut self,
         deliverer: &Arc<Deliverer<S>>,
@@ -190,7 +191,7 @@ impl<R> Flights<R> {
     }
 
     /// The session has ended, and its receipts with it. Deliveries that wait for their turn are dropped: their source delivers them
-    /// again. Those that run may finish, so that their effects are not lost.
+    /// again. Running handlers may finish, so that their effects are not lost.
     pub(super) fn lose_session(&mut self, report: &mut ConsumeReport) {
         for held in self.held.values().filter(|held| held.is_current) {
             if self.lost.len() >= LOST_MAX {
